@@ -1,0 +1,100 @@
+//! Fixed window: a count that starts anew with each window.
+
+use super::{Algorithm, never_fits};
+use crate::{Decision, Nanos, Quota};
+
+/// `limit` in each window, windows aligned to the clock's origin, or each beginning at its first admitted request.
+///
+/// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
+/// State: the window's start, the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    limit: u32,
+    window: u64,
+    first_hit: bool,
+}
+
+impl FixedWindow {
+    /// Aligned windows.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { limit: quota.limit(), window: quota.window_nanos(), first_hit: false }
+    }
+
+    /// A window starts at the first admitted request and ends a window's length later.
+    #[must_use]
+    pub const fn first_hit(self) -> Self {
+        Self { first_hit: true, ..self }
+    }
+
+    pub(crate) const fn same_windows(&self, other: &Self) -> bool {
+        self.window == other.window && self.first_hit == other.first_hit
+    }
+
+    /// The count that holds at `now`, and for how long it does.
+    #[inline]
+    fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
+        let (start, count) = (state[0], state[1]);
+        let end = start + self.window;
+        if now.get() >= end || (self.first_hit && count == 0) {
+            let left = if self.first_hit { self.window } else { self.window - now.get() % self.window };
+            (0, left)
+        } else {
+            (count, end - now.get())
+        }
+    }
+}
+
+impl Algorithm for FixedWindow {
+    fn words(&self) -> usize {
+        2
+    }
+
+    #[inline]
+    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+        let (count, left) = self.current(state, now);
+        let limit = u64::from(self.limit);
+        let room = limit.saturating_sub(count);
+        let reset = |count: u64| if count == 0 { 0 } else { left };
+        if cost > self.limit {
+            never_fits(self.limit, room, reset(count))
+        } else if u64::from(cost) <= room {
+            Decision::allow(self.limit, room - u64::from(cost), 1, reset(count + u64::from(cost)))
+        } else {
+            Decision::deny(self.limit, left, room, 1, reset(count))
+        }
+    }
+
+    #[inline]
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let (count, _) = self.current(state, now);
+        if count == 0 && cost > 0 {
+            // A clock that went back stays in the newest window seen.
+            let start = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
+            state[0] = state[0].max(start);
+        }
+        state[1] = count.max((count + u64::from(cost)).min(u64::from(self.limit)));
+    }
+
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let (count, _) = self.current(state, now);
+        if count > 0 {
+            state[1] = count.saturating_sub(u64::from(cost));
+        }
+    }
+
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        let (mine, my_left) = self.current(state, now);
+        let (theirs, their_left) = self.current(other, now);
+        if theirs == 0 {
+            return;
+        }
+        // The later end and the higher count deny whatever either would.
+        state[0] = if mine == 0 || their_left > my_left { other[0] } else { state[0] };
+        state[1] = mine.max(theirs);
+    }
+
+    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+        u32::try_from(self.current(state, now).0).unwrap_or(u32::MAX)
+    }
+}

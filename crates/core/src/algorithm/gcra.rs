@@ -1,0 +1,102 @@
+//! The arithmetic that token and leaky bucket share: a theoretical arrival time (TAT) that moves on by one emission
+//! interval for each unit (the generic cell rate algorithm of ITU-T I.371, in its virtual scheduling form).
+//!
+//! ```text
+//!            now                 TAT
+//!  ───────────┼──────── debt ─────┼──────────────►  time
+//! ```
+//!
+//! The interval `window / limit` is kept as an exact fraction `step / parts` in lowest terms. Where it is whole
+//! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's part below a
+//! nanosecond, in `1/parts`: no rate is ever rounded.
+
+use crate::{Nanos, Quota};
+
+/// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
+pub(super) const MAX_SPAN: u64 = 1 << 61;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gcra {
+    /// Numerator of the emission interval, in nanoseconds; at least 1.
+    pub step: u64,
+    /// Its denominator; 1 where the interval is whole.
+    pub parts: u64,
+}
+
+impl Gcra {
+    /// The emission interval of a quota. A limit of 0 is denied before any arithmetic; it gets a whole window here.
+    pub const fn new(quota: Quota) -> Self {
+        let limit = if quota.limit() == 0 { 1 } else { quota.limit() as u64 };
+        let common = gcd(quota.window_nanos(), limit);
+        Self { step: quota.window_nanos() / common, parts: limit / common }
+    }
+
+    pub const fn words(self) -> usize {
+        if self.parts == 1 { 1 } else { 2 }
+    }
+
+    /// The span of `units` emissions in nanoseconds, rounded up; `None` above [`MAX_SPAN`].
+    pub fn span(self, units: u32) -> Option<u64> {
+        let span = self.to_nanos(self.ticks(units));
+        (span <= MAX_SPAN).then_some(span)
+    }
+
+    /// `units` emissions in ticks of `1/parts` ns.
+    pub const fn ticks(self, units: u32) -> u128 {
+        units as u128 * self.step as u128
+    }
+
+    /// Ticks as nanoseconds, rounded up.
+    pub const fn to_nanos(self, ticks: u128) -> u64 {
+        // Most debts are short: a 64-bit division is several times as fast as a 128-bit one.
+        if ticks <= u64::MAX as u128 {
+            (ticks as u64).div_ceil(self.parts)
+        } else {
+            ticks.div_ceil(self.parts as u128) as u64
+        }
+    }
+
+    /// How far the TAT lies ahead of `now`, in ticks.
+    pub const fn debt(self, state: &[u64], now: Nanos) -> u128 {
+        let Some(ahead) = state[0].checked_sub(now.get()) else { return 0 };
+        if self.parts == 1 { ahead as u128 } else { ahead as u128 * self.parts as u128 + state[1] as u128 }
+    }
+
+    /// Puts the TAT `debt` ticks ahead of `now`.
+    pub fn set_debt(self, state: &mut [u64], now: Nanos, debt: u128) {
+        if self.parts == 1 {
+            state[0] = now.get() + debt as u64;
+        } else {
+            let parts = u128::from(self.parts);
+            state[0] = now.get() + (debt / parts) as u64;
+            state[1] = (debt % parts) as u64;
+        }
+    }
+
+    /// How many whole units a debt is, rounded up.
+    pub fn units(self, debt: u128) -> u32 {
+        u32::try_from(debt.div_ceil(u128::from(self.step))).unwrap_or(u32::MAX)
+    }
+
+    pub fn refund(self, state: &mut [u64], now: Nanos, cost: u32) {
+        let debt = self.debt(state, now);
+        if debt > 0 {
+            self.set_debt(state, now, debt.saturating_sub(self.ticks(cost)));
+        }
+    }
+
+    /// The later TAT of two owes more at every time.
+    pub fn join(self, state: &mut [u64], other: &[u64]) {
+        let words = self.words();
+        if state[..words] < other[..words] {
+            state[..words].copy_from_slice(&other[..words]);
+        }
+    }
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,92 @@
+//! Leaky bucket: admitted work starts at an even pace; what comes early is delayed, and denied beyond a longest wait.
+
+use core::time::Duration;
+
+use super::{
+    Algorithm,
+    gcra::{Gcra, MAX_SPAN},
+    never_fits,
+};
+use crate::{Decision, Nanos, PolicyError, Quota};
+
+/// One unit each `window / limit`: early work gets a delay of at most the longest wait (default: the window), and is
+/// denied beyond it.
+///
+/// Bound: admitted units *start* no closer than `window / limit` when each waits out its delay. State as
+/// [`TokenBucket`](super::TokenBucket)'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    gcra: Gcra,
+    limit: u32,
+    /// The longest wait in ticks.
+    max_wait: u128,
+}
+
+impl LeakyBucket {
+    /// Delays up to `quota.window()`.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        let gcra = Gcra::new(quota);
+        let max_wait = u128::from(quota.window_nanos()) * u128::from(gcra.parts);
+        Self { gcra, limit: quota.limit(), max_wait }
+    }
+
+    /// Delays up to `wait` instead; zero denies whatever is early.
+    ///
+    /// # Errors
+    /// [`PolicyError::WaitTooLong`] above 36 years.
+    pub fn max_wait(self, wait: Duration) -> Result<Self, PolicyError> {
+        let nanos = Nanos::from(wait).get();
+        if nanos > MAX_SPAN / 2 {
+            return Err(PolicyError::WaitTooLong);
+        }
+        Ok(Self { max_wait: u128::from(nanos) * u128::from(self.gcra.parts), ..self })
+    }
+
+    /// The highest cost that would be admitted at `debt`: any, up to the limit, while the debt is within the wait.
+    fn room(&self, debt: u128) -> u64 {
+        if debt <= self.max_wait { u64::from(self.limit) } else { 0 }
+    }
+}
+
+impl Algorithm for LeakyBucket {
+    fn words(&self) -> usize {
+        self.gcra.words()
+    }
+
+    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+        let debt = self.gcra.debt(state, now);
+        let reset = self.gcra.to_nanos(debt);
+        if cost > self.limit {
+            return never_fits(self.limit, self.room(debt), reset);
+        }
+        if cost == 0 {
+            return Decision::allow(self.limit, self.room(debt), 1, reset);
+        }
+        if debt > self.max_wait {
+            return Decision::deny(self.limit, self.gcra.to_nanos(debt - self.max_wait), 0, 1, reset);
+        }
+        let after = debt + self.gcra.ticks(cost);
+        Decision::delayed(self.limit, reset, self.room(after), 1, self.gcra.to_nanos(after))
+    }
+
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let debt = self.gcra.debt(state, now);
+        let cost = self.gcra.ticks(cost.min(self.limit));
+        // A counted denial owes at most what an admission at the longest wait would have.
+        let after = (debt + cost).min((self.max_wait + cost).max(debt));
+        self.gcra.set_debt(state, now, after);
+    }
+
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        self.gcra.refund(state, now, cost);
+    }
+
+    fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
+        self.gcra.join(state, other);
+    }
+
+    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+        self.gcra.units(self.gcra.debt(state, now))
+    }
+}

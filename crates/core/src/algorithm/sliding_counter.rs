@@ -1,0 +1,164 @@
+//! Sliding counter: two counts, the window before weighted by how much of it the sliding window still covers.
+
+use super::{Algorithm, never_fits};
+use crate::{Decision, Nanos, Quota};
+
+/// An approximation of the sliding log in two counts: `previous × (window − elapsed) / window + current`, windows
+/// aligned to the clock's origin, compared exactly (no rounding).
+///
+/// Bound: about `2 × limit` in any window in the worst case, when the window before had all its requests at its end.
+/// State: the current window's start, both counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingCounter {
+    limit: u32,
+    window: u64,
+}
+
+/// The two counts as they stand at some time, and how much of the current window has gone by.
+#[derive(Clone, Copy)]
+struct View {
+    previous: u64,
+    current: u64,
+    elapsed: u64,
+}
+
+impl SlidingCounter {
+    /// A counter for this quota.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { limit: quota.limit(), window: quota.window_nanos() }
+    }
+
+    pub(crate) const fn same_windows(&self, other: &Self) -> bool {
+        self.window == other.window
+    }
+
+    #[inline]
+    fn view(&self, state: &[u64], now: Nanos) -> View {
+        let (previous, current) = (state[1] >> 32, state[1] & 0xFFFF_FFFF);
+        // A clock that went back stands at the start of the newest window.
+        let since = now.get().saturating_sub(state[0]);
+        if since < self.window {
+            View { previous, current, elapsed: since }
+        } else if since - self.window < self.window {
+            View { previous: current, current: 0, elapsed: since - self.window }
+        } else {
+            View { previous: 0, current: 0, elapsed: since % self.window }
+        }
+    }
+
+    /// `previous × (window − elapsed)`, in units × nanoseconds.
+    #[inline]
+    fn weighted(&self, view: View) -> u128 {
+        u128::from(view.previous) * u128::from(self.window - view.elapsed)
+    }
+
+    /// How many more units the exact comparison admits.
+    #[inline]
+    fn room(&self, view: View) -> u64 {
+        let left = u64::from(self.limit).saturating_sub(view.current);
+        if view.previous == 0 {
+            return left;
+        }
+        left.saturating_sub(self.ceil_weight(view))
+    }
+
+    /// The weighted previous count, rounded up: how many whole units it keeps from being admitted.
+    #[inline]
+    fn ceil_weight(&self, view: View) -> u64 {
+        let weighted = self.weighted(view);
+        match u64::try_from(weighted) {
+            Ok(weighted) => weighted.div_ceil(self.window),
+            Err(_) => weighted.div_ceil(u128::from(self.window)) as u64,
+        }
+    }
+
+    /// Until `cost` fits with no other traffic.
+    fn wait_for(&self, view: View, cost: u32) -> u64 {
+        let goal = u64::from(self.limit) - u64::from(cost);
+        if view.current <= goal {
+            let wait = self.elapsed_for(view.previous, goal - view.current);
+            if wait < self.window {
+                return wait - view.elapsed;
+            }
+        }
+        // Not in this window: in the next the current count is the previous one.
+        self.window - view.elapsed + self.elapsed_for(view.current, goal)
+    }
+
+    /// The smallest elapsed time at which `previous`, weighted, is at most `room`.
+    fn elapsed_for(&self, previous: u64, room: u64) -> u64 {
+        if previous <= room {
+            return 0;
+        }
+        let covered = u128::from(room) * u128::from(self.window) / u128::from(previous);
+        self.window - covered as u64
+    }
+
+    fn reset(&self, view: View) -> u64 {
+        match (view.current, view.previous) {
+            (0, 0) => 0,
+            (0, _) => self.window - view.elapsed,
+            _ => 2 * self.window - view.elapsed,
+        }
+    }
+
+    fn write(&self, state: &mut [u64], now: Nanos, view: View) {
+        if now.get() > state[0] {
+            state[0] = now.get() - view.elapsed;
+        }
+        state[1] = view.previous << 32 | view.current;
+    }
+}
+
+impl Algorithm for SlidingCounter {
+    fn words(&self) -> usize {
+        2
+    }
+
+    #[inline]
+    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+        let view = self.view(state, now);
+        let room = self.room(view);
+        if cost > self.limit {
+            never_fits(self.limit, room, self.reset(view))
+        } else if u64::from(cost) <= room || cost == 0 {
+            let after = View { current: view.current + u64::from(cost), ..view };
+            Decision::allow(self.limit, room - u64::from(cost), 1, self.reset(after))
+        } else {
+            Decision::deny(self.limit, self.wait_for(view, cost), room, 1, self.reset(view))
+        }
+    }
+
+    #[inline]
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let mut view = self.view(state, now);
+        let added = (view.current + u64::from(cost)).min(u64::from(self.limit));
+        view.current = view.current.max(added);
+        self.write(state, now, view);
+    }
+
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let mut view = self.view(state, now);
+        let from_current = view.current.min(u64::from(cost));
+        view.current -= from_current;
+        view.previous = view.previous.saturating_sub(u64::from(cost) - from_current);
+        self.write(state, now, view);
+    }
+
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        let newest = now.max(Nanos::new(state[0])).max(Nanos::new(other[0]));
+        let (mine, theirs) = (self.view(state, newest), self.view(other, newest));
+        let view = View {
+            previous: mine.previous.max(theirs.previous),
+            current: mine.current.max(theirs.current),
+            elapsed: mine.elapsed,
+        };
+        self.write(state, newest, view);
+    }
+
+    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+        let view = self.view(state, now);
+        u32::try_from(view.current + self.ceil_weight(view)).unwrap_or(u32::MAX)
+    }
+}

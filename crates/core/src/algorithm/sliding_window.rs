@@ -1,0 +1,254 @@
+//! Sliding window over slots: the window cut into `k`, one count each.
+//!
+//! ```text
+//! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first; two to a word
+//!
+//!   strict, k = 4 │ 4 │ 3 │ 2 │ 1 │ now…│     k full slots behind the current one, and the current: never less
+//!                                             than a whole window, so never over
+//!   balanced      │   │ 3 │ 2 │ 1 │ now…│     k − 1 behind: between 1 − 1/k and 1 window
+//! ```
+//!
+//! Weighting or dropping the oldest slot would not do: whoever knows the slots puts the limit at the end of one and
+//! again right after it has been dropped.
+
+use super::{Algorithm, never_fits};
+use crate::{Decision, Nanos, PolicyError, Quota};
+
+/// The most slots a window may be cut into.
+const MAX_SLOTS: u32 = 3_600;
+
+/// At most `limit` over the slots of a window.
+///
+/// Bound, strict (the default): `limit` in any window; it denies some that an exact log would admit, as a request
+/// counts for up to a slot longer than the window. Balanced: `limit` in any `window × (1 − 1/k)`, up to `2 × limit` in
+/// a window. A slot is `window / k`, rounded up to a nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindow {
+    limit: u32,
+    window: u64,
+    slots: u32,
+    slot: u64,
+    /// How many slots count, the current one included.
+    span: usize,
+}
+
+impl SlidingWindow {
+    /// Ten slots, strict.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self::with(quota.limit(), quota.window_nanos(), 10, true)
+    }
+
+    /// Cuts the window into `slots` instead: more are closer to an exact log, at 4 bytes each.
+    ///
+    /// # Errors
+    /// [`PolicyError::Slots`] for none, more than 3,600, or more than the window has nanoseconds.
+    pub const fn slots(self, slots: u32) -> Result<Self, PolicyError> {
+        if slots == 0 || slots > MAX_SLOTS || slots as u64 > self.window {
+            return Err(PolicyError::Slots);
+        }
+        Ok(Self::with(self.limit, self.window, slots, self.is_strict()))
+    }
+
+    /// Counts the current slot and the `k − 1` behind it.
+    #[must_use]
+    pub const fn balanced(self) -> Self {
+        Self::with(self.limit, self.window, self.slots, false)
+    }
+
+    const fn with(limit: u32, window: u64, slots: u32, strict: bool) -> Self {
+        let span = slots as usize + strict as usize;
+        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span }
+    }
+
+    pub(crate) const fn same_slots(&self, other: &Self) -> bool {
+        self.slot == other.slot && self.span == other.span
+    }
+
+    const fn is_strict(&self) -> bool {
+        self.span > self.slots as usize
+    }
+
+    /// How many slots the window has moved on since the state was written; the full span means that nothing counts.
+    #[inline]
+    fn turned(&self, state: &[u64], now: Nanos) -> usize {
+        let since = now.get().saturating_sub(state[0]);
+        if since < self.slot {
+            0
+        } else {
+            usize::try_from(since / self.slot).map_or(self.span, |turned| turned.min(self.span))
+        }
+    }
+
+    /// The sum of what still counts after `turned` slots.
+    #[inline]
+    fn sum(&self, state: &[u64], turned: usize) -> u32 {
+        let gone: u32 = (self.span - turned..self.span).map(|at| count(state, at)).sum();
+        stored_sum(state) - gone
+    }
+
+    /// Time from `now` until the slot that is `at` slots behind the newest (as written) no longer counts.
+    #[inline]
+    fn leaves_in(&self, state: &[u64], now: Nanos, at: usize) -> u64 {
+        (state[0] + (self.span - at) as u64 * self.slot).saturating_sub(now.get())
+    }
+
+    /// Until the sum is at most `goal`: the slots leave one by one, oldest first.
+    fn wait_for(&self, state: &[u64], now: Nanos, goal: u32) -> u64 {
+        let mut sum = stored_sum(state);
+        for at in (0..self.span).rev() {
+            if sum <= goal {
+                // Slot `at + 1` was the last that had to leave.
+                return self.leaves_in(state, now, at + 1);
+            }
+            sum -= count(state, at);
+        }
+        self.leaves_in(state, now, 0)
+    }
+
+    fn reset(&self, state: &[u64], now: Nanos) -> u64 {
+        if stored_sum(state) == 0 { 0 } else { self.wait_for(state, now, 0) }
+    }
+
+    /// Moves the state's slots on to `now`.
+    #[inline]
+    fn turn(&self, state: &mut [u64], now: Nanos) {
+        let turned = self.turned(state, now);
+        if turned == 0 {
+            return;
+        }
+        if turned == self.span {
+            state[1..self.words()].fill(0);
+            state[0] = now.get() - now.get() % self.slot;
+            return;
+        }
+        let sum = self.sum(state, turned);
+        set_half(state, 0, sum);
+        for at in (turned..self.span).rev() {
+            set_count(state, at, count(state, at - turned));
+        }
+        for at in 0..turned {
+            set_count(state, at, 0);
+        }
+        state[0] += turned as u64 * self.slot;
+    }
+
+    /// Forgets the oldest units beyond the limit: when a cost fits depends on the newest `limit` units alone.
+    fn trim(&self, state: &mut [u64], mut sum: u64) {
+        for at in (0..self.span).rev() {
+            let beyond = sum.saturating_sub(u64::from(self.limit));
+            if beyond == 0 {
+                break;
+            }
+            let here = u64::from(count(state, at));
+            let kept = here.saturating_sub(beyond);
+            set_count(state, at, kept as u32);
+            sum -= here - kept;
+        }
+        set_half(state, 0, sum as u32);
+    }
+}
+
+#[inline]
+fn half(state: &[u64], at: usize) -> u32 {
+    (state[1 + at / 2] >> (at % 2 * 32)) as u32
+}
+
+#[inline]
+fn set_half(state: &mut [u64], at: usize, value: u32) {
+    let shift = at % 2 * 32;
+    let word = &mut state[1 + at / 2];
+    *word = *word & !(0xFFFF_FFFF << shift) | u64::from(value) << shift;
+}
+
+#[inline]
+fn stored_sum(state: &[u64]) -> u32 {
+    half(state, 0)
+}
+
+#[inline]
+fn count(state: &[u64], at: usize) -> u32 {
+    half(state, at + 1)
+}
+
+#[inline]
+fn set_count(state: &mut [u64], at: usize, count: u32) {
+    set_half(state, at + 1, count);
+}
+
+impl Algorithm for SlidingWindow {
+    fn words(&self) -> usize {
+        1 + (self.span + 1).div_ceil(2)
+    }
+
+    #[inline]
+    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+        let turned = self.turned(state, now);
+        let sum = if turned == 0 { stored_sum(state) } else { self.sum(state, turned) };
+        let room = self.limit.saturating_sub(sum);
+        if cost > self.limit {
+            return never_fits(self.limit, room.into(), self.reset(state, now));
+        }
+        if cost == 0 {
+            return Decision::allow(self.limit, room.into(), 1, self.reset(state, now));
+        }
+        if cost > room {
+            let wait = self.wait_for(state, now, self.limit - cost);
+            return Decision::deny(self.limit, wait, room.into(), 1, self.reset(state, now));
+        }
+        // The slot that `now` falls in counts for the whole span.
+        let start = if turned == 0 {
+            state[0]
+        } else if turned == self.span {
+            now.get() - now.get() % self.slot
+        } else {
+            state[0] + turned as u64 * self.slot
+        };
+        let reset = start + self.span as u64 * self.slot - now.get();
+        Decision::allow(self.limit, u64::from(room - cost), 1, reset)
+    }
+
+    #[inline]
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        self.turn(state, now);
+        let cost = cost.min(self.limit);
+        let sum = u64::from(stored_sum(state)) + u64::from(cost);
+        // A slot never holds more than the newest `limit` units, so neither half-word overflows.
+        let newest = u64::from(count(state, 0)) + u64::from(cost);
+        let kept = newest.min(u64::from(self.limit));
+        set_count(state, 0, kept as u32);
+        self.trim(state, sum - (newest - kept));
+    }
+
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        self.turn(state, now);
+        let sum = stored_sum(state);
+        let mut left = cost.min(sum);
+        set_half(state, 0, sum - left);
+        for at in 0..self.span {
+            let taken = count(state, at).min(left);
+            set_count(state, at, count(state, at) - taken);
+            left -= taken;
+        }
+    }
+
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        // Bring this state to the later start of the two; then slot by slot the larger count.
+        let newest = Nanos::new(other[0].max(now.get()));
+        self.turn(state, newest);
+        let behind = usize::try_from(state[0].saturating_sub(other[0]).div_ceil(self.slot))
+            .map_or(self.span, |behind| behind.min(self.span));
+        let mut sum = 0;
+        for at in 0..self.span {
+            let theirs = if at >= behind { count(other, at - behind) } else { 0 };
+            let most = count(state, at).max(theirs);
+            set_count(state, at, most);
+            sum += u64::from(most);
+        }
+        self.trim(state, sum);
+    }
+
+    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+        self.sum(state, self.turned(state, now))
+    }
+}

@@ -1,0 +1,34 @@
+//! The heart of Tidegate: each limit algorithm once, as a pure function of `(state, now, cost)`.
+//!
+//! Nothing here reads a clock, allocates, logs or waits. A state is a short run of 64-bit words that its owner stores
+//! (a [`cell`], the keyed table, a shared store); an [`Algorithm`] reads and writes those words and answers with a
+//! [`Decision`]. Because the words are plain numbers, one definition serves a single cell, millions of keys, a
+//! snapshot file and a shared store alike.
+//!
+//! ```
+//! use tidegate_core::{Algorithm, Nanos, Policy, Quota};
+//!
+//! let policy = Policy::sliding_log("2/1s".parse()?)?;
+//! let mut state = [0; 3]; // fresh states are all zero
+//! assert_eq!(state.len(), policy.words());
+//! assert!(policy.decide(&mut state, Nanos::from_millis(0), 1).is_allowed());
+//! assert!(policy.decide(&mut state, Nanos::from_millis(999), 1).is_allowed());
+//! let denied = policy.decide(&mut state, Nanos::from_millis(999), 1);
+//! assert_eq!(denied.retry_after(), Some(core::time::Duration::from_millis(1)));
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+#![cfg_attr(not(any(feature = "std", loom)), no_std)]
+
+pub mod algorithm;
+
+mod decision;
+mod policy;
+mod quota;
+
+mod time;
+
+pub use algorithm::Algorithm;
+pub use decision::{Decision, Outcome};
+pub use policy::{Policy, PolicyError};
+pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};
+pub use time::{Clock, ManualClock, Nanos};

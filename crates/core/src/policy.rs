@@ -1,0 +1,253 @@
+//! A limit as configured: one of the algorithms, with its options.
+
+use core::fmt;
+
+use crate::{
+    Algorithm, Decision, Nanos, Quota, QuotaError,
+    algorithm::{
+        Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+    },
+};
+
+/// Which algorithm, with what quota and options. Built from an algorithm, or by the short forms here:
+///
+/// ```
+/// use tidegate_core::{Policy, Quota, algorithm::SlidingWindow};
+/// let quota: Quota = "100/1m".parse()?;
+/// let strict = Policy::from(SlidingWindow::new(quota).slots(60)?);
+/// let bursty = Policy::token_bucket(quota);
+/// assert_eq!((strict.name(), bursty.name()), ("sliding-window", "token-bucket"));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    rule: Rule,
+    count_denied: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    FixedWindow(FixedWindow),
+    SlidingLog(SlidingLog),
+    SlidingWindow(SlidingWindow),
+    SlidingCounter(SlidingCounter),
+    TokenBucket(TokenBucket),
+    LeakyBucket(LeakyBucket),
+    Concurrency(Concurrency),
+}
+
+/// Runs one expression on whichever algorithm the policy has.
+macro_rules! each {
+    ($policy:expr, $algorithm:ident => $body:expr) => {
+        match &$policy.rule {
+            Rule::FixedWindow($algorithm) => $body,
+            Rule::SlidingLog($algorithm) => $body,
+            Rule::SlidingWindow($algorithm) => $body,
+            Rule::SlidingCounter($algorithm) => $body,
+            Rule::TokenBucket($algorithm) => $body,
+            Rule::LeakyBucket($algorithm) => $body,
+            Rule::Concurrency($algorithm) => $body,
+        }
+    };
+}
+
+macro_rules! from_algorithm {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Policy {
+            fn from(algorithm: $name) -> Self {
+                Self { rule: Rule::$name(algorithm), count_denied: false }
+            }
+        }
+    )*};
+}
+from_algorithm!(
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingCounter,
+    TokenBucket,
+    LeakyBucket,
+    Concurrency
+);
+
+impl Policy {
+    /// The names of the algorithms, as configuration and reports write them.
+    pub const NAMES: [&'static str; 7] = [
+        "fixed-window",
+        "sliding-log",
+        "sliding-window",
+        "sliding-counter",
+        "token-bucket",
+        "leaky-bucket",
+        "concurrency",
+    ];
+
+    /// [`FixedWindow`] with aligned windows.
+    #[must_use]
+    pub fn fixed_window(quota: Quota) -> Self {
+        FixedWindow::new(quota).into()
+    }
+
+    /// [`SlidingLog`] with half-open windows.
+    ///
+    /// # Errors
+    /// [`PolicyError::LogTooLong`] for a limit above 1,000,000.
+    pub fn sliding_log(quota: Quota) -> Result<Self, PolicyError> {
+        Ok(SlidingLog::new(quota)?.into())
+    }
+
+    /// [`SlidingWindow`], strict, with ten slots.
+    #[must_use]
+    pub fn sliding_window(quota: Quota) -> Self {
+        SlidingWindow::new(quota).into()
+    }
+
+    /// [`SlidingCounter`].
+    #[must_use]
+    pub fn sliding_counter(quota: Quota) -> Self {
+        SlidingCounter::new(quota).into()
+    }
+
+    /// [`TokenBucket`] that holds the quota's limit.
+    ///
+    /// # Panics
+    /// Never: a quota's window is at most 366 days, and a bucket may take 73 years to fill.
+    #[must_use]
+    pub fn token_bucket(quota: Quota) -> Self {
+        TokenBucket::new(quota).expect("a window of at most 366 days fills in 366 days").into()
+    }
+
+    /// [`LeakyBucket`] that delays up to the quota's window.
+    #[must_use]
+    pub fn leaky_bucket(quota: Quota) -> Self {
+        LeakyBucket::new(quota).into()
+    }
+
+    /// [`Concurrency`] without a longest hold.
+    #[must_use]
+    pub fn concurrency(limit: u32) -> Self {
+        Concurrency::new(limit).into()
+    }
+
+    /// Denied requests consume too, as far as the state has room for them: whoever keeps retrying keeps waiting.
+    #[must_use]
+    pub const fn count_denied(self) -> Self {
+        Self { count_denied: true, ..self }
+    }
+
+    /// The algorithm's name, one of [`NAMES`](Self::NAMES).
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        Self::NAMES[match self.rule {
+            Rule::FixedWindow(_) => 0,
+            Rule::SlidingLog(_) => 1,
+            Rule::SlidingWindow(_) => 2,
+            Rule::SlidingCounter(_) => 3,
+            Rule::TokenBucket(_) => 4,
+            Rule::LeakyBucket(_) => 5,
+            Rule::Concurrency(_) => 6,
+        }]
+    }
+
+    /// Whether a cost may be given back while work is in flight: permits, and nothing else.
+    #[must_use]
+    pub const fn is_concurrency(&self) -> bool {
+        matches!(self.rule, Rule::Concurrency(_))
+    }
+
+    /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: a change of
+    /// quota keeps what was used.
+    ///
+    /// Where only numbers changed and both keep the same kind of record (a log's times, the counts of equal windows), the record is carried over as it is. Otherwise what is in use counts as taken now.
+    pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        match (&self.rule, &from.rule) {
+            (Rule::SlidingLog(to), Rule::SlidingLog(from)) => to.carry(new, from, old),
+            (Rule::SlidingWindow(to), Rule::SlidingWindow(from)) if to.same_slots(from) => {
+                new.copy_from_slice(old);
+            }
+            (Rule::FixedWindow(to), Rule::FixedWindow(from)) if to.same_windows(from) => {
+                new.copy_from_slice(old);
+            }
+            (Rule::SlidingCounter(to), Rule::SlidingCounter(from)) if to.same_windows(from) => {
+                new.copy_from_slice(old);
+            }
+            (to, from) if to == from => new.copy_from_slice(old),
+            _ => {
+                let used = from.used(old, now);
+                if used > 0 {
+                    self.record(new, now, used);
+                }
+            }
+        }
+    }
+}
+
+impl Algorithm for Policy {
+    fn words(&self) -> usize {
+        each!(self, algorithm => algorithm.words())
+    }
+
+    #[inline]
+    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+        each!(self, algorithm => algorithm.check(state, now, cost))
+    }
+
+    #[inline]
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        each!(self, algorithm => algorithm.record(state, now, cost));
+    }
+
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        each!(self, algorithm => algorithm.refund(state, now, cost));
+    }
+
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        each!(self, algorithm => algorithm.join(state, other, now));
+    }
+
+    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+        each!(self, algorithm => algorithm.used(state, now))
+    }
+
+    #[inline]
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+        let decision = each!(self, algorithm => algorithm.decide(state, now, cost));
+        if self.count_denied && decision.is_denied() {
+            self.record(state, now, cost);
+            return self.check(state, now, cost);
+        }
+        decision
+    }
+}
+
+/// Why a policy's options make no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The quota itself.
+    Quota(QuotaError),
+    /// A sliding log, or permits with a hold, above 1,000,000 entries.
+    LogTooLong,
+    /// A number of slots that is 0, above 3,600, or above the window's nanoseconds.
+    Slots,
+    /// A bucket that takes more than 73 years to fill.
+    BurstTooLong,
+    /// A leaky bucket's wait above 36 years.
+    WaitTooLong,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quota(e) => return e.fmt(f),
+            Self::LogTooLong => {
+                "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
+            }
+            Self::Slots => "slots must be from 1 to 3600, and no more than the window has nanoseconds",
+            Self::BurstTooLong => "the burst would take more than 73 years to refill; lower it or raise the rate",
+            Self::WaitTooLong => "max_wait is above 36 years; lower it",
+        })
+    }
+}
+
+impl core::error::Error for PolicyError {}

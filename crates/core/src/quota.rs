@@ -1,0 +1,199 @@
+//! How much in how long: `100/1m`.
+
+use core::{fmt, num::ParseIntError, str::FromStr, time::Duration};
+
+use crate::Nanos;
+
+/// The longest window a quota may have: 366 days.
+pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+
+/// At most `limit` units in each window.
+///
+/// Written `N/duration`, with a duration of one or more numbers with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or `d`:
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_core::Quota;
+/// let quota: Quota = "100/1m30s".parse()?;
+/// assert_eq!((quota.limit(), quota.window()), (100, Duration::from_secs(90)));
+/// assert_eq!(quota.to_string(), "100/1m30s");
+/// # Ok::<(), tidegate_core::ParseQuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u32,
+    window: u64,
+}
+
+impl Quota {
+    /// `limit` units in `window`. A limit of 0 denies everything.
+    ///
+    /// # Errors
+    /// When the window is zero, or longer than [`MAX_WINDOW`].
+    pub fn new(limit: u32, window: Duration) -> Result<Self, QuotaError> {
+        if window.is_zero() {
+            return Err(QuotaError::EmptyWindow);
+        }
+        if window > MAX_WINDOW {
+            return Err(QuotaError::WindowTooLong);
+        }
+        Ok(Self { limit, window: Nanos::from(window).get() })
+    }
+
+    /// `limit` units in each second.
+    #[must_use]
+    pub const fn per_second(limit: u32) -> Self {
+        Self { limit, window: 1_000_000_000 }
+    }
+
+    /// `limit` units in each minute.
+    #[must_use]
+    pub const fn per_minute(limit: u32) -> Self {
+        Self { limit, window: 60_000_000_000 }
+    }
+
+    /// `limit` units in each hour.
+    #[must_use]
+    pub const fn per_hour(limit: u32) -> Self {
+        Self { limit, window: 3_600_000_000_000 }
+    }
+
+    /// The number of units.
+    #[must_use]
+    pub const fn limit(self) -> u32 {
+        self.limit
+    }
+
+    /// The window.
+    #[must_use]
+    pub const fn window(self) -> Duration {
+        Duration::from_nanos(self.window)
+    }
+
+    /// The window in nanoseconds, at least 1.
+    #[must_use]
+    pub const fn window_nanos(self) -> u64 {
+        self.window
+    }
+}
+
+/// Why a limit and a window make no quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// A window of no length holds nothing.
+    EmptyWindow,
+    /// The window is longer than [`MAX_WINDOW`].
+    WindowTooLong,
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EmptyWindow => "the window is zero; give it a length, as in 100/1s",
+            Self::WindowTooLong => "the window is longer than 366 days; choose a shorter one",
+        })
+    }
+}
+
+impl core::error::Error for QuotaError {}
+
+/// Why a text is no quota or no duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseQuotaError {
+    /// There is no `/` between the limit and the window.
+    NoSlash,
+    /// The limit is no whole number from 0 to 4294967295.
+    Limit(ParseIntError),
+    /// The duration is not of the form `90s`, `1m30s`, `500ms`.
+    Duration,
+    /// The parts are well formed but make no quota.
+    Quota(QuotaError),
+}
+
+impl fmt::Display for ParseQuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("a quota is N/duration, as in 100/1m"),
+            Self::Limit(e) => {
+                write!(f, "the limit must be a whole number from 0 to 4294967295 ({e}), as in 100/1m")
+            }
+            Self::Duration => f.write_str(
+                "a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d",
+            ),
+            Self::Quota(e) => e.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ParseQuotaError {}
+
+impl FromStr for Quota {
+    type Err = ParseQuotaError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (limit, window) = text.split_once('/').ok_or(ParseQuotaError::NoSlash)?;
+        let limit = limit.trim().parse().map_err(ParseQuotaError::Limit)?;
+        Self::new(limit, parse_duration(window.trim())?).map_err(ParseQuotaError::Quota)
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.limit)?;
+        write_duration(f, self.window())
+    }
+}
+
+const UNITS: [(&str, u64); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// Reads a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
+///
+/// # Errors
+/// [`ParseQuotaError::Duration`] when the text has another form, or is more than 584 years.
+pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
+    let mut rest = text;
+    let mut total: u64 = 0;
+    if rest.is_empty() {
+        return Err(ParseQuotaError::Duration);
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(letters);
+        let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or(ParseQuotaError::Duration)?.1;
+        let number: u64 = number.parse().map_err(|_| ParseQuotaError::Duration)?;
+        let part = number.checked_mul(scale).ok_or(ParseQuotaError::Duration)?;
+        total = total.checked_add(part).ok_or(ParseQuotaError::Duration)?;
+        rest = tail;
+    }
+    Ok(Duration::from_nanos(total))
+}
+
+/// Writes a duration so that [`parse_duration`] reads it back; spans above 584 years saturate.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_duration(out: &mut impl fmt::Write, span: Duration) -> fmt::Result {
+    let mut left = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    if left == 0 {
+        return out.write_str("0s");
+    }
+    for (name, scale) in UNITS {
+        if left >= scale {
+            write!(out, "{}{name}", left / scale)?;
+            left %= scale;
+        }
+    }
+    Ok(())
+}

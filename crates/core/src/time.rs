@@ -1,0 +1,145 @@
+//! Time as an argument: integer nanoseconds on whatever clock owns the state.
+
+use core::{fmt, time::Duration};
+
+/// A point on a limiter's clock, or a span between two points, in nanoseconds.
+///
+/// Values saturate at [`Nanos::MAX`] (2⁶² ns, about 146 years), so the sum of any two spans that the algorithms form
+/// fits in 64 bits and no input overflows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nanos(u64);
+
+impl Nanos {
+    /// The clock's origin, or no time at all.
+    pub const ZERO: Self = Self(0);
+    /// The latest representable time; later ones saturate here.
+    pub const MAX: Self = Self(1 << 62);
+
+    /// `ns` nanoseconds, at most [`Nanos::MAX`].
+    #[must_use]
+    #[inline]
+    pub const fn new(ns: u64) -> Self {
+        Self(if ns > Self::MAX.0 { Self::MAX.0 } else { ns })
+    }
+
+    /// `us` microseconds, saturating.
+    #[must_use]
+    pub const fn from_micros(us: u64) -> Self {
+        Self::new(us.saturating_mul(1_000))
+    }
+
+    /// `ms` milliseconds, saturating.
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Self {
+        Self::new(ms.saturating_mul(1_000_000))
+    }
+
+    /// `s` seconds, saturating.
+    #[must_use]
+    pub const fn from_secs(s: u64) -> Self {
+        Self::new(s.saturating_mul(1_000_000_000))
+    }
+
+    /// The number of nanoseconds.
+    #[must_use]
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// This time and `span` after it, saturating.
+    #[must_use]
+    #[inline]
+    pub const fn saturating_add(self, span: Self) -> Self {
+        Self::new(self.0.saturating_add(span.0))
+    }
+
+    /// The span since `earlier`; zero when `earlier` is later.
+    #[must_use]
+    #[inline]
+    pub const fn saturating_since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(span: Duration) -> Self {
+        Self::new(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(span: Nanos) -> Self {
+        Self::from_nanos(span.0)
+    }
+}
+
+impl fmt::Debug for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ns", self.0)
+    }
+}
+
+/// Where a shell gets the time it passes in.
+///
+/// A clock may stand still, and threads may read it out of order; the algorithms treat a time older than the newest
+/// one that a state remembers as that newest one.
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Nanos;
+}
+
+impl<C: Clock + ?Sized> Clock for &C {
+    fn now(&self) -> Nanos {
+        (**self).now()
+    }
+}
+
+#[cfg(feature = "std")]
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn now(&self) -> Nanos {
+        (**self).now()
+    }
+}
+
+/// A clock that moves only when told to: for tests and simulations.
+///
+/// ```
+/// use tidegate_core::{Clock, ManualClock, Nanos};
+/// let clock = ManualClock::new(Nanos::from_secs(10));
+/// clock.advance(Nanos::from_millis(5));
+/// assert_eq!(clock.now(), Nanos::from_millis(10_005));
+/// ```
+#[derive(Debug, Default)]
+pub struct ManualClock(core::sync::atomic::AtomicU64);
+
+impl ManualClock {
+    /// A clock that stands at `start`.
+    #[must_use]
+    pub const fn new(start: Nanos) -> Self {
+        Self(core::sync::atomic::AtomicU64::new(start.0))
+    }
+
+    /// Moves the clock to `to`, backwards too (to test what happens then).
+    pub fn set(&self, to: Nanos) {
+        // Relaxed: the clock carries no other data.
+        self.0.store(to.0, core::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Moves the clock on by `span`, saturating.
+    pub fn advance(&self, span: Nanos) {
+        let add = |ns| Some(Nanos(ns).saturating_add(span).0);
+        // The closure always returns `Some`, so the result carries no news. Relaxed as above.
+        let _ = self.0.fetch_update(
+            core::sync::atomic::Ordering::Relaxed,
+            core::sync::atomic::Ordering::Relaxed,
+            add,
+        );
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(core::sync::atomic::Ordering::Relaxed))
+    }
+}
