@@ -244,7 +244,9 @@ impl fmt::Display for PolicyError {
                 "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
             }
             Self::Slots => "slots must be from 1 to 3600, and no more than the window has nanoseconds",
-            Self::BurstTooLong => "the burst would take more than 73 years to refill; lower it or raise the rate",
+            Self::BurstTooLong => {
+                "the burst would take more than 73 years to refill; lower it or raise the rate"
+            }
             Self::WaitTooLong => "max_wait is above 36 years; lower it",
         })
     }

@@ -37,8 +37,8 @@ impl Gcra {
 
     /// The span of `units` emissions in nanoseconds, rounded up; `None` above [`MAX_SPAN`].
     pub fn span(self, units: u32) -> Option<u64> {
-        let span = self.to_nanos(self.ticks(units));
-        (span <= MAX_SPAN).then_some(span)
+        let ticks = self.ticks(units);
+        (ticks <= u128::from(MAX_SPAN) * u128::from(self.parts)).then(|| self.to_nanos(ticks))
     }
 
     /// `units` emissions in ticks of `1/parts` ns.

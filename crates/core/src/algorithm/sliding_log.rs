@@ -161,8 +161,7 @@ impl Algorithm for SlidingLog {
         let log = Log::read(state, self.limit);
         let taken = cost.min(self.live(log, log.no_earlier_than_newest(now)));
         if taken > 0 {
-            let next =
-                if log.next >= taken { log.next - taken } else { log.next + (self.limit - taken) };
+            let next = if log.next >= taken { log.next - taken } else { log.next + (self.limit - taken) };
             let len = log.len - taken;
             write_head(state, next, len);
         }
