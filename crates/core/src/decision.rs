@@ -122,7 +122,10 @@ impl Decision {
     #[must_use]
     #[inline]
     pub const fn remaining(&self) -> u64 {
-        if self.unit == 0 { 0 } else { self.room / self.unit }
+        match self.room.checked_div(self.unit) {
+            Some(units) => units,
+            None => 0,
+        }
     }
 
     /// When, with no further traffic, the limit is as good as new. `u64::MAX` nanoseconds where no time can be named.

@@ -19,11 +19,15 @@
 //! ```
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 
+extern crate alloc;
+
 pub mod algorithm;
+pub mod cell;
 
 mod decision;
 mod policy;
 mod quota;
+mod sync;
 
 mod time;
 

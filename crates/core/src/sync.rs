@@ -20,3 +20,36 @@ pub(crate) fn yield_now() {
     #[cfg(not(any(feature = "std", loom)))]
     spin_loop();
 }
+
+/// `core`'s cell with the one method that is used; loom's checks each access.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) const fn get_mut_ptr(&self) -> *mut T {
+        self.0.get()
+    }
+}
+
+#[cfg(loom)]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+#[cfg(loom)]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub(crate) fn get_mut_ptr(&self) -> *mut T {
+        // The access ends at once for loom; it still orders it against the other threads' accesses.
+        self.0.with_mut(|words| words)
+    }
+}

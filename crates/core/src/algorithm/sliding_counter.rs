@@ -103,7 +103,7 @@ impl SlidingCounter {
         }
     }
 
-    fn write(&self, state: &mut [u64], now: Nanos, view: View) {
+    fn write(state: &mut [u64], now: Nanos, view: View) {
         if now.get() > state[0] {
             state[0] = now.get() - view.elapsed;
         }
@@ -135,7 +135,7 @@ impl Algorithm for SlidingCounter {
         let mut view = self.view(state, now);
         let added = (view.current + u64::from(cost)).min(u64::from(self.limit));
         view.current = view.current.max(added);
-        self.write(state, now, view);
+        Self::write(state, now, view);
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
@@ -143,7 +143,7 @@ impl Algorithm for SlidingCounter {
         let from_current = view.current.min(u64::from(cost));
         view.current -= from_current;
         view.previous = view.previous.saturating_sub(u64::from(cost) - from_current);
-        self.write(state, now, view);
+        Self::write(state, now, view);
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
@@ -154,7 +154,7 @@ impl Algorithm for SlidingCounter {
             current: mine.current.max(theirs.current),
             elapsed: mine.elapsed,
         };
-        self.write(state, newest, view);
+        Self::write(state, newest, view);
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
