@@ -163,7 +163,7 @@ impl Policy {
         match (&self.rule, &from.rule) {
             (Rule::SlidingLog(to), Rule::SlidingLog(from)) => to.carry(new, from, old),
             (Rule::SlidingWindow(to), Rule::SlidingWindow(from)) if to.same_slots(from) => {
-                new.copy_from_slice(old);
+                to.carry(new, from, old);
             }
             (Rule::FixedWindow(to), Rule::FixedWindow(from)) if to.same_windows(from) => {
                 new.copy_from_slice(old);
