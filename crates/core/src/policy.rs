@@ -205,6 +205,10 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.join(state, other, now));
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        each!(self, algorithm => algorithm.accepts(state))
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         each!(self, algorithm => algorithm.used(state, now))
     }

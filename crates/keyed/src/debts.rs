@@ -66,4 +66,21 @@ impl Debts {
         state.copy_from_slice(owed);
         true
     }
+
+    pub fn for_each(&self, mut visit: impl FnMut(usize, &mut [u64])) {
+        if self.used.load(Ordering::Relaxed) {
+            for index in 0..self.memory.layout.buckets {
+                visit(index, self.memory.lock(index).state(0));
+            }
+        }
+    }
+
+    pub fn join(&self, algorithm: &impl Algorithm, index: usize, state: &[u64], now: Nanos) -> bool {
+        if index >= self.memory.layout.buckets || state.len() != self.memory.layout.words {
+            return false;
+        }
+        self.used.store(true, Ordering::Relaxed);
+        algorithm.join(self.memory.lock(index).state(0), state, now);
+        true
+    }
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Nanos};
 
-use crate::{Full, Table, Tag, memory::Bucket, room::Pair};
+use crate::{Found, Full, Table, Tag, memory::Bucket, room::Pair};
 
 /// Up to this many states need no allocation.
 const INLINE: usize = 8;
@@ -22,8 +22,8 @@ pub struct Wanted<'a, A> {
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each state wanted: which bucket, which cell.
-    cells: SmallVec<[(usize, usize); INLINE]>,
+    /// For each state wanted: which bucket, which cell, and whether the key is new.
+    cells: SmallVec<[(usize, usize, Found); INLINE]>,
 }
 
 impl<'a> Joint<'a> {
@@ -59,7 +59,7 @@ impl<'a> Joint<'a> {
         wanted: &[Wanted<'_, A>],
         at: usize,
         now: Nanos,
-    ) -> Result<(usize, usize), Full> {
+    ) -> Result<(usize, usize, Found), Full> {
         let Wanted { table, algorithm, tag } = wanted[at];
         let total = table.memory.layout.buckets;
         let find = |index| {
@@ -71,29 +71,29 @@ impl<'a> Joint<'a> {
         // The other keys of this decision must not give way to this one.
         let mut pinned: SmallVec<[Tag; INLINE]> = SmallVec::new();
         pinned.extend(wanted.iter().filter(|w| std::ptr::eq(w.table, table)).map(|w| w.tag));
-        let place = if first == second {
+        let (place, found) = if first == second {
             let mut pair = Pair::new(&mut self.buckets[first], None);
             match pair.find(tag) {
-                Some(place) => place,
-                None => table.make_room(algorithm, &mut pair, tag, now, &pinned)?,
+                Some(place) => (place, Found::Known),
+                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
             }
         } else {
             let Ok([one, two]) = self.buckets.get_disjoint_mut([first, second]) else { return Err(Full) };
             let mut pair = Pair::new(one, Some(two));
             match pair.find(tag) {
-                Some(place) => place,
-                None => table.make_room(algorithm, &mut pair, tag, now, &pinned)?,
+                Some(place) => (place, Found::Known),
+                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
             }
         };
-        Ok(if place.second { (second, place.cell) } else { (first, place.cell) })
+        Ok((if place.second { second } else { first }, place.cell, found))
     }
 
-    /// The words of the state that was wanted at this position.
+    /// The words of the state that was wanted at this position, and whether its key is new.
     ///
     /// # Panics
     /// When nothing was wanted at this position.
-    pub fn state(&mut self, at: usize) -> &mut [u64] {
-        let (bucket, cell) = self.cells[at];
-        self.buckets[bucket].state(cell)
+    pub fn state(&mut self, at: usize) -> (&mut [u64], Found) {
+        let (bucket, cell, found) = self.cells[at];
+        (self.buckets[bucket].state(cell), found)
     }
 }

@@ -1,7 +1,7 @@
 //! The keyed store: a concurrent table from keys to limiter states, bounded by a number of keys.
 //!
 //! ```text
-//! key ─ SipHash-1-3, secret keys ─► 63-bit tag ─┬─► first bucket  │ lock, tag │ tag │ … │ state │ state │ … │
+//! key ─ keyed hash ─► 63-bit tag ─┬─► first bucket  │ lock, tag │ tag │ … │ state │ state │ … │
 //!                                               └─► second bucket │ lock, tag │ tag │ … │ state │ state │ … │
 //! ```
 //!
@@ -32,5 +32,5 @@ pub use error::{Full, TableError};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
 pub use stats::Stats;
-pub use table::Table;
+pub use table::{Found, Table};
 pub use tag::Tag;

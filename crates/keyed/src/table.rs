@@ -16,6 +16,15 @@ use crate::{
     stats::{Counter, Counters},
 };
 
+/// Whether a key was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It was; the state is its own.
+    Known,
+    /// It was not; the state is what it starts with.
+    New,
+}
+
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
 /// The table stores words and knows no algorithm: each call brings its own, which must be the one that the states are
@@ -83,11 +92,11 @@ impl Table {
         algorithm: &impl Algorithm,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&mut [u64]) -> R,
+        step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> R {
         let mut first = self.memory.lock(tag.first(self.memory.layout.buckets));
         if let Some(cell) = first.find(tag.get()) {
-            return step(first.state(cell));
+            return step(first.state(cell), Found::Known);
         }
         self.apply_further(algorithm, first, tag, now, step)
     }
@@ -100,41 +109,42 @@ impl Table {
         first: Bucket<'_>,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&mut [u64]) -> R,
+        step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> R {
         let (mut first, mut second) = self.both(first, tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
-            return step(pair.state(place));
+            return step(pair.state(place), Found::Known);
         }
         let result = if let Ok(place) = self.make_room(algorithm, &mut pair, tag, now, &[]) {
-            step(pair.state(place))
+            step(pair.state(place), Found::New)
         } else {
             self.counters.untracked.add(1);
-            step(self.debts.cell(tag).state(0))
+            step(self.debts.cell(tag).state(0), Found::Known)
         };
         drop((first, second));
         self.sweep_one(algorithm, now);
         result
     }
 
-    /// A look at a key's state. A key that is not there stays away; its state is what it would start with.
+    /// A look at a key's state, which must not be changed. A key that is not there stays away; the words are then a copy
+    /// of what it would start with.
     pub fn look<R>(
         &self,
         algorithm: &impl Algorithm,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&[u64]) -> R,
+        step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> R {
         // Under the buckets' locks to the end: a key that is just being evicted is seen here or in its debt cell.
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
-            return step(pair.state(place));
+            return step(pair.state(place), Found::Known);
         }
         let mut fresh = vec![0; self.memory.layout.words];
         self.debts.inherit(algorithm, tag, &mut fresh, now);
-        step(&fresh)
+        step(&mut fresh, Found::New)
     }
 
     /// One atomic step on a key's state if it is there.
@@ -157,6 +167,21 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// What evicted keys owe, cell by cell: the cell's number and its state.
+    pub fn for_each_debt(&self, visit: impl FnMut(usize, &mut [u64])) {
+        self.debts.for_each(visit);
+    }
+
+    /// Joins a state into the debt cell of this number; returns whether there is such a cell.
+    pub fn join_debt(&self, algorithm: &impl Algorithm, cell: usize, state: &[u64], now: Nanos) -> bool {
+        self.debts.join(algorithm, cell, state, now)
+    }
+
+    /// Writes into `state`, a fresh one, what this key would inherit.
+    pub fn inherit(&self, algorithm: &impl Algorithm, tag: Tag, state: &mut [u64], now: Nanos) -> bool {
+        self.debts.inherit(algorithm, tag, state, now)
     }
 
     /// Takes a key out; `take` sees its last state.

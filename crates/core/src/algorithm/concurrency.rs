@@ -75,6 +75,13 @@ impl Algorithm for Concurrency {
         }
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        match self.held {
+            Some(log) => log.accepts(state),
+            None => state.len() == 1 && state[0] <= u64::from(u32::MAX),
+        }
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         match self.held {
             Some(log) => log.used(state, now),

@@ -94,6 +94,10 @@ impl Algorithm for FixedWindow {
         state[1] = mine.max(theirs);
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        state.len() == 2 && state[0] <= Nanos::MAX.get() && state[1] <= u64::from(u32::MAX)
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         u32::try_from(self.current(state, now).0).unwrap_or(u32::MAX)
     }

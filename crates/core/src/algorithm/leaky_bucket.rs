@@ -86,6 +86,10 @@ impl Algorithm for LeakyBucket {
         self.gcra.join(state, other);
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        self.gcra.accepts(state)
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.gcra.units(self.gcra.debt(state, now))
     }

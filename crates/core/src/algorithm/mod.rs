@@ -48,6 +48,10 @@ pub trait Algorithm {
     /// the join, both would have admitted.
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos);
 
+    /// Whether these words can be a state of this algorithm. Words from outside (a file, another process) must pass this
+    /// before any other method sees them.
+    fn accepts(&self, state: &[u64]) -> bool;
+
     /// How much of the limit is in use, in whole units, rounded up.
     fn used(&self, state: &[u64], now: Nanos) -> u32;
 

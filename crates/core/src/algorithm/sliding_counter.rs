@@ -157,6 +157,10 @@ impl Algorithm for SlidingCounter {
         Self::write(state, newest, view);
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        state.len() == 2 && state[0] <= Nanos::MAX.get()
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let view = self.view(state, now);
         u32::try_from(view.current + self.ceil_weight(view)).unwrap_or(u32::MAX)

@@ -298,6 +298,14 @@ impl Algorithm for SlidingWindow {
         self.set(state, 0, sum);
     }
 
+    fn accepts(&self, state: &[u64]) -> bool {
+        if state.len() != self.words() || state[0] > Nanos::MAX.get() {
+            return false;
+        }
+        let total: u64 = (0..self.span).map(|at| u64::from(self.count(state, at))).sum();
+        total == u64::from(self.stored_sum(state)) && total <= u64::from(self.limit)
+    }
+
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.sum(state, self.turned(state, now))
     }
