@@ -187,6 +187,10 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.words())
     }
 
+    fn limit(&self) -> u32 {
+        each!(self, algorithm => algorithm.limit())
+    }
+
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         each!(self, algorithm => algorithm.check(state, now, cost))

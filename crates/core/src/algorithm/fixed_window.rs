@@ -51,6 +51,11 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let (count, left) = self.current(state, now);
         let limit = u64::from(self.limit);
@@ -95,7 +100,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        state.len() == 2 && state[0] <= Nanos::MAX.get() && state[1] <= u64::from(u32::MAX)
+        state.len() == 2 && state[0] <= Nanos::MAX.get() && u32::try_from(state[1]).is_ok()
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -54,6 +54,11 @@ impl Algorithm for LeakyBucket {
         self.gcra.words()
     }
 
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let debt = self.gcra.debt(state, now);
         let reset = self.gcra.to_nanos(debt);

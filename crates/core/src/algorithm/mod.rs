@@ -34,6 +34,9 @@ pub trait Algorithm {
     /// How many words a state has. Fixed for one configuration.
     fn words(&self) -> usize;
 
+    /// The highest cost that can ever be admitted: the quota's limit, or the burst where there is one.
+    fn limit(&self) -> u32;
+
     /// What the answer to `cost` would be. Nothing is taken; for admitted work `remaining` and `reset_after` are
     /// those after taking it.
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision;

@@ -117,6 +117,11 @@ impl Algorithm for SlidingCounter {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);

@@ -120,6 +120,11 @@ impl Algorithm for SlidingLog {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);

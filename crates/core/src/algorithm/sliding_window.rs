@@ -224,6 +224,11 @@ impl Algorithm for SlidingWindow {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let turned = self.turned(state, now);
         let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };

@@ -84,6 +84,11 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.burst
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         if cost > self.burst {
             let peek = self.check(state, now, 0);
