@@ -81,18 +81,6 @@ mod imp {
             // this function's contract.
             unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(index * stride + 1), stride - 1) }
         }
-
-        #[inline]
-        pub fn prefetch(&self, index: usize) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch of any address is harmless, and this one is in bounds.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().add(index * self.layout.stride).cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = index;
-        }
     }
 
     impl Drop for Memory {
@@ -138,8 +126,6 @@ mod imp {
             // SAFETY: exclusive by this function's contract.
             self.buckets[index].1.with_mut(|words| unsafe { &mut **words })
         }
-
-        pub fn prefetch(&self, _index: usize) {}
     }
 }
 

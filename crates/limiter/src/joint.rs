@@ -152,8 +152,15 @@ fn decide<C>(
         })
         .collect();
     let mut joint = Joint::lock(&wanted, now)?;
-    if keyed.iter().any(|(generation, _)| generation.is_retired()) {
-        return Ok(None);
+    let homes =
+        requests.iter().zip(generations).filter_map(|(request, generation)| match (request, generation) {
+            (Request::Keyed { limiter, .. }, Some((generation, tag))) => Some((limiter, generation, *tag)),
+            _ => None,
+        });
+    for (limiter, generation, tag) in homes {
+        if generation.is_retired() || !limiter.is_home(tag, generation) {
+            return Ok(None);
+        }
     }
     for (at, (generation, tag)) in keyed.iter().enumerate() {
         let (state, found) = joint.state(at);

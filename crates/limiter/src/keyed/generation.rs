@@ -19,6 +19,8 @@ use tidegate_keyed::{Found, HashKeys, Table, TableError, Tag};
 pub(crate) struct Generation {
     pub policy: Policy,
     pub table: Table,
+    /// Whether this is one key's own, not the general one.
+    pub is_own: bool,
     /// No decision is made here any more.
     retired: AtomicBool,
     /// Where states of before the change still are.
@@ -37,7 +39,13 @@ impl Generation {
         previous: Option<Arc<Self>>,
     ) -> Result<Self, TableError> {
         let table = Table::new(policy.words(), max_keys, hash)?;
-        Ok(Self { policy, table, retired: AtomicBool::new(false), previous: ArcSwapOption::new(previous) })
+        let (retired, previous) = (AtomicBool::new(false), ArcSwapOption::new(previous));
+        Ok(Self { policy, table, is_own: false, retired, previous })
+    }
+
+    /// A place for one key with a policy of its own.
+    pub fn own(policy: Policy, hash: HashKeys) -> Result<Self, TableError> {
+        Ok(Self { is_own: true, ..Self::new(policy, 1, hash, None)? })
     }
 
     /// One atomic step on a key's state.

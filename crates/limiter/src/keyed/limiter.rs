@@ -111,15 +111,15 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy.
     #[inline]
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        loop {
-            let generation = self.current.load();
-            let policy = &generation.policy;
-            if let Ok(decision) = generation.apply(policy, tag, now, |state| policy.decide(state, now, cost))
-            {
-                return decision;
-            }
-            // Retired, and the new one is about to be there.
-            std::hint::spin_loop();
+        let generation = self.current.load();
+        let policy = &generation.policy;
+        let decision = generation.apply(policy, tag, now, |state| {
+            // Looked at again under the key's lock: the key may have got a policy of its own meanwhile.
+            (!self.exceptions.any()).then(|| policy.decide(state, now, cost))
+        });
+        match decision {
+            Ok(Some(decision)) => decision,
+            _ => self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)),
         }
     }
 
@@ -144,11 +144,20 @@ impl<C> KeyedLimiter<C> {
         loop {
             let generation = self.generation_of(tag);
             let policy = &generation.policy;
-            if let Ok(result) = generation.apply(policy, tag, now, |state| step(policy, state)) {
+            let result = generation
+                .apply(policy, tag, now, |state| self.is_home(tag, &generation).then(|| step(policy, state)));
+            if let Ok(Some(result)) = result {
                 return result;
             }
+            // The state has just moved, or is about to.
             std::thread::yield_now();
         }
+    }
+
+    /// Whether a key's state lives in this generation, as seen under the key's lock there: changes happen under it.
+    pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
+        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
     }
 
     /// A look at a key's state, with the policy that is the key's.
