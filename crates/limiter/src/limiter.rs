@@ -212,7 +212,8 @@ impl<T: Timer> Limiter<T> {
             None => self.cell.decide(&self.policy, now, cost),
         };
         let ahead = |costs: &[u32], now| self.ahead(costs, cost, now);
-        self.lines.wait(EVERYONE, cost, deadline, &self.clock, ask, ahead).await
+        let refund = |now| self.refund_at(cost, now);
+        self.lines.wait(EVERYONE, cost, deadline, &self.clock, ask, ahead, refund).await
     }
 }
 

@@ -1,8 +1,8 @@
 //! Waiting for admission: a line of tickets for each key, first come first served.
 //!
 //! Only the front of a line asks the limiter; whoever stands behind waits for the front to leave. A future that is
-//! dropped leaves the line, and with it whatever it had reserved: its place. Nothing is taken before it is admitted, so
-//! there is nothing else to give back.
+//! dropped gives back what it had reserved: its place in the line, or, while it waits out a leaky bucket's delay, the
+//! cost that was taken for it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,7 +33,7 @@ pub enum WaitError {
 }
 
 impl WaitError {
-    /// The denial that the wait ended on.
+    /// The answer that the wait ended on: a denial, or a leaky bucket's delay that ends after the deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,
@@ -51,7 +51,8 @@ impl fmt::Display for WaitError {
                 decision.limit()
             ),
             Self::Deadline(decision) => {
-                write!(f, "room only after the deadline, in {:?}", decision.retry_after().unwrap_or_default())
+                let wait = decision.retry_after().unwrap_or(decision.delay());
+                write!(f, "room only after the deadline, in {wait:?}")
             }
         }
     }
@@ -123,6 +124,7 @@ impl Lines {
         timer: &impl Timer,
         ask: impl Fn(Nanos) -> Decision,
         ahead: impl Fn(&[u32], Nanos) -> Decision,
+        refund: impl Fn(Nanos),
     ) -> Result<Decision, WaitError> {
         let place = self.join(tag, cost);
         // What stands ahead says already whether the deadline can be met.
@@ -148,14 +150,29 @@ impl Lines {
             let decision = ask(now);
             if decision.is_allowed() {
                 drop(place);
-                if !decision.delay().is_zero() {
-                    timer.sleep_until(now.saturating_add(decision.delay().into())).await;
+                let start = now.saturating_add(decision.delay().into());
+                if start > now {
+                    let reserved = Reserved(|| refund(timer.now()));
+                    if deadline.is_some_and(|deadline| start > deadline) {
+                        return Err(WaitError::Deadline(decision));
+                    }
+                    timer.sleep_until(start).await;
+                    std::mem::forget(reserved);
                 }
                 return Ok(decision);
             }
             let at = give_up(decision, now, deadline)?;
             timer.sleep_until(at).await;
         }
+    }
+}
+
+/// A cost that was taken for work that has not started. Dropped, it is given back.
+struct Reserved<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Reserved<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

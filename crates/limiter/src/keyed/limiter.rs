@@ -299,7 +299,8 @@ impl<T: Timer> KeyedLimiter<T> {
                 .unwrap_or_else(|| self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)))
         };
         let ahead = |costs: &[u32], now| self.ahead(tag, costs, cost, now);
-        self.lines.wait(tag, cost, deadline, &self.clock, ask, ahead).await
+        let refund = |now| self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
+        self.lines.wait(tag, cost, deadline, &self.clock, ask, ahead, refund).await
     }
 }
 
