@@ -120,7 +120,7 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
 fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     match request {
         Request::Keyed { limiter, key, .. } => limiter.blocked_at(limiter.tag(key), now),
-        Request::Unkeyed { limiter, .. } => limiter.blocked_now(now),
+        Request::Unkeyed { limiter, .. } => limiter.blocked_at(now),
     }
 }
 

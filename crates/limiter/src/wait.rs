@@ -60,6 +60,16 @@ impl fmt::Display for WaitError {
 
 impl std::error::Error for WaitError {}
 
+/// One cost of one key, as a line asks for it.
+pub(crate) trait Admission {
+    /// Decides, and takes the cost when admitted, as if nobody waited.
+    fn ask(&self, now: Nanos) -> Decision;
+    /// What the answer is behind others with these costs; nothing is taken.
+    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision;
+    /// Gives back what was taken.
+    fn give_back(&self, now: Nanos);
+}
+
 /// The lines of one limiter.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
@@ -115,23 +125,21 @@ impl Lines {
         Place { lines: self, tag, id }
     }
 
-    /// Waits in line for `cost`: `ask` decides at a time, as if nobody waited.
+    /// Waits in line for `cost`.
     pub async fn wait(
         &self,
         tag: Tag,
         cost: u32,
         deadline: Option<Nanos>,
         timer: &impl Timer,
-        ask: impl Fn(Nanos) -> Decision,
-        ahead: impl Fn(&[u32], Nanos) -> Decision,
-        refund: impl Fn(Nanos),
+        admission: &impl Admission,
     ) -> Result<Decision, WaitError> {
         let place = self.join(tag, cost);
         // What stands ahead says already whether the deadline can be met.
         let costs = place.costs_ahead();
         if !costs.is_empty() {
             let now = timer.now();
-            give_up(ahead(&costs, now), now, deadline)?;
+            give_up(admission.ask_behind(&costs, now), now, deadline)?;
         }
         while !place.is_front() {
             let turn = pin!(place.front());
@@ -140,19 +148,21 @@ impl Lines {
                 Some(at) => {
                     let late = pin!(timer.sleep_until(at));
                     if !first(turn, late).await && !place.is_front() {
-                        return Err(WaitError::Deadline(ahead(&place.costs_ahead(), timer.now())));
+                        return Err(WaitError::Deadline(
+                            admission.ask_behind(&place.costs_ahead(), timer.now()),
+                        ));
                     }
                 }
             }
         }
         loop {
             let now = timer.now();
-            let decision = ask(now);
+            let decision = admission.ask(now);
             if decision.is_allowed() {
                 drop(place);
                 let start = now.saturating_add(decision.delay().into());
                 if start > now {
-                    let reserved = Reserved(|| refund(timer.now()));
+                    let reserved = Reserved(|| admission.give_back(timer.now()));
                     if deadline.is_some_and(|deadline| start > deadline) {
                         return Err(WaitError::Deadline(decision));
                     }

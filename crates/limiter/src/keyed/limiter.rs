@@ -13,7 +13,7 @@ use super::{BuildError, Generation, KeyedBuilder, exceptions::Exceptions};
 use crate::{
     SystemClock, Timer, WaitError,
     limiter::denied_until,
-    wait::{Lines, decide_behind},
+    wait::{Admission, Lines, decide_behind},
 };
 
 /// A limit for each key: of any length, and as many as the bound allows.
@@ -135,7 +135,7 @@ impl<C> KeyedLimiter<C> {
         if costs.is_empty() {
             self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
         } else {
-            self.ahead(tag, &costs, cost, now)
+            self.decide_behind(tag, &costs, cost, now)
         }
     }
 
@@ -182,7 +182,7 @@ impl<C> KeyedLimiter<C> {
         denied_until(&self.generation_of(tag).policy, exception.blocked, now)
     }
 
-    fn ahead(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
+    fn decide_behind(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
         self.look(tag, now, |policy, state| decide_behind(policy, &mut state.to_vec(), costs, cost, now))
     }
 
@@ -293,14 +293,30 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Decision, WaitError> {
         let tag = self.tag(key.as_ref());
-        let ask = |now| {
-            let blocked = self.blocked_at(tag, now);
-            blocked
-                .unwrap_or_else(|| self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)))
-        };
-        let ahead = |costs: &[u32], now| self.ahead(tag, costs, cost, now);
-        let refund = |now| self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
-        self.lines.wait(tag, cost, deadline, &self.clock, ask, ahead, refund).await
+        self.lines.wait(tag, cost, deadline, &self.clock, &Wanted { limiter: self, tag, cost }).await
+    }
+}
+
+/// A cost that somebody waits for.
+struct Wanted<'a, C> {
+    limiter: &'a KeyedLimiter<C>,
+    tag: Tag,
+    cost: u32,
+}
+
+impl<C> Admission for Wanted<'_, C> {
+    fn ask(&self, now: Nanos) -> Decision {
+        let Self { limiter, tag, cost } = *self;
+        let decide = || limiter.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
+        limiter.blocked_at(tag, now).unwrap_or_else(decide)
+    }
+
+    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
+        self.limiter.decide_behind(self.tag, costs, self.cost, now)
+    }
+
+    fn give_back(&self, now: Nanos) {
+        self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
     }
 }
 
