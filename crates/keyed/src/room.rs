@@ -107,7 +107,11 @@ impl Table {
         if self.debts.inherit(algorithm, tag, state, now) {
             self.counters.inherited.add(1);
         }
-        self.counters.added.add(1);
+        let before = self.counters.added.next();
+        // A thirty-second of the bound has come: most small pages of the table are in use.
+        if before >= self.max_keys / 32 && self.memory.may_enlarge_pages() {
+            self.memory.enlarge_next_pages();
+        }
         Ok(place)
     }
 

@@ -45,7 +45,6 @@ impl Table {
     /// When the bound is 0, or the memory cannot be reserved.
     pub fn new(words: usize, max_keys: usize, hash: HashKeys) -> Result<Self, TableError> {
         let memory = Memory::new(Layout::new(words, max_keys)?)?;
-        memory.use_huge_pages();
         Ok(Self {
             memory,
             debts: Debts::new(words, max_keys)?,
@@ -54,6 +53,12 @@ impl Table {
             counters: Counters::default(),
             sweep: Counter::default(),
         })
+    }
+
+    /// Gives the memory back to the system where that is possible (Linux), and forgets every state. For a table whose
+    /// states have all been moved elsewhere: who still looks finds no key, and adds it as a new one.
+    pub fn release(&self) {
+        self.memory.release();
     }
 
     /// The hash keys, to make a second table with the same tags.

@@ -16,14 +16,14 @@ impl<C> KeyedLimiter<C> {
     /// When the memory for the new states cannot be reserved; then nothing has changed.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<(), BuildError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.current.load_full();
+        let old = Arc::clone(self.generations.current());
         let policy = policy.into();
         if policy == old.policy {
             return Ok(());
         }
         let new = Arc::new(Generation::new(policy, self.max_keys, self.hash, Some(Arc::clone(&old)))?);
         old.retire();
-        self.current.store(Arc::clone(&new));
+        self.generations.push(Arc::clone(&new));
         let mut tags = Vec::new();
         old.table.for_each(|tag, _| tags.push(tag));
         for tag in tags {
@@ -36,7 +36,7 @@ impl<C> KeyedLimiter<C> {
             new.receive(&mut converted, &old.policy, owed, now);
             new.table.join_debt(&policy, cell, &converted, now);
         });
-        new.previous.store(None);
+        new.finish();
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl<C> KeyedLimiter<C> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag(key.as_ref());
         let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
-        let general = self.current.load_full();
+        let general = self.generations.current();
         // As above, and the general table's lock before the own one's, there as here.
         let _ = general.apply(&general.policy, tag, now, |state| {
             own.retire();

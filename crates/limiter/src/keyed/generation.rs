@@ -9,10 +9,9 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use arc_swap::ArcSwapOption;
 use tidegate_core::{Algorithm, Nanos, Policy};
 use tidegate_keyed::{Found, HashKeys, Table, TableError, Tag};
 
@@ -23,8 +22,10 @@ pub(crate) struct Generation {
     pub is_own: bool,
     /// No decision is made here any more.
     retired: AtomicBool,
-    /// Where states of before the change still are.
-    pub(super) previous: ArcSwapOption<Generation>,
+    /// Where states of before the change are, until they have been moved.
+    previous: Option<Arc<Generation>>,
+    /// All states have been moved; or there never were any.
+    complete: AtomicBool,
 }
 
 /// A generation that was left for a newer one.
@@ -39,8 +40,8 @@ impl Generation {
         previous: Option<Arc<Self>>,
     ) -> Result<Self, TableError> {
         let table = Table::new(policy.words(), max_keys, hash)?;
-        let (retired, previous) = (AtomicBool::new(false), ArcSwapOption::new(previous));
-        Ok(Self { policy, table, is_own: false, retired, previous })
+        let complete = AtomicBool::new(previous.is_none());
+        Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
     }
 
     /// A place for one key with a policy of its own.
@@ -74,7 +75,7 @@ impl Generation {
             if self.is_retired() {
                 return Err(Retired);
             }
-            if let (Found::New, Some(previous)) = (found, self.previous.load_full()) {
+            if let (Found::New, Some(previous)) = (found, self.incomplete()) {
                 previous.table.look(&previous.policy, tag, now, |old, _| {
                     self.receive(state, &previous.policy, old, now);
                 });
@@ -93,9 +94,23 @@ impl Generation {
         self.retired.store(true, Ordering::Release);
     }
 
+    /// The generation before, while it may still have states.
+    fn incomplete(&self) -> Option<&Self> {
+        // Acquire: who sees that all has been moved also sees where to.
+        if self.complete.load(Ordering::Acquire) { None } else { self.previous.as_deref() }
+    }
+
+    /// Everything that the generation before had is here now; its memory goes back to the system.
+    pub fn finish(&self) {
+        self.complete.store(true, Ordering::Release);
+        if let Some(previous) = &self.previous {
+            previous.table.release();
+        }
+    }
+
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
     pub fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
-        let Some(previous) = self.previous.load_full() else { return };
+        let Some(previous) = self.incomplete() else { return };
         let moved = previous.table.remove(tag, |old| self.receive(state, &previous.policy, old, now));
         if moved.is_none() {
             let mut owed = vec![0; previous.policy.words()];
@@ -110,5 +125,51 @@ impl Generation {
         let mut converted = vec![0; self.policy.words()];
         self.policy.transfer(&mut converted, from, old, now);
         self.policy.join(state, &converted, now);
+    }
+}
+
+/// All generations of a limiter, of which the last one decides.
+///
+/// Those before are kept for whoever has just read that they decide; their memory has gone back to the system. So a
+/// decision pays two plain loads to find its generation, and changes of policy are expected in the hundreds, not more.
+pub(crate) struct Generations {
+    all: boxcar::Vec<Arc<Generation>>,
+    last: AtomicUsize,
+}
+
+impl Generations {
+    pub fn new(first: Generation) -> Self {
+        let all = boxcar::Vec::new();
+        let last = AtomicUsize::new(all.push(Arc::new(first)));
+        Self { all, last }
+    }
+
+    #[inline]
+    pub fn current(&self) -> &Arc<Generation> {
+        // Acquire: the generation was pushed before.
+        &self.all[self.last.load(Ordering::Acquire)]
+    }
+
+    /// Adds the next one. Changes come one at a time.
+    pub fn push(&self, next: Arc<Generation>) {
+        self.last.store(self.all.push(next), Ordering::Release);
+    }
+}
+
+/// The generation where a key's state lives.
+pub(crate) enum Home<'a> {
+    General(&'a Arc<Generation>),
+    Own(Arc<Generation>),
+}
+
+impl std::ops::Deref for Home<'_> {
+    type Target = Generation;
+
+    #[inline]
+    fn deref(&self) -> &Generation {
+        match self {
+            Self::General(generation) => generation,
+            Self::Own(generation) => generation,
+        }
     }
 }

@@ -1,15 +1,15 @@
 //! The keyed limiter and its operations.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, sync::Mutex};
 
-use arc_swap::ArcSwap;
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 use tidegate_keyed::{HashKeys, Stats, Tag};
 
-use super::{BuildError, Generation, KeyedBuilder, exceptions::Exceptions};
+use super::{
+    BuildError, Generation, KeyedBuilder,
+    exceptions::Exceptions,
+    generation::{Generations, Home},
+};
 use crate::{
     SystemClock, Timer, WaitError,
     limiter::denied_until,
@@ -30,7 +30,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct KeyedLimiter<C = SystemClock> {
-    pub(super) current: ArcSwap<Generation>,
+    pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) max_keys: usize,
     pub(super) hash: HashKeys,
@@ -64,7 +64,7 @@ impl<C> KeyedLimiter<C> {
     ) -> Result<Self, BuildError> {
         let generation = Generation::new(policy, max_keys, hash, None)?;
         Ok(Self {
-            current: ArcSwap::from_pointee(generation),
+            generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
             max_keys,
             hash,
@@ -77,7 +77,7 @@ impl<C> KeyedLimiter<C> {
     /// The policy of keys without one of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.current.load().policy
+        self.generations.current().policy
     }
 
     /// The clock.
@@ -88,7 +88,7 @@ impl<C> KeyedLimiter<C> {
     /// Figures about the keys held. Those of a policy that was left are counted anew.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.current.load().table.stats()
+        self.generations.current().table.stats()
     }
 
     #[inline]
@@ -111,7 +111,7 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy.
     #[inline]
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation = self.current.load();
+        let generation = self.generations.current();
         let policy = &generation.policy;
         let decision = generation.apply(policy, tag, now, |state| {
             // Looked at again under the key's lock: the key may have got a policy of its own meanwhile.
@@ -172,9 +172,9 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Where a key's state lives.
-    pub(crate) fn generation_of(&self, tag: Tag) -> Arc<Generation> {
+    pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
         let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
-        own.unwrap_or_else(|| self.current.load_full())
+        own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
 
     pub(crate) fn blocked_at(&self, tag: Tag, now: Nanos) -> Option<Decision> {
@@ -322,7 +322,7 @@ impl<C> Admission for Wanted<'_, C> {
 
 impl<C> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let generation = self.current.load();
+        let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
             .field("policy", &generation.policy)
             .field("stats", &generation.table.stats())

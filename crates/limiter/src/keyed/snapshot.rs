@@ -49,7 +49,7 @@ impl<C> KeyedLimiter<C> {
     /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
     /// key that moves within the table just then may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
-        let generation = self.current.load_full();
+        let generation = self.generations.current();
         let policy = &generation.policy;
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
@@ -84,7 +84,7 @@ impl<C> KeyedLimiter<C> {
                 }
             }
             Entry::Debt { cell, state } => {
-                let generation = self.current.load_full();
+                let generation = self.generations.current();
                 let Ok(cell) = usize::try_from(*cell) else { return false };
                 from.accepts(state) && {
                     let mut converted = vec![0; generation.policy.words()];
