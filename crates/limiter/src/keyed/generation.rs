@@ -8,8 +8,8 @@
 //!   when the state is taken out under that lock, or it sees the retirement and starts again in the new one.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
 use tidegate_core::{Algorithm, Nanos, Policy};
@@ -128,31 +128,54 @@ impl Generation {
     }
 }
 
-/// All generations of a limiter, of which the last one decides.
+/// All generations of a limiter, of which the last one decides: a chain from the first.
 ///
 /// Those before are kept for whoever has just read that they decide; their memory has gone back to the system. So a
-/// decision pays two plain loads to find its generation, and changes of policy are expected in the hundreds, not more.
+/// decision needs no lock to find its generation, and pays one plain load for each change of policy there ever was.
 pub(crate) struct Generations {
-    all: boxcar::Vec<Arc<Generation>>,
-    last: AtomicUsize,
+    first: Link,
+}
+
+struct Link {
+    generation: Arc<Generation>,
+    next: OnceLock<Box<Link>>,
+}
+
+impl Link {
+    const fn new(generation: Arc<Generation>) -> Self {
+        Self { generation, next: OnceLock::new() }
+    }
 }
 
 impl Generations {
     pub fn new(first: Generation) -> Self {
-        let all = boxcar::Vec::new();
-        let last = AtomicUsize::new(all.push(Arc::new(first)));
-        Self { all, last }
+        Self { first: Link::new(Arc::new(first)) }
     }
 
     #[inline]
     pub fn current(&self) -> &Arc<Generation> {
-        // Acquire: the generation was pushed before.
-        &self.all[self.last.load(Ordering::Acquire)]
+        match self.first.next.get() {
+            None => &self.first.generation,
+            Some(next) => Self::last(next),
+        }
+    }
+
+    #[cold]
+    fn last(mut link: &Link) -> &Arc<Generation> {
+        while let Some(next) = link.next.get() {
+            link = next;
+        }
+        &link.generation
     }
 
     /// Adds the next one. Changes come one at a time.
     pub fn push(&self, next: Arc<Generation>) {
-        self.last.store(self.all.push(next), Ordering::Release);
+        let mut link = &self.first;
+        while let Some(further) = link.next.get() {
+            link = further;
+        }
+        // Nobody else pushes, so the place is free.
+        let _ = link.next.set(Box::new(Link::new(next)));
     }
 }
 

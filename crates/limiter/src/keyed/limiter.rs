@@ -111,16 +111,19 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy.
     #[inline]
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation = self.generations.current();
-        let policy = &generation.policy;
-        let decision = generation.apply(policy, tag, now, |state| {
-            // Looked at again under the key's lock: the key may have got a policy of its own meanwhile.
-            (!self.exceptions.any()).then(|| policy.decide(state, now, cost))
-        });
-        match decision {
-            Ok(Some(decision)) => decision,
-            _ => self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)),
+        let generation: &Generation = self.generations.current();
+        if let Some(mut known) = generation.table.known(tag) {
+            // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
+            if !generation.is_retired() && !self.exceptions.any() {
+                return generation.policy.decide(known.state(), now, cost);
+            }
         }
+        self.decide_anywhere(tag, cost, now)
+    }
+
+    #[inline(never)]
+    fn decide_anywhere(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
     }
 
     #[cold]
