@@ -60,12 +60,12 @@ impl TokenBucket {
         let debt = tat.saturating_sub(now);
         let after = debt + u64::from(cost) * self.gcra.step;
         // More may be owed than the bucket holds, where the quota was lowered under it; a peek is admitted even then.
-        let allowed = (after <= self.capacity_nanos) | (cost == 0);
+        let allowed = after <= self.capacity_nanos || cost == 0;
         let reset = select_unpredictable(allowed, after, debt);
         let room = self.capacity_nanos.saturating_sub(reset);
         let wait = after.saturating_sub(self.capacity_nanos);
         let decision = Decision::allow_if(allowed, self.burst, wait, room, self.gcra.step, reset);
-        (select_unpredictable(allowed & (cost > 0), now + after, tat), decision)
+        (select_unpredictable(allowed && cost > 0, now + after, tat), decision)
     }
 
     /// The decision where the interval is a fraction, or `cost` above the burst. Apart from the usual case, which it would
