@@ -109,7 +109,8 @@ impl AlgorithmSpec {
     }
 
     fn set(&mut self, option: &str) -> Result<(), SpecError> {
-        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let bad = |wants| SpecError::Value { option: option.to_owned(), wants };
         let on = || match value {
             None | Some("true") => Ok(true),
@@ -139,7 +140,11 @@ impl AlgorithmSpec {
             ("count-denied", _) => self.count_denied = on()?,
             _ => {
                 let algorithm = self.label.split(':').next().unwrap_or_default().to_owned();
-                return Err(SpecError::Option { option: option.to_owned(), algorithm, known: self.kind.options() });
+                return Err(SpecError::Option {
+                    option: option.to_owned(),
+                    algorithm,
+                    known: self.kind.options(),
+                });
             }
         }
         Ok(())
@@ -260,7 +265,9 @@ mod tests {
     fn what_is_wrong_is_named_with_its_mend() {
         let message = |text: &str| AlgorithmSpec::parse_list(text).unwrap_err().to_string();
         assert!(message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log"));
-        assert!(message("token-bucket:slots=3").contains("token-bucket has no option `slots=3`; it has burst=N"));
+        assert!(
+            message("token-bucket:slots=3").contains("token-bucket has no option `slots=3`; it has burst=N")
+        );
         assert!(message("sliding-window:slots=x").contains("whole number"));
         assert!(message("leaky-bucket:max-wait=5").contains("max-wait=500ms"));
         assert!(message("concurrency").contains("in flight"));

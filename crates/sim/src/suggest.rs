@@ -14,7 +14,12 @@ use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 
 use tidegate_core::{Policy, PolicyError, Quota, QuotaError};
 
-use crate::{algorithm::AlgorithmSpec, progress::Progress, replay::{KeyState, on_threads}, workload::Workload};
+use crate::{
+    algorithm::AlgorithmSpec,
+    progress::Progress,
+    replay::{KeyState, on_threads},
+    workload::Workload,
+};
 
 /// A share of all, exact to a ten-millionth of a percent.
 ///

@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn a_common_line_has_no_user_agent() {
-        let line = AccessLine::parse(br#"::1 - - [17/May/2015:10:05:03 +0000] "HEAD / HTTP/1.0" 304 -"#).unwrap();
+        let line =
+            AccessLine::parse(br#"::1 - - [17/May/2015:10:05:03 +0000] "HEAD / HTTP/1.0" 304 -"#).unwrap();
         assert_eq!((line.ip, line.method, line.user_agent), (&b"::1"[..], &b"HEAD"[..], None));
         let by: By = "user-agent".parse().unwrap();
         assert_eq!(line.key(&by, &mut Vec::new()), Err(LineError::NoUserAgent));
@@ -136,7 +137,8 @@ mod tests {
     #[test]
     fn what_is_not_http_is_still_a_request() {
         let line =
-            AccessLine::parse(br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#).unwrap();
+            AccessLine::parse(br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#)
+                .unwrap();
         assert_eq!((line.method, line.path), (&b"-"[..], &br"\x16\x03"[..]));
         let line = AccessLine::parse(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "" 408 0"#).unwrap();
         assert_eq!((line.method, line.path), (&b"-"[..], &b""[..]));
@@ -149,7 +151,10 @@ mod tests {
         assert_eq!(error(br#"1.2.3.4 - - [32/May/2015:10:05:03 +0000] "GET /" 200"#), LineError::AccessTime);
         assert_eq!(error(b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] GET / 200"), LineError::NoRequest);
         assert_eq!(error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HT"#), LineError::NoRequest);
-        assert_eq!(error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 20"#), LineError::NoStatus);
+        assert_eq!(
+            error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 20"#),
+            LineError::NoStatus
+        );
     }
 
     proptest! {

@@ -159,7 +159,9 @@ mod tests {
     fn joined(parts: &[Vec<u8>]) -> Vec<u8> {
         let by = By(vec![Field::Ip; parts.len()]);
         let mut key = Vec::new();
-        parts.iter().for_each(|part| by.push(&mut key, part));
+        for part in parts {
+            by.push(&mut key, part);
+        }
         key
     }
 

@@ -24,14 +24,20 @@ impl Format {
     /// The form that most of the first lines have.
     pub(super) fn detect(head: &[u8]) -> Option<Self> {
         const LINES: usize = 100;
-        let lines = head.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(LINES);
+        let lines =
+            head.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(LINES);
         let mut votes = [(Self::AccessLog, 0), (Self::JsonLines, 0), (Self::Rate, 0)];
         for line in lines {
             for (format, votes) in &mut votes {
                 *votes += u32::from(format.resembles(line.trim_ascii()));
             }
         }
-        votes.into_iter().rev().max_by_key(|(_, votes)| *votes).filter(|(_, votes)| *votes > 0).map(|(format, _)| format)
+        votes
+            .into_iter()
+            .rev()
+            .max_by_key(|(_, votes)| *votes)
+            .filter(|(_, votes)| *votes > 0)
+            .map(|(format, _)| format)
     }
 
     fn resembles(self, line: &[u8]) -> bool {
@@ -83,7 +89,9 @@ pub struct UnknownFormat;
 
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("choose common or combined (access logs), jsonl, or rate; or leave it out to have it detected")
+        f.write_str(
+            "choose common or combined (access logs), jsonl, or rate; or leave it out to have it detected",
+        )
     }
 }
 

@@ -80,9 +80,14 @@ impl fmt::Display for LineError {
             Self::NoUserAgent => f.write_str("no user agent (the common log format has none)"),
             Self::NotJson => f.write_str("no JSON object"),
             Self::NoField(name) => write!(f, "no field `{name}`"),
-            Self::NoTime(name) => write!(f, "no field `{name}` that holds the time (name it with --time-field)"),
+            Self::NoTime(name) => {
+                write!(f, "no field `{name}` that holds the time (name it with --time-field)")
+            }
             Self::Time(name) => {
-                write!(f, "the field `{name}` holds neither an RFC 3339 time nor a number of seconds since 1970")
+                write!(
+                    f,
+                    "the field `{name}` holds neither an RFC 3339 time nor a number of seconds since 1970"
+                )
             }
             Self::NotCount => f.write_str("no whole number of requests"),
         }

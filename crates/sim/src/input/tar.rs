@@ -50,7 +50,8 @@ impl<R: Read> TarFiles<R> {
             if !is_header(&header) {
                 return Err(invalid("a broken header in the tar archive"));
             }
-            let size = number(&header[124..136]).ok_or_else(|| invalid("a broken size in the tar archive"))?;
+            let size =
+                number(&header[124..136]).ok_or_else(|| invalid("a broken size in the tar archive"))?;
             let padding = size.wrapping_neg() % BLOCK as u64;
             // A regular file is `0`, or NUL in old archives. Extended headers, links and directories are passed over.
             if matches!(header[156], b'0' | 0) {
@@ -153,7 +154,8 @@ pub(super) mod tests {
     }
 
     pub fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
-        let mut archive: Vec<u8> = files.iter().flat_map(|(name, contents)| entry(name, b'0', contents)).collect();
+        let mut archive: Vec<u8> =
+            files.iter().flat_map(|(name, contents)| entry(name, b'0', contents)).collect();
         archive.resize(archive.len() + 2 * BLOCK, 0);
         archive
     }

@@ -29,7 +29,9 @@ pub fn unpack<'a>(input: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
             Layer::Foreign { name, command } => {
                 return Err(io::Error::new(
                     io::ErrorKind::Unsupported,
-                    format!("this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …"),
+                    format!(
+                        "this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …"
+                    ),
                 ));
             }
         };
@@ -96,7 +98,8 @@ mod tests {
     fn the_same_text_comes_out_of_every_wrapping() {
         let plain = b"1 2 3\n";
         let tar = tar::tests::archive(&[("workload.txt", plain)]);
-        for packed in [plain.to_vec(), gzip(plain), bzip2(plain), tar.clone(), gzip(&tar), bzip2(&gzip(&tar))] {
+        for packed in [plain.to_vec(), gzip(plain), bzip2(plain), tar.clone(), gzip(&tar), bzip2(&gzip(&tar))]
+        {
             assert_eq!(text(&packed).unwrap(), "1 2 3\n");
         }
     }

@@ -28,8 +28,8 @@ use std::{
 };
 
 pub use estimate::Estimate;
-pub(crate) use key_state::KeyState;
 pub use findings::{Delays, Findings, Row};
+pub(crate) use key_state::KeyState;
 pub use ranking::DeniedKey;
 pub use timeline::Timeline;
 pub use trial::{Trial, TrialError};

@@ -78,6 +78,9 @@ mod tests {
         (100..200).rev().for_each(|number| two.offer(key(number)));
         one.absorb(two);
         let kept: Vec<u32> = one.finish().into_iter().map(|key| key.key).collect();
-        assert_eq!(kept, [49, 99, 149, 199, 48, 98, 148, 198, 47, 97, 147, 197, 46, 96, 146, 196, 45, 95, 145, 195]);
+        assert_eq!(
+            kept,
+            [49, 99, 149, 199, 48, 98, 148, 198, 47, 97, 147, 197, 46, 96, 146, 196, 45, 95, 145, 195]
+        );
     }
 }

@@ -51,7 +51,10 @@ mod tests {
     #[test]
     fn steps_are_round() {
         let day = 86_400 * SECOND;
-        assert_eq!(Timeline::new((5, 5), false), Timeline { start: 5, step: 1, stretches: 1, has_dates: false });
+        assert_eq!(
+            Timeline::new((5, 5), false),
+            Timeline { start: 5, step: 1, stretches: 1, has_dates: false }
+        );
         assert_eq!(Timeline::new((0, 3_600 * SECOND), false).step, 30 * SECOND);
         assert_eq!(Timeline::new((day / 2, 4 * day), true).step, 3_600 * SECOND);
         assert_eq!(Timeline::new((0, 1_000 * day), true).step, 7 * day);

@@ -193,7 +193,9 @@ mod tests {
     /// Variance over mean of the counts in the seconds of the hour: about 1 for a Poisson process.
     fn dispersion(times: &[u64]) -> f64 {
         let mut counts = vec![0.0_f64; 3_600];
-        times.iter().for_each(|time| counts[(time / 1_000_000_000) as usize] += 1.0);
+        for time in times {
+            counts[(time / 1_000_000_000) as usize] += 1.0;
+        }
         let mean = times.len() as f64 / 3_600.0;
         counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / 3_600.0 / mean
     }

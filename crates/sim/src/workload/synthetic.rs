@@ -173,7 +173,9 @@ impl Workload for GlobalSynthetic<'_> {
     fn times(&self, _key: u32) -> impl Iterator<Item = u64> {
         let Traffic { seed, requests, duration, arrival, sources, .. } = self.0.traffic;
         match arrival {
-            Arrival::Poisson => Merged::new(vec![Arrivals::new(stream(seed, 1), requests, duration, arrival)]),
+            Arrival::Poisson => {
+                Merged::new(vec![Arrivals::new(stream(seed, 1), requests, duration, arrival)])
+            }
             Arrival::Bursty { .. } => {
                 Merged::new((0..sources as usize).map(|source| self.0.arrivals(source)).collect())
             }
