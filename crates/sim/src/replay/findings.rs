@@ -15,6 +15,8 @@ pub struct Findings {
     pub requests: u64,
     /// Keys that made at least one.
     pub keys: u64,
+    /// When the first request came and when the last, or bounds around them; in nanoseconds.
+    pub span: (u64, u64),
     /// The stretches that the counts over time are for.
     pub timeline: Timeline,
     /// Requests in each stretch.

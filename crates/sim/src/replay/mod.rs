@@ -201,6 +201,7 @@ impl<'a, W: Workload> Worker<'a, W> {
             quota: track.trial.quota(),
             requests: workload.requests(),
             keys,
+            span: workload.span(),
             timeline,
             requests_over_time: requests_over_time.clone(),
             rows: track.rows(),

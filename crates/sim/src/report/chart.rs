@@ -15,6 +15,8 @@ use crate::{
 };
 
 const WIDTH: f64 = 1_000.0;
+/// The longest that a label is shown.
+const LABEL: usize = 44;
 
 /// A row of [`side_by_side`].
 pub(super) struct Compared<'a> {
@@ -28,38 +30,39 @@ pub(super) struct Compared<'a> {
 pub(super) fn side_by_side(rows: &[Compared<'_>]) -> String {
     const LINE: f64 = 30.0;
     const TOP: f64 = 26.0;
-    // Labels end at 285; bars from 300 to 600, their numbers behind them; worst windows from 730 to 930.
-    const LEFT: f64 = 300.0;
-    const LEFT_BAR: f64 = 300.0;
+    // Bars begin behind the labels and reach to 600, their numbers behind them; worst windows from 730 to 930.
     const RIGHT: f64 = 730.0;
     const RIGHT_BAR: f64 = 200.0;
+    let letters = rows.iter().map(|each| each.label.chars().count().min(LABEL)).max().unwrap_or(0);
+    let left = (7.2 * letters as f64 + 20.0).max(90.0);
+    let left_bar = 600.0 - left;
     let longest =
         rows.iter().map(|each| each.row.denied + each.row.wrongly_admitted).max().unwrap_or(0).max(1);
     let over = |each: &Compared<'_>| each.row.worst_window as f64 / f64::from(each.quota.limit().max(1));
     let widest = rows.iter().map(over).fold(1.0, f64::max);
     let height = TOP + rows.len() as f64 * LINE + 4.0;
     let mut svg = open(height, "Algorithms side by side");
-    text(&mut svg, LEFT, 12.0, "dim", "requests denied");
-    text(&mut svg, RIGHT, 12.0, "dim", "worst window, the limit dashed");
+    text(&mut svg, left, 12.0, "dim", "requests denied");
+    text(&mut svg, RIGHT, 12.0, "dim", "worst window (limit dashed, red above it)");
     for (at, each) in rows.iter().enumerate() {
         let row = each.row;
         let y = TOP + at as f64 * LINE;
-        text(&mut svg, LEFT - 15.0, y + 15.0, "end", &printable(&each.label, 40));
+        text(&mut svg, left - 12.0, y + 15.0, "end", &printable(&each.label, LABEL));
         let parts = [
             ("denied", row.denied - row.wrongly_denied, "denied, as by the exact log"),
             ("extra", row.wrongly_denied, "denied, though the exact log admits"),
             ("missed", row.wrongly_admitted, "admitted, though the exact log denies"),
         ];
-        let mut x = LEFT;
+        let mut x = left;
         for (class, count, what) in parts.into_iter().filter(|part| part.1 > 0) {
-            let width = LEFT_BAR * count as f64 / longest as f64;
+            let width = left_bar * count as f64 / longest as f64;
             let tip = format!("{}: {} {what}", each.label, grouped(count));
             bar(&mut svg, class, (x, y + 2.0, width, 18.0), &tip);
             x += width;
         }
         text(&mut svg, x + 7.0, y + 15.0, "dim", &grouped(row.denied));
         let width = RIGHT_BAR * over(each) / widest;
-        let class = if row.worst_window > u64::from(each.quota.limit()) { "extra" } else { "admitted" };
+        let class = if row.worst_window > u64::from(each.quota.limit()) { "denied" } else { "admitted" };
         let worst = format!("{} of {}", grouped(row.worst_window), grouped(each.quota.limit().into()));
         bar(&mut svg, class, (RIGHT, y + 2.0, width, 18.0), &format!("{}: {worst}", each.label));
         let limit = RIGHT + RIGHT_BAR / widest;
@@ -72,10 +75,10 @@ pub(super) fn side_by_side(rows: &[Compared<'_>]) -> String {
 
 /// What one algorithm admitted and denied in each stretch of time, on a scale that reaches to `most`.
 pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
-    const HEIGHT: f64 = 150.0;
+    const HEIGHT: f64 = 116.0;
     const LEFT: f64 = 58.0;
     const TOP: f64 = 8.0;
-    const BOTTOM: f64 = 126.0;
+    const BOTTOM: f64 = 92.0;
     let timeline = &findings.timeline;
     let mut svg = open(HEIGHT, &format!("{} over time", row.algorithm));
     let top = most.max(1) as f64;
@@ -124,8 +127,9 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
 fn ticks(most: u64) -> impl Iterator<Item = u64> {
     let rough = (most / 3).max(1);
     let power = 10_u64.pow(rough.ilog10());
-    let step = [1, 2, 5].into_iter().map(|factor| factor * power).rev().find(|step| *step <= rough);
-    (0..=most).step_by(usize::try_from(step.unwrap_or(1)).unwrap_or(usize::MAX))
+    let step =
+        [1, 2, 5].map(|factor| factor * power).into_iter().find(|step| *step >= rough).unwrap_or(10 * power);
+    (0..=most).step_by(usize::try_from(step).unwrap_or(usize::MAX))
 }
 
 /// At most nine round moments from the timeline's start to its end, with what to write there.

@@ -43,10 +43,9 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn write_tiles(out: &mut impl Write, report: &Report, first: &Findings) -> io::Result<()> {
-    let timeline = &first.timeline;
-    let end = timeline.start + timeline.step * timeline.stretches as u64;
-    let length = span(std::time::Duration::from_nanos(end - timeline.start));
-    let range = format!("{} to {}", moment(timeline, timeline.start), moment(timeline, end));
+    let (timeline, (start, end)) = (&first.timeline, first.span);
+    let length = span(std::time::Duration::from_nanos(end - start));
+    let range = format!("{} to {}", moment(timeline, start), moment(timeline, end));
     let zone = if timeline.has_dates { " UTC" } else { "" };
     let mut tiles = vec![
         (grouped(first.requests), "requests".to_owned()),
@@ -93,7 +92,7 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
         || report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |row| (findings, row)));
     let several = report.findings.len() > 1;
     let compared = rows().map(|(findings, row)| Compared {
-        label: if several { format!("{} {}", row.algorithm, findings.quota) } else { row.algorithm.clone() },
+        label: if several { format!("{} {}", findings.quota, row.algorithm) } else { row.algorithm.clone() },
         quota: findings.quota,
         row,
     });
@@ -103,7 +102,7 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
         out,
         &[
             ("denied", "denied, as by the exact log"),
-            ("extra", "denied, though the exact log admits; or over the limit"),
+            ("extra", "denied, though the exact log admits"),
             ("missed", "admitted, though the exact log denies"),
         ],
     )?;
@@ -153,7 +152,7 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     for row in &findings.rows {
         writeln!(
             out,
-            "<figure class=\"card\"><h3>{}</h3><figcaption>{} denied ({}); requests in each {each}</figcaption>\n{}\n\
+            "<figure class=\"card\"><figcaption><h3>{}</h3> {} denied ({}); requests in each {each}</figcaption>\n{}\n\
              </figure>",
             html(&row.algorithm),
             grouped(row.denied),

@@ -20,14 +20,15 @@ body {
 main { max-width: 1080px; margin: 0 auto; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .25rem; letter-spacing: -.01em; }
 h2 { font-size: 1.2rem; margin: 2.25rem 0 .75rem; }
-h3 { font-size: 1rem; margin: 0 0 .15rem; }
+h3 { font-size: 1rem; margin: 0; }
 p { margin: 0 0 .75rem; }
 .dim, figcaption { color: var(--dim); }
 .source { overflow-wrap: anywhere; }
 .card {
   background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.1rem 1.25rem; margin: 0 0 1rem;
 }
-figure.card figcaption { margin: 0 0 .75rem; font-size: .88rem; }
+figcaption { margin: 0 0 .5rem; font-size: .88rem; }
+figcaption h3 { display: inline; color: var(--ink); margin-right: .5rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .tiles .card { margin: 0; padding: .8rem 1rem; }
 .tiles b { display: block; font-size: 1.35rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
@@ -36,7 +37,7 @@ figure.card figcaption { margin: 0 0 .75rem; font-size: .88rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .42rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 tr:last-child td { border-bottom: 0; }
-th { font-weight: 600; color: var(--dim); font-size: .82rem; vertical-align: bottom; }
+th { font-weight: 600; color: var(--dim); font-size: .82rem; vertical-align: bottom; white-space: normal; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 td.key { max-width: 22rem; overflow: hidden; text-overflow: ellipsis; font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .84rem; }
 td.over { color: var(--denied); font-weight: 600; }

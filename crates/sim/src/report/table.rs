@@ -23,8 +23,6 @@ const KEY: usize = 48;
 /// Those of the writer.
 pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
     let Some(first) = report.findings.first() else { return Ok(()) };
-    let (start, step) = (first.timeline.start, first.timeline.step);
-    let end = start.saturating_add(step.saturating_mul(first.timeline.stretches as u64));
     writeln!(out, "{}", printable(&report.source, 200))?;
     writeln!(
         out,
@@ -33,8 +31,8 @@ pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Res
         grouped(first.keys),
         if first.keys == 1 { "key" } else { "keys" },
         printable(&report.by, KEY),
-        moment(&first.timeline, start),
-        moment(&first.timeline, end),
+        moment(&first.timeline, first.span.0),
+        moment(&first.timeline, first.span.1),
         if first.timeline.has_dates { " UTC" } else { "" },
     )?;
     writeln!(out)?;
