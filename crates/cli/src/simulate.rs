@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::Quota;
+use tidegate_core::{Quota, write_duration};
 use tidegate_sim::{
     AlgorithmSpec, Goal, Progress, Suggestion, Trial, Workload,
     input::{self, By, Field, Source, Unparsed},
@@ -86,8 +86,11 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         _ => return Err(SimulateError::SyntheticBy),
     }?;
     let Traffic { sources, requests, duration, zipf, arrival, seed } = traffic;
+    let mut length = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_duration(&mut length, duration);
     report.source = format!(
-        "made-up traffic: {requests} requests of {sources} sources in {duration:?}, zipf {zipf}, {arrival}, seed {seed}"
+        "made-up traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
     );
     let by = if by == By::GLOBAL { "global" } else { "source" };
     Ok(Report { by: by.to_owned(), ..report })
@@ -205,6 +208,6 @@ fn warn_of(unparsed: &Unparsed, lines: u64) {
 }
 
 fn note(text: &str) {
-    // Where standard error is gone, the findings still matter. The blank start wipes a line of progress.
+    // Where standard error is gone, the findings still matter.
     let _ = writeln!(io::stderr(), "{text}");
 }

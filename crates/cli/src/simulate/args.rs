@@ -38,9 +38,8 @@ pub struct Args {
     #[arg(long = "algorithm", short, value_name = "LIST", value_parser = AlgorithmSpec::parse_list)]
     pub algorithms: Option<Vec<Vec<AlgorithmSpec>>>,
 
-    /// The log's form.
-    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format,
-          help = "The log's form: auto, common or combined (access logs), jsonl, rate (requests per second)")]
+    /// The log's form: auto, common or combined (access logs), jsonl, rate (requests per second).
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
     /// The field of JSON lines that holds the time: RFC 3339, or a number since 1970. [default: the first there is of
@@ -52,12 +51,6 @@ pub struct Args {
     /// start, as in a log with times of whole seconds.
     #[arg(long)]
     pub spread: bool,
-
-    #[command(flatten)]
-    pub synthetic: SyntheticArgs,
-
-    #[command(flatten)]
-    pub suggest: SuggestArgs,
 
     /// How to print the findings.
     #[arg(long, value_enum, default_value_t)]
@@ -74,6 +67,12 @@ pub struct Args {
     /// Threads to replay on; the findings do not depend on it. [default: one for each core]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    pub synthetic: SyntheticArgs,
+
+    #[command(flatten)]
+    pub suggest: SuggestArgs,
 }
 
 /// Traffic without a log.
@@ -85,28 +84,28 @@ pub struct SyntheticArgs {
     pub synthetic: bool,
 
     /// How many sources (keys) it comes from.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().sources, requires = "synthetic")]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().sources, requires = "synthetic", conflicts_with = "files")]
     pub sources: u32,
 
     /// How many requests all of them make.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().requests, requires = "synthetic")]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().requests, requires = "synthetic", conflicts_with = "files")]
     pub requests: u64,
 
     /// How long they take.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration, requires = "synthetic")]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration, requires = "synthetic", conflicts_with = "files")]
     pub duration: Duration,
 
     /// How unequal the sources are: the one of rank r makes requests in proportion to 1/r^S; 0 makes all alike.
-    #[arg(long, value_name = "S", default_value_t = Traffic::default().zipf, requires = "synthetic")]
+    #[arg(long, value_name = "S", default_value_t = Traffic::default().zipf, requires = "synthetic", conflicts_with = "files")]
     pub zipf: f64,
 
     /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias between 0.5 (even)
     /// and 1 (all at once); bursty is 0.75.
-    #[arg(long, default_value = "poisson", requires = "synthetic")]
+    #[arg(long, default_value = "poisson", requires = "synthetic", conflicts_with = "files")]
     pub arrival: Arrival,
 
     /// The same seed makes the same traffic.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().seed, requires = "synthetic")]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().seed, requires = "synthetic", conflicts_with = "files")]
     pub seed: u64,
 }
 
@@ -165,7 +164,7 @@ fn parse_format(text: &str) -> Result<FormatIn, UnknownFormat> {
 
 const AFTER: &str = "\
 Examples:
-  Who would 100 requests a minute have denied, and which algorithm keeps the limit best?
+  Who would be denied by 100 requests a minute, and which algorithm keeps to it?
       tidegate simulate access.log.gz --limit 100/1m
 
   Three algorithms, with a page to look at:
@@ -173,19 +172,25 @@ Examples:
           --algorithm sliding-log,sliding-window,fixed-window --report findings.html
 
   A limit for each user and path of a service that logs JSON:
-      tidegate simulate app.jsonl --limit 20/10s --by user.id,path --time-field ts
+      tidegate simulate app.jsonl --limit 20/10s --by user.id,path \\
+          --time-field ts
 
   A limit that would have denied at most one client in a thousand:
-      tidegate simulate access.log --suggest --window 1m --deny-keys 0.1% --algorithm sliding-window
+      tidegate simulate access.log --suggest --window 1m --deny-keys 0.1% \\
+          --algorithm sliding-window
 
   Made-up traffic, as JSON for a script:
-      tidegate simulate --synthetic --sources 1000 --requests 1000000 --arrival bursty --limit 50/1s --format json
+      tidegate simulate --synthetic --sources 1000 --requests 1000000 \\
+          --arrival bursty --limit 50/1s --format json
 
 The columns:
-  wrongly admitted   admitted, though an exact sliding log (on admissions of its own) denied the request
+  wrongly admitted   admitted, though an exact sliding log (on admissions of
+                     its own) denied the request
   wrongly denied     denied, though that log admitted it
-  worst window       the most requests of one key admitted in any window of the limit's length: above the limit means
-                     that the algorithm let the limit be exceeded
+  worst window       the most requests of one key admitted in any window of the
+                     limit's length: above the limit means that the algorithm
+                     let the limit be exceeded
 
-A request that the leaky bucket delays counts as admitted when it came; how long such requests wait is told below the
-table. Lines that are no requests are left out, counted, and the first few named on standard error.";
+A request that the leaky bucket delays counts as admitted when it came; how long
+such requests wait is told below the table. Lines that are no requests are left
+out, counted, and the first few named on standard error.";
