@@ -21,6 +21,8 @@ use tidegate_core::Nanos;
 
 /// A piece with at most this many requests is drawn at once.
 const PIECE: u64 = 128;
+/// As few requests as this are dealt one by one: faster than a draw from the distribution of their sum.
+const FEW: u64 = 16;
 /// Pieces this short or shorter have no bursts within: a millisecond.
 const SMOOTH: u64 = 1_000_000;
 
@@ -176,6 +178,11 @@ fn below(random: &mut impl Rng, bound: u64) -> u64 {
 
 /// How many of `count` requests fall on a side that has this share of the chances.
 pub(super) fn binomial(random: &mut Xoshiro256PlusPlus, count: u64, share: f64) -> u64 {
+    if count <= FEW {
+        // As many bits as a float holds exactly: a number from 0 up to, but not, 1.
+        let mut chance = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        return (0..count).filter(|_| chance() < share).count() as u64;
+    }
     // A share outside 0..=1 is no number or off by rounding; nothing falls on the side of no number.
     Binomial::new(count, share.clamp(0.0, 1.0)).map_or(0, |side| side.sample(random))
 }
@@ -227,6 +234,26 @@ mod tests {
             assert!((smooth - 1.0).abs() < 0.15, "{smooth}");
             let bursty = dispersion(&times(seed, 100_000, Arrival::BURSTY));
             assert!(bursty > 10.0, "{bursty}");
+        }
+    }
+
+    #[test]
+    fn few_and_many_are_dealt_by_the_same_law() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(11);
+        for count in [1, 5, FEW, FEW + 1, 40] {
+            for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+                let draws: Vec<f64> =
+                    (0..20_000).map(|_| binomial(&mut random, count, share) as f64).collect();
+                let mean = draws.iter().sum::<f64>() / 20_000.0;
+                let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
+                let (expected, spread) = (count as f64 * share, count as f64 * share * (1.0 - share));
+                // Six standard deviations of the mean; the variance within a tenth.
+                assert!(
+                    (mean - expected).abs() <= 6.0 * (spread / 20_000.0).sqrt(),
+                    "{count} × {share}: {mean}"
+                );
+                assert!((variance - spread).abs() <= 0.1 * spread, "{count} × {share}: {variance}");
+            }
         }
     }
 
