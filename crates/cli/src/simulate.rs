@@ -6,7 +6,7 @@ mod progress;
 
 use std::{
     fs::{self, File},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     num::NonZeroUsize,
     path::Path,
     sync::Arc,
@@ -17,7 +17,7 @@ use std::{
 use tidegate_core::{Quota, write_duration};
 use tidegate_sim::{
     AlgorithmSpec, Goal, Progress, Suggestion, Trial, Workload,
-    input::{self, By, Field, Source, Unparsed},
+    input::{self, By, Field, Loaded, Source},
     replay,
     report::{Report, printable, write_html, write_json, write_table},
     suggest,
@@ -108,7 +108,7 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         spread: args.spread,
     };
     let loaded = input::read(&sources, &options, progress)?;
-    warn_of(&loaded.unparsed, loaded.lines);
+    warn_of(&loaded);
     let mut report = examine(&loaded.trace, args, progress)?;
     let names = sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
     report.source = format!("{names} ({})", loaded.format);
@@ -193,11 +193,12 @@ fn propose<W: Workload>(
 }
 
 /// Names the first of the lines that are no requests.
-fn warn_of(unparsed: &Unparsed, lines: u64) {
+fn warn_of(loaded: &Loaded) {
+    let Loaded { unparsed, lines, format, .. } = loaded;
     if unparsed.count == 0 {
         return;
     }
-    note(&format!("{} of {lines} lines are no requests and are left out:", unparsed.count));
+    note(&format!("{} of {lines} {} are no requests and are left out:", unparsed.count, format.parts()));
     for line in &unparsed.first {
         note(&format!("  {}", printable(&line.to_string(), 200)));
     }
@@ -208,6 +209,9 @@ fn warn_of(unparsed: &Unparsed, lines: u64) {
 }
 
 fn note(text: &str) {
+    let mut out = io::stderr().lock();
+    // A terminal may show a line of progress, which this takes the place of.
+    let wipe = if out.is_terminal() { "\r\x1b[K" } else { "" };
     // Where standard error is gone, the findings still matter.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(out, "{wipe}{text}");
 }

@@ -171,6 +171,12 @@ proptest! {
         }
     }
 
+}
+
+proptest! {
+    // Each case replays for every limit up to the suggested one.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn a_suggestion_is_the_smallest_limit_that_meets_the_goal(
         requests in traffic(), window in 10..40_u64, keys in prop::option::of(0..=4_u32), share in 0..=40_u32,

@@ -1,10 +1,11 @@
 //! Lines of the common and the combined log format:
-//! `host ident user [time] "request" status bytes "referer" "user agent"`.
+//! `host ident user [time] "request" status bytes "referer" "user agent"`, the time as `17/May/2015:10:05:03 +0000` or
+//! as RFC 3339 has it.
 
 use super::{
     by::{By, Field},
     line::LineError,
-    timestamp::parse_access_log_time,
+    timestamp::{parse_access_log_time, parse_rfc3339},
 };
 
 /// The parts of a line that a limit may be keyed by. Texts are as the log has them, escapes included.
@@ -74,7 +75,8 @@ fn bracketed_time(mut rest: &[u8]) -> Result<(u64, &[u8]), LineError> {
     while let Some(open) = rest.iter().position(|&byte| byte == b'[') {
         rest = &rest[open + 1..];
         let Some(close) = rest.iter().position(|&byte| byte == b']') else { break };
-        match parse_access_log_time(&rest[..close]) {
+        let text = &rest[..close];
+        match parse_access_log_time(text).or_else(|| parse_rfc3339(text)) {
             Some(time) => return Ok((time, &rest[close + 1..])),
             None => error = LineError::AccessTime,
         }
@@ -132,6 +134,13 @@ mod tests {
         assert_eq!((line.ip, line.method, line.user_agent), (&b"::1"[..], &b"HEAD"[..], None));
         let by: By = "user-agent".parse().unwrap();
         assert_eq!(line.key(&by, &mut Vec::new()), Err(LineError::NoUserAgent));
+    }
+
+    #[test]
+    fn a_time_may_be_as_rfc3339_writes_it() {
+        let line =
+            AccessLine::parse(br#"1.2.3.4 - - [2015-05-17T10:05:03+00:00] "GET / HTTP/1.1" 200 5"#).unwrap();
+        assert_eq!(line.time, 1_431_857_103_000_000_000);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl fmt::Display for InputError {
                 write!(f, "{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)
             }
             Self::NothingParsed { format, unparsed } => {
-                write!(f, "none of {} lines parses as {format}", unparsed.count)?;
+                write!(f, "none of {} {} parses as {format}", unparsed.count, format.parts())?;
                 if let Some(first) = unparsed.first.first() {
                     write!(f, " ({first})")?;
                 }
@@ -135,7 +135,7 @@ impl fmt::Display for InputError {
             }
             Self::Mixed { before, source_name, format } => write!(
                 f,
-                "{source_name} holds {format}, but what came before {before}: replay them one by one, or say \
+                "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say \
                  --format-in"
             ),
             Self::TooManyKeys => {

@@ -42,20 +42,21 @@ impl Format {
 
     fn resembles(self, line: &[u8]) -> bool {
         match self {
-            // Also a line that the head cuts off, or whose time is wrong: its faults are told when it is read.
-            Self::AccessLog => !matches!(AccessLine::parse(line), Err(LineError::NotAccessLog)),
+            // Also a line with other faults than in its time: the head may cut it off.
+            Self::AccessLog => {
+                !matches!(AccessLine::parse(line), Err(LineError::NotAccessLog | LineError::AccessTime))
+            }
             Self::JsonLines => line.starts_with(b"{"),
             Self::Rate => line.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace()),
         }
     }
 
-    /// The name, as [`FromStr`] takes it.
+    /// What it is made of: lines, or numbers.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn parts(self) -> &'static str {
         match self {
-            Self::AccessLog => "combined",
-            Self::JsonLines => "jsonl",
-            Self::Rate => "rate",
+            Self::AccessLog | Self::JsonLines => "lines",
+            Self::Rate => "numbers",
         }
     }
 }

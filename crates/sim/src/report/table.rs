@@ -145,7 +145,8 @@ fn write_most_denied(
     findings: &Findings,
     top: usize,
 ) -> io::Result<()> {
-    if top == 0 || findings.most_denied.is_empty() {
+    // Of one key the table above tells all.
+    if top == 0 || findings.keys <= 1 || findings.most_denied.is_empty() {
         return Ok(());
     }
     writeln!(out)?;

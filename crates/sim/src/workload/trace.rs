@@ -88,7 +88,12 @@ impl TraceBuilder {
     /// Returns `false`, and adds nothing, for a new key when there are 4,294,967,295 already.
     #[must_use]
     pub fn push(&mut self, key: &[u8], time: u64, count: u32) -> bool {
-        let key = match self.keys.get_index_of(key) {
+        let known = match self.by.fields() {
+            // One limit for all needs no look-up.
+            [] if !self.keys.is_empty() => Some(0),
+            _ => self.keys.get_index_of(key),
+        };
+        let key = match known {
             Some(key) => key,
             None if self.keys.len() < u32::MAX as usize => self.keys.insert_full(key.into()).0,
             None => return false,
