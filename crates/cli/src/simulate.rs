@@ -120,7 +120,8 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
 
 /// Suggests what is to be suggested, and replays the workload through all limits, given or suggested.
 fn examine<W: Workload>(workload: &W, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
-    let threads = args.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let asked = args.threads.and_then(|count| NonZeroUsize::new(count.into()));
+    let threads = asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
     let mut candidates: Vec<(Quota, Vec<AlgorithmSpec>)> = Vec::new();
     for &quota in &args.limits {
         candidates.push((quota, algorithms(args, quota)));

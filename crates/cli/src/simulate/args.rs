@@ -1,6 +1,6 @@
 //! The options of `tidegate simulate`.
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
@@ -64,9 +64,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=20))]
     pub top: u8,
 
-    /// Threads to replay on; the findings do not depend on it. [default: one for each core]
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    /// Threads to replay on, at most 1024; the findings do not depend on it. [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
 
     #[command(flatten)]
     pub synthetic: SyntheticArgs,

@@ -42,8 +42,6 @@ use ranking::Ranking;
 
 /// How many requests of a key are taken through one algorithm before the next one's turn.
 const STRETCH: usize = 4_096;
-/// How many keys a thread takes at a time.
-const KEYS: u32 = 16;
 
 /// Replays the workload through all trials at once; the findings are in the trials' order.
 ///
@@ -76,22 +74,23 @@ pub(crate) fn on_threads<T: Send>(
     add: impl Fn(&mut T, T),
 ) -> T {
     let next = AtomicU32::new(0);
+    // One by one, as a few keys may have most of the requests. Relaxed: the number alone is shared.
     let take = || {
-        // Relaxed: the number alone is shared.
-        let first = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |first| {
-            (first < keys).then(|| first.saturating_add(KEYS))
-        });
-        first.ok().map(|first| first..first.saturating_add(KEYS).min(keys))
+        let following = |key| (key < keys).then(|| key + 1);
+        next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, following).ok()
     };
     let work = || {
         let mut worker = worker();
-        while let Some(range) = take() {
-            range.for_each(|key| run(&mut worker, key));
+        while let Some(key) = take() {
+            run(&mut worker, key);
         }
         worker
     };
     thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(work)).collect();
+        let useful = threads.get().min(keys as usize);
+        // Where the system gives no more threads, those that there are do the work.
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..useful).map_while(spawn).collect();
         let mut sum = work();
         for other in others {
             add(&mut sum, other.join().unwrap_or_else(|panic| resume_unwind(panic)));
