@@ -1,0 +1,3 @@
+//! wip
+pub mod rules;
+pub mod service;
