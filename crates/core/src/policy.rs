@@ -163,7 +163,7 @@ impl Policy {
         match (&self.rule, &from.rule) {
             (Rule::SlidingLog(to), Rule::SlidingLog(from)) => to.carry(new, from, old),
             (Rule::SlidingWindow(to), Rule::SlidingWindow(from)) if to.same_slots(from) => {
-                new.copy_from_slice(old);
+                to.carry(new, from, old);
             }
             (Rule::FixedWindow(to), Rule::FixedWindow(from)) if to.same_windows(from) => {
                 new.copy_from_slice(old);
@@ -187,6 +187,10 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.words())
     }
 
+    fn limit(&self) -> u32 {
+        each!(self, algorithm => algorithm.limit())
+    }
+
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         each!(self, algorithm => algorithm.check(state, now, cost))
@@ -203,6 +207,10 @@ impl Algorithm for Policy {
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         each!(self, algorithm => algorithm.join(state, other, now));
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        each!(self, algorithm => algorithm.accepts(state))
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

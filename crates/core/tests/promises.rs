@@ -310,6 +310,14 @@ proptest! {
                 if refund { policy.refund(&mut state, now, cost) } else { let _ = policy.decide(&mut state, now, cost); }
                 let _ = (policy.used(&state, now), policy.check(&state, now, cost).remaining());
                 prop_assert!(policy.words() > 1 || state[0] >> 63 == 0, "the top bit belongs to the cell");
+                prop_assert!(policy.accepts(&state), "a state is always one that the algorithm accepts");
+            }
+            // Words from outside: what is accepted never panics either.
+            let mut foreign: Vec<u64> = (0..policy.words() as u64).map(|i| window.rotate_left(limit.wrapping_mul(i as u32) % 64)).collect();
+            if policy.accepts(&foreign) {
+                for &(now, cost, _) in &steps {
+                    let _ = policy.decide(&mut foreign, Nanos::new(now), cost);
+                }
             }
         }
     }

@@ -37,6 +37,11 @@ impl Algorithm for Concurrency {
         self.held.map_or(1, |log| log.words())
     }
 
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         if let Some(log) = self.held {
             return log.check(state, now, cost);
@@ -72,6 +77,13 @@ impl Algorithm for Concurrency {
         match self.held {
             Some(log) => log.join(state, other, now),
             None => state[0] = state[0].max(other[0]),
+        }
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        match self.held {
+            Some(log) => log.accepts(state),
+            None => state.len() == 1 && u32::try_from(state[0]).is_ok(),
         }
     }
 

@@ -51,6 +51,11 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let (count, left) = self.current(state, now);
         let limit = u64::from(self.limit);
@@ -92,6 +97,10 @@ impl Algorithm for FixedWindow {
         // The later end and the higher count deny whatever either would.
         state[0] = if mine == 0 || their_left > my_left { other[0] } else { state[0] };
         state[1] = mine.max(theirs);
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        state.len() == 2 && state[0] <= Nanos::MAX.get() && u32::try_from(state[1]).is_ok()
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -10,7 +10,7 @@
 //! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's part below a
 //! nanosecond, in `1/parts`: no rate is ever rounded.
 
-use crate::{Nanos, Quota};
+use crate::{Nanos, Quota, cell::LOCKED};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
@@ -71,6 +71,10 @@ impl Gcra {
             state[0] = now.get() + (debt / parts) as u64;
             state[1] = (debt % parts) as u64;
         }
+    }
+
+    pub fn accepts(self, state: &[u64]) -> bool {
+        state.len() == self.words() && state[0] < LOCKED && (self.parts == 1 || state[1] < self.parts)
     }
 
     /// How many whole units a debt is, rounded up.

@@ -54,6 +54,11 @@ impl Algorithm for LeakyBucket {
         self.gcra.words()
     }
 
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let debt = self.gcra.debt(state, now);
         let reset = self.gcra.to_nanos(debt);
@@ -84,6 +89,10 @@ impl Algorithm for LeakyBucket {
 
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
         self.gcra.join(state, other);
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        self.gcra.accepts(state)
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -34,6 +34,9 @@ pub trait Algorithm {
     /// How many words a state has. Fixed for one configuration.
     fn words(&self) -> usize;
 
+    /// The highest cost that can ever be admitted: the quota's limit, or the burst where there is one.
+    fn limit(&self) -> u32;
+
     /// What the answer to `cost` would be. Nothing is taken; for admitted work `remaining` and `reset_after` are
     /// those after taking it.
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision;
@@ -47,6 +50,10 @@ pub trait Algorithm {
     /// Makes `state` at least as strict as `other` is, at every time from `now` on: whatever `state` admits after
     /// the join, both would have admitted.
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos);
+
+    /// Whether these words can be a state of this algorithm. Words from outside (a file, another process) must pass this
+    /// before any other method sees them.
+    fn accepts(&self, state: &[u64]) -> bool;
 
     /// How much of the limit is in use, in whole units, rounded up.
     fn used(&self, state: &[u64], now: Nanos) -> u32;

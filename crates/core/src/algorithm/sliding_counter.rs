@@ -117,6 +117,11 @@ impl Algorithm for SlidingCounter {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);
@@ -155,6 +160,10 @@ impl Algorithm for SlidingCounter {
             elapsed: mine.elapsed,
         };
         Self::write(state, newest, view);
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        state.len() == 2 && state[0] <= Nanos::MAX.get()
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -120,6 +120,11 @@ impl Algorithm for SlidingLog {
     }
 
     #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
@@ -181,6 +186,15 @@ impl Algorithm for SlidingLog {
             state[1 + at as usize] = mine.max(their);
         }
         write_head(state, next, len);
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        if state.len() != self.words() || state[0] >> 32 >= u64::from(self.limit.max(1)) {
+            return false;
+        }
+        let log = Log::read(state, self.limit);
+        let times = (1..=log.len.min(self.limit)).map(|rank| log.newest(rank));
+        log.len <= self.limit && times.clone().all(|t| t <= Nanos::MAX.get()) && times.rev().is_sorted()
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -1,7 +1,8 @@
 //! Sliding window over slots: the window cut into `k`, one count each.
 //!
 //! ```text
-//! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first; two to a word
+//! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first
+//!                                                 (8, 16 or 32 bits each, as the limit needs)
 //!
 //!   strict, k = 4 │ 4 │ 3 │ 2 │ 1 │ now…│     k full slots behind the current one, and the current: never less
 //!                                             than a whole window, so never over
@@ -30,6 +31,8 @@ pub struct SlidingWindow {
     slot: u64,
     /// How many slots count, the current one included.
     span: usize,
+    /// Bits of a count, as a power of two: no count, and no sum, is above the limit.
+    lane_bits: u32,
 }
 
 impl SlidingWindow {
@@ -58,7 +61,12 @@ impl SlidingWindow {
 
     const fn with(limit: u32, window: u64, slots: u32, strict: bool) -> Self {
         let span = slots as usize + strict as usize;
-        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span }
+        let lane_bits = match limit {
+            0..=0xFF => 3,
+            0x100..=0xFFFF => 4,
+            _ => 5,
+        };
+        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span, lane_bits }
     }
 
     pub(crate) const fn same_slots(&self, other: &Self) -> bool {
@@ -67,6 +75,59 @@ impl SlidingWindow {
 
     const fn is_strict(&self) -> bool {
         self.span > self.slots as usize
+    }
+
+    /// The word and the shift of a lane: lane 0 is the sum, lane 1 the newest slot.
+    #[inline]
+    const fn lane(&self, at: usize) -> (usize, usize) {
+        let lanes_of_word = 6 - self.lane_bits;
+        (1 + (at >> lanes_of_word), (at & ((1 << lanes_of_word) - 1)) << self.lane_bits)
+    }
+
+    #[inline]
+    const fn mask(&self) -> u64 {
+        u64::MAX >> (64 - (1 << self.lane_bits))
+    }
+
+    #[inline]
+    fn get(&self, state: &[u64], lane: usize) -> u32 {
+        let (word, shift) = self.lane(lane);
+        (state[word] >> shift & self.mask()) as u32
+    }
+
+    #[inline]
+    fn set(&self, state: &mut [u64], lane: usize, value: u32) {
+        let (word, shift) = self.lane(lane);
+        state[word] = state[word] & !(self.mask() << shift) | u64::from(value) << shift;
+    }
+
+    #[inline]
+    fn stored_sum(&self, state: &[u64]) -> u32 {
+        self.get(state, 0)
+    }
+
+    /// The count of the slot this far behind the newest.
+    #[inline]
+    fn count(&self, state: &[u64], at: usize) -> u32 {
+        self.get(state, at + 1)
+    }
+
+    #[inline]
+    fn set_count(&self, state: &mut [u64], at: usize, count: u32) {
+        self.set(state, at + 1, count);
+    }
+
+    /// Copies the slots of `old`, a state of `from`, which has the same slots, into a fresh state.
+    pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
+        new[0] = old[0];
+        let mut sum = 0;
+        for at in 0..self.span {
+            // Newest first, up to the limit: what fits later depends on nothing older.
+            let kept = from.count(old, at).min(self.limit - sum);
+            self.set_count(new, at, kept);
+            sum += kept;
+        }
+        self.set(new, 0, sum);
     }
 
     /// How many slots the window has moved on since the state was written; the full span means that nothing counts.
@@ -83,8 +144,8 @@ impl SlidingWindow {
     /// The sum of what still counts after `turned` slots.
     #[inline]
     fn sum(&self, state: &[u64], turned: usize) -> u32 {
-        let gone: u32 = (self.span - turned..self.span).map(|at| count(state, at)).sum();
-        stored_sum(state) - gone
+        let gone: u32 = (self.span - turned..self.span).map(|at| self.count(state, at)).sum();
+        self.stored_sum(state) - gone
     }
 
     /// Time from `now` until the slot that is `at` slots behind the newest (as written) no longer counts.
@@ -95,19 +156,21 @@ impl SlidingWindow {
 
     /// Until the sum is at most `goal`: the slots leave one by one, oldest first.
     fn wait_for(&self, state: &[u64], now: Nanos, goal: u32) -> u64 {
-        let mut sum = stored_sum(state);
+        let mut sum = self.stored_sum(state);
         for at in (0..self.span).rev() {
             if sum <= goal {
                 // Slot `at + 1` was the last that had to leave.
                 return self.leaves_in(state, now, at + 1);
             }
-            sum -= count(state, at);
+            sum -= self.count(state, at);
         }
         self.leaves_in(state, now, 0)
     }
 
     fn reset(&self, state: &[u64], now: Nanos) -> u64 {
-        if stored_sum(state) == 0 { 0 } else { self.wait_for(state, now, 0) }
+        // The newest slot with anything in it is the last to leave.
+        let newest = (0..self.span).find(|&at| self.count(state, at) > 0);
+        newest.map_or(0, |at| self.leaves_in(state, now, at))
     }
 
     /// Moves the state's slots on to `now`.
@@ -123,68 +186,52 @@ impl SlidingWindow {
             return;
         }
         let sum = self.sum(state, turned);
-        set_half(state, 0, sum);
+        self.set(state, 0, sum);
         for at in (turned..self.span).rev() {
-            set_count(state, at, count(state, at - turned));
+            self.set_count(state, at, self.count(state, at - turned));
         }
         for at in 0..turned {
-            set_count(state, at, 0);
+            self.set_count(state, at, 0);
         }
         state[0] += turned as u64 * self.slot;
     }
 
-    /// Forgets the oldest units beyond the limit: when a cost fits depends on the newest `limit` units alone.
-    fn trim(&self, state: &mut [u64], mut sum: u64) {
+    /// Adds to the newest slot, and forgets the oldest units beyond the limit: when a cost fits depends on the newest
+    /// `limit` units alone.
+    #[inline]
+    fn add(&self, state: &mut [u64], cost: u32) {
+        let sum = self.stored_sum(state);
+        let cost = cost.min(self.limit);
+        let mut beyond = cost.saturating_sub(self.limit - sum);
+        self.set(state, 0, sum.saturating_add(cost).min(self.limit));
         for at in (0..self.span).rev() {
-            let beyond = sum.saturating_sub(u64::from(self.limit));
             if beyond == 0 {
                 break;
             }
-            let here = u64::from(count(state, at));
-            let kept = here.saturating_sub(beyond);
-            set_count(state, at, kept as u32);
-            sum -= here - kept;
+            let here = self.count(state, at);
+            let gone = here.min(beyond);
+            self.set_count(state, at, here - gone);
+            beyond -= gone;
         }
-        set_half(state, 0, sum as u32);
+        self.set_count(state, 0, self.count(state, 0) + cost);
     }
-}
-
-#[inline]
-fn half(state: &[u64], at: usize) -> u32 {
-    (state[1 + at / 2] >> (at % 2 * 32)) as u32
-}
-
-#[inline]
-fn set_half(state: &mut [u64], at: usize, value: u32) {
-    let shift = at % 2 * 32;
-    let word = &mut state[1 + at / 2];
-    *word = *word & !(0xFFFF_FFFF << shift) | u64::from(value) << shift;
-}
-
-#[inline]
-fn stored_sum(state: &[u64]) -> u32 {
-    half(state, 0)
-}
-
-#[inline]
-fn count(state: &[u64], at: usize) -> u32 {
-    half(state, at + 1)
-}
-
-#[inline]
-fn set_count(state: &mut [u64], at: usize, count: u32) {
-    set_half(state, at + 1, count);
 }
 
 impl Algorithm for SlidingWindow {
     fn words(&self) -> usize {
-        1 + (self.span + 1).div_ceil(2)
+        // The last lane's word, and the start's.
+        self.lane(self.span).0 + 1
+    }
+
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.limit
     }
 
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let turned = self.turned(state, now);
-        let sum = if turned == 0 { stored_sum(state) } else { self.sum(state, turned) };
+        let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };
         let room = self.limit.saturating_sub(sum);
         if cost > self.limit {
             return never_fits(self.limit, room.into(), self.reset(state, now));
@@ -211,23 +258,31 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
         self.turn(state, now);
-        let cost = cost.min(self.limit);
-        let sum = u64::from(stored_sum(state)) + u64::from(cost);
-        // A slot never holds more than the newest `limit` units, so neither half-word overflows.
-        let newest = u64::from(count(state, 0)) + u64::from(cost);
-        let kept = newest.min(u64::from(self.limit));
-        set_count(state, 0, kept as u32);
-        self.trim(state, sum - (newest - kept));
+        self.add(state, cost);
+    }
+
+    #[inline]
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+        if cost == 0 {
+            return self.check(state, now, 0);
+        }
+        // Turned even for a denial, so that the next request in this slot finds its sum ready.
+        self.turn(state, now);
+        let decision = self.check(state, now, cost);
+        if decision.is_allowed() {
+            self.add(state, cost);
+        }
+        decision
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         self.turn(state, now);
-        let sum = stored_sum(state);
+        let sum = self.stored_sum(state);
         let mut left = cost.min(sum);
-        set_half(state, 0, sum - left);
+        self.set(state, 0, sum - left);
         for at in 0..self.span {
-            let taken = count(state, at).min(left);
-            set_count(state, at, count(state, at) - taken);
+            let taken = self.count(state, at).min(left);
+            self.set_count(state, at, self.count(state, at) - taken);
             left -= taken;
         }
     }
@@ -240,12 +295,20 @@ impl Algorithm for SlidingWindow {
             .map_or(self.span, |behind| behind.min(self.span));
         let mut sum = 0;
         for at in 0..self.span {
-            let theirs = if at >= behind { count(other, at - behind) } else { 0 };
-            let most = count(state, at).max(theirs);
-            set_count(state, at, most);
-            sum += u64::from(most);
+            let theirs = if at >= behind { self.count(other, at - behind) } else { 0 };
+            let most = self.count(state, at).max(theirs).min(self.limit - sum);
+            self.set_count(state, at, most);
+            sum += most;
         }
-        self.trim(state, sum);
+        self.set(state, 0, sum);
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        if state.len() != self.words() || state[0] > Nanos::MAX.get() {
+            return false;
+        }
+        let total: u64 = (0..self.span).map(|at| u64::from(self.count(state, at))).sum();
+        total == u64::from(self.stored_sum(state)) && total <= u64::from(self.limit)
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

@@ -1,0 +1,216 @@
+//! Several limits in one atomic decision: all admit, or none is charged.
+
+use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_keyed::{Found, Full, Joint, Tag, Wanted};
+
+use crate::{KeyedLimiter, Limiter, keyed::Generation};
+
+/// A part of a decision over several limits.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Request<'a, C = crate::SystemClock> {
+    /// A key of a keyed limiter.
+    Keyed {
+        /// The limiter.
+        limiter: &'a KeyedLimiter<C>,
+        /// The key.
+        key: &'a [u8],
+        /// How much.
+        cost: u32,
+    },
+    /// A limiter without keys.
+    Unkeyed {
+        /// The limiter.
+        limiter: &'a Limiter<C>,
+        /// How much.
+        cost: u32,
+    },
+}
+
+impl<'a, C> Request<'a, C> {
+    /// `cost` for a key of a limiter.
+    #[must_use]
+    pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u32) -> Self {
+        Self::Keyed { limiter, key, cost }
+    }
+
+    /// `cost` of a limiter without keys.
+    #[must_use]
+    pub const fn unkeyed(limiter: &'a Limiter<C>, cost: u32) -> Self {
+        Self::Unkeyed { limiter, cost }
+    }
+
+    const fn cost(&self) -> u32 {
+        match self {
+            Self::Keyed { cost, .. } | Self::Unkeyed { cost, .. } => *cost,
+        }
+    }
+}
+
+/// The answer of several limits.
+#[derive(Clone, Debug)]
+#[must_use = "a decision that nobody reads limits nothing"]
+pub struct AllDecision {
+    decisions: Vec<Decision>,
+    bound: usize,
+}
+
+impl AllDecision {
+    /// Whether all admitted. A delay is the longest of theirs.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.decisions.iter().all(Decision::is_allowed)
+    }
+
+    /// Which request bound: of the denials the one that lasts longest; where all admitted, the longest delay, else the
+    /// one with the least remaining. `None` for no requests at all.
+    #[must_use]
+    pub fn bound(&self) -> Option<usize> {
+        (!self.decisions.is_empty()).then_some(self.bound)
+    }
+
+    /// The decision of the limit that bound.
+    #[must_use]
+    pub fn binding(&self) -> Option<&Decision> {
+        self.decisions.get(self.bound)
+    }
+
+    /// Each limit's own answer, in the order of the requests. Where one denied, the others were not charged: theirs is
+    /// what they would have answered.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    fn new(decisions: Vec<Decision>) -> Self {
+        let weight = |at: &usize| (decisions[*at].severity(), u64::MAX - decisions[*at].remaining());
+        // The first of equals.
+        let bound = (0..decisions.len()).rev().max_by_key(weight).unwrap_or(0);
+        Self { decisions, bound }
+    }
+}
+
+/// Decides on all requests in one atomic step: all admit and are charged, or none is.
+///
+/// Two requests for the same key of the same limiter add up. Keys for which somebody waits are not put behind them.
+///
+/// # Errors
+/// [`Full`] when one limiter is so small that the keys wanted of it leave each other no room.
+pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
+    // What is blocked denies without any lock.
+    let blocked: Vec<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
+    loop {
+        let generations: Vec<Option<(std::sync::Arc<Generation>, Tag)>> = requests
+            .iter()
+            .map(|request| match request {
+                Request::Keyed { limiter, key, .. } => {
+                    let tag = limiter.tag(key);
+                    Some((limiter.generation_of(tag), tag))
+                }
+                Request::Unkeyed { .. } => None,
+            })
+            .collect();
+        if let Some(decisions) = decide(requests, &blocked, &generations, now)? {
+            return Ok(AllDecision::new(decisions));
+        }
+        // One of the generations was retired; its successor is about to be there.
+        std::thread::yield_now();
+    }
+}
+
+fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
+    match request {
+        Request::Keyed { limiter, key, .. } => limiter.blocked_at(limiter.tag(key), now),
+        Request::Unkeyed { limiter, .. } => limiter.blocked_now(now),
+    }
+}
+
+/// One try; `None` when a generation was retired.
+fn decide<C>(
+    requests: &[Request<'_, C>],
+    blocked: &[Option<Decision>],
+    generations: &[Option<(std::sync::Arc<Generation>, Tag)>],
+    now: Nanos,
+) -> Result<Option<Vec<Decision>>, Full> {
+    // The order of locks: unkeyed limiters by address, then the tables' buckets by address.
+    let mut unkeyed: Vec<&Limiter<C>> = requests
+        .iter()
+        .filter_map(|request| match request {
+            Request::Unkeyed { limiter, .. } => Some(*limiter),
+            Request::Keyed { .. } => None,
+        })
+        .collect();
+    unkeyed.sort_unstable_by_key(|limiter| limiter.address());
+    unkeyed.dedup_by_key(|limiter| limiter.address());
+    let mut cells: Vec<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
+    let keyed: Vec<_> = generations.iter().flatten().collect();
+    let wanted: Vec<Wanted<'_, Policy>> = keyed
+        .iter()
+        .map(|(generation, tag)| Wanted {
+            table: &generation.table,
+            algorithm: &generation.policy,
+            tag: *tag,
+        })
+        .collect();
+    let mut joint = Joint::lock(&wanted, now)?;
+    if keyed.iter().any(|(generation, _)| generation.is_retired()) {
+        return Ok(None);
+    }
+    for (at, (generation, tag)) in keyed.iter().enumerate() {
+        let (state, found) = joint.state(at);
+        if found == Found::New {
+            generation.take_over(*tag, state, now);
+        }
+    }
+
+    // Each request's own number among the keyed or the unkeyed, and what earlier requests want of the same state.
+    let mut next_keyed = 0;
+    let places: Vec<Place> = requests
+        .iter()
+        .map(|request| match request {
+            Request::Keyed { .. } => {
+                next_keyed += 1;
+                Place::Keyed(next_keyed - 1)
+            }
+            Request::Unkeyed { limiter, .. } => {
+                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
+                Place::Unkeyed(at.unwrap_or_default())
+            }
+        })
+        .collect();
+    let same = |one: &Place, other: &Place| match (one, other) {
+        (Place::Keyed(a), Place::Keyed(b)) => {
+            std::sync::Arc::ptr_eq(&keyed[*a].0, &keyed[*b].0) && keyed[*a].1 == keyed[*b].1
+        }
+        (Place::Unkeyed(a), Place::Unkeyed(b)) => a == b,
+        _ => false,
+    };
+    let mut decisions = Vec::with_capacity(requests.len());
+    for (at, request) in requests.iter().enumerate() {
+        let earlier: u32 = (0..at)
+            .filter(|&other| same(&places[at], &places[other]))
+            .fold(0, |sum, other| requests[other].cost().saturating_add(sum));
+        let cost = request.cost().saturating_add(earlier);
+        let decision = match (&blocked[at], &places[at]) {
+            (Some(denied), _) => *denied,
+            (None, Place::Keyed(k)) => keyed[*k].0.policy.check(joint.state(*k).0, now, cost),
+            (None, Place::Unkeyed(u)) => unkeyed[*u].policy().check(cells[*u].words(), now, cost),
+        };
+        decisions.push(decision);
+    }
+    if decisions.iter().all(Decision::is_allowed) {
+        for (request, place) in requests.iter().zip(&places) {
+            match place {
+                _ if request.cost() == 0 => {}
+                Place::Keyed(k) => keyed[*k].0.policy.record(joint.state(*k).0, now, request.cost()),
+                Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
+            }
+        }
+    }
+    Ok(Some(decisions))
+}
+
+/// Where a request's state is, among those that are locked.
+enum Place {
+    Keyed(usize),
+    Unkeyed(usize),
+}

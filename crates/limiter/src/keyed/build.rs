@@ -1,0 +1,98 @@
+//! How a keyed limiter is put together.
+
+use std::fmt;
+
+use tidegate_core::Policy;
+use tidegate_keyed::{HashKeys, TableError};
+
+use super::KeyedLimiter;
+use crate::SystemClock;
+
+/// Keys that a limiter holds unless it is told otherwise.
+const DEFAULT_MAX_KEYS: usize = 1 << 20;
+
+/// Why there is no such limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Its states have no place.
+    Table(TableError),
+    /// As many keys as the limiter may hold have exceptions of their own already.
+    TooManyExceptions,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(e) => e.fmt(f),
+            Self::TooManyExceptions => f.write_str(
+                "as many keys are blocked or have a quota of their own as the limiter may hold keys; lift some, or raise max_keys",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<TableError> for BuildError {
+    fn from(e: TableError) -> Self {
+        Self::Table(e)
+    }
+}
+
+/// Options of a [`KeyedLimiter`].
+///
+/// ```
+/// use tidegate_limiter::{KeyedLimiter, ManualClock, Policy, Quota};
+/// let limiter = KeyedLimiter::builder(Policy::token_bucket(Quota::per_minute(100)))
+///     .max_keys(10_000)
+///     .clock(ManualClock::default())
+///     .build()?;
+/// assert_eq!(limiter.stats().max_keys, 10_000);
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct KeyedBuilder<C = SystemClock> {
+    policy: Policy,
+    max_keys: usize,
+    hash: Option<HashKeys>,
+    clock: C,
+}
+
+impl KeyedBuilder {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self { policy, max_keys: DEFAULT_MAX_KEYS, hash: None, clock: SystemClock::new() }
+    }
+}
+
+impl<C> KeyedBuilder<C> {
+    /// At most this many keys at once (default 1,048,576). The memory for them is reserved at once and becomes resident
+    /// as keys come.
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { max_keys, ..self }
+    }
+
+    /// The hash keys of another limiter, so that its snapshot fits.
+    pub fn hash_keys(self, hash: HashKeys) -> Self {
+        Self { hash: Some(hash), ..self }
+    }
+
+    /// Another clock.
+    pub fn clock<D>(self, clock: D) -> KeyedBuilder<D> {
+        KeyedBuilder { policy: self.policy, max_keys: self.max_keys, hash: self.hash, clock }
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    /// When the bound is 0, or the memory for that many states cannot be reserved.
+    pub fn build(self) -> Result<KeyedLimiter<C>, BuildError> {
+        KeyedLimiter::from_parts(
+            self.policy,
+            self.max_keys,
+            self.hash.unwrap_or_else(HashKeys::random),
+            self.clock,
+        )
+    }
+}

@@ -1,0 +1,305 @@
+//! The keyed limiter and its operations.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_keyed::{HashKeys, Stats, Tag};
+
+use super::{BuildError, Generation, KeyedBuilder, exceptions::Exceptions};
+use crate::{
+    SystemClock, Timer, WaitError,
+    limiter::denied_until,
+    wait::{Lines, decide_behind},
+};
+
+/// A limit for each key: of any length, and as many as the bound allows.
+///
+/// What happens beyond the bound, and what a key costs, is told in [`tidegate_keyed`]: recovered keys give way first,
+/// and a limited key never gets a fresh allowance.
+///
+/// ```
+/// use tidegate_limiter::{KeyedLimiter, Policy};
+/// let limiter = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
+/// if limiter.acquire("alice", 1).is_denied() {
+///     // tell alice to come back later
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KeyedLimiter<C = SystemClock> {
+    pub(super) current: ArcSwap<Generation>,
+    pub(super) exceptions: Exceptions,
+    pub(super) max_keys: usize,
+    pub(super) hash: HashKeys,
+    /// Held for the length of a change of policy.
+    pub(super) changing: Mutex<()>,
+    lines: Lines,
+    clock: C,
+}
+
+impl KeyedLimiter {
+    /// Up to 1,048,576 keys on the system's clock.
+    ///
+    /// # Errors
+    /// When the memory for the states cannot be reserved.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, BuildError> {
+        Self::builder(policy).build()
+    }
+
+    /// A limiter with other options.
+    pub fn builder(policy: impl Into<Policy>) -> KeyedBuilder {
+        KeyedBuilder::new(policy.into())
+    }
+}
+
+impl<C> KeyedLimiter<C> {
+    pub(super) fn from_parts(
+        policy: Policy,
+        max_keys: usize,
+        hash: HashKeys,
+        clock: C,
+    ) -> Result<Self, BuildError> {
+        let generation = Generation::new(policy, max_keys, hash, None)?;
+        Ok(Self {
+            current: ArcSwap::from_pointee(generation),
+            exceptions: Exceptions::new(max_keys),
+            max_keys,
+            hash,
+            changing: Mutex::new(()),
+            lines: Lines::default(),
+            clock,
+        })
+    }
+
+    /// The policy of keys without one of their own.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.current.load().policy
+    }
+
+    /// The clock.
+    pub const fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Figures about the keys held. Those of a policy that was left are counted anew.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.current.load().table.stats()
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self, key: &[u8]) -> Tag {
+        self.hash.tag(key)
+    }
+
+    /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
+    ///
+    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits.
+    #[inline]
+    pub fn acquire_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
+        let tag = self.tag(key.as_ref());
+        if cost == 0 || self.exceptions.any() || self.lines.any() {
+            return self.acquire_with_care(tag, cost, now);
+        }
+        self.decide(tag, cost, now)
+    }
+
+    /// Decides by the general policy.
+    #[inline]
+    fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        loop {
+            let generation = self.current.load();
+            let policy = &generation.policy;
+            if let Ok(decision) = generation.apply(policy, tag, now, |state| policy.decide(state, now, cost))
+            {
+                return decision;
+            }
+            // Retired, and the new one is about to be there.
+            std::hint::spin_loop();
+        }
+    }
+
+    #[cold]
+    fn acquire_with_care(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        if cost == 0 {
+            return self.peek_tag(tag, 0, now);
+        }
+        if let Some(denied) = self.blocked_at(tag, now) {
+            return denied;
+        }
+        let costs = if self.lines.any() { self.lines.costs(tag) } else { Vec::new() };
+        if costs.is_empty() {
+            self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
+        } else {
+            self.ahead(tag, &costs, cost, now)
+        }
+    }
+
+    /// One atomic step on a key's state, with the policy that is the key's.
+    pub(super) fn with_state<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+        loop {
+            let generation = self.generation_of(tag);
+            let policy = &generation.policy;
+            if let Ok(result) = generation.apply(policy, tag, now, |state| step(policy, state)) {
+                return result;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// A look at a key's state, with the policy that is the key's.
+    fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+        loop {
+            let generation = self.generation_of(tag);
+            if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
+                return result;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where a key's state lives.
+    pub(crate) fn generation_of(&self, tag: Tag) -> Arc<Generation> {
+        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        own.unwrap_or_else(|| self.current.load_full())
+    }
+
+    pub(crate) fn blocked_at(&self, tag: Tag, now: Nanos) -> Option<Decision> {
+        let exception = if self.exceptions.any() { self.exceptions.get(tag)? } else { return None };
+        denied_until(&self.generation_of(tag).policy, exception.blocked, now)
+    }
+
+    fn ahead(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
+        self.look(tag, now, |policy, state| decide_behind(policy, &mut state.to_vec(), costs, cost, now))
+    }
+
+    /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
+    /// same words in the same way: the same algorithm and options, with other numbers that keep
+    /// [`words`](Algorithm::words).
+    ///
+    /// # Panics
+    /// When the policy has another algorithm, or states of another width.
+    pub fn acquire_with_at(&self, policy: &Policy, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
+        let tag = self.tag(key.as_ref());
+        if let Some(denied) = self.blocked_at(tag, now) {
+            return denied;
+        }
+        let fits = |mine: &Policy| {
+            assert!(
+                mine.name() == policy.name() && mine.words() == policy.words(),
+                "a policy for one request must have the limiter's algorithm and width of state"
+            );
+        };
+        if cost == 0 {
+            return self.look(tag, now, |mine, state| {
+                fits(mine);
+                policy.check(state, now, 0)
+            });
+        }
+        self.with_state(tag, now, |mine, state| {
+            fits(mine);
+            policy.decide(state, now, cost)
+        })
+    }
+
+    /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
+    pub fn peek_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
+        self.peek_tag(self.tag(key.as_ref()), cost, now)
+    }
+
+    fn peek_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        let blocked = self.blocked_at(tag, now);
+        blocked.unwrap_or_else(|| self.look(tag, now, |policy, state| policy.check(state, now, cost)))
+    }
+
+    /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
+    pub fn acquire_up_to_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> (u32, Decision) {
+        let tag = self.tag(key.as_ref());
+        match self.blocked_at(tag, now) {
+            Some(denied) => (0, denied),
+            None => self.with_state(tag, now, |policy, state| policy.decide_up_to(state, now, cost)),
+        }
+    }
+
+    /// Gives back up to `cost` of what the key took last; never more than is in use.
+    pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
+        let tag = self.tag(key.as_ref());
+        self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
+    }
+
+    /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
+    ///
+    /// # Errors
+    /// When as many keys are blocked, or have a quota of their own, as the limiter may hold keys.
+    pub fn block_at(&self, key: impl AsRef<[u8]>, until: Nanos, now: Nanos) -> Result<(), BuildError> {
+        self.exceptions.change(self.tag(key.as_ref()), now, |exception| exception.blocked = until)
+    }
+
+    /// Ends a block; returns whether there was one that still held.
+    pub fn unblock_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+        let lift =
+            |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
+        // The only error is a new key beyond the bound, which is not blocked.
+        self.exceptions.change(self.tag(key.as_ref()), now, lift).unwrap_or(false)
+    }
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Asks for `cost` now. A cost of 0 is a peek.
+    #[inline]
+    pub fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+        self.acquire_at(key, cost, self.clock.now())
+    }
+
+    /// What the answer to `cost` would be; nothing is taken.
+    pub fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+        self.peek_at(key, cost, self.clock.now())
+    }
+
+    /// Takes as much of `cost` as there is; returns how much, and the decision on it.
+    pub fn acquire_up_to(&self, key: impl AsRef<[u8]>, cost: u32) -> (u32, Decision) {
+        self.acquire_up_to_at(key, cost, self.clock.now())
+    }
+
+    /// Gives back up to `cost` of what the key took last.
+    pub fn refund(&self, key: impl AsRef<[u8]>, cost: u32) {
+        self.refund_at(key, cost, self.clock.now());
+    }
+}
+
+impl<T: Timer> KeyedLimiter<T> {
+    /// Waits until `cost` is admitted for this key, behind whoever waits for it already. Dropping the future gives the
+    /// place up.
+    ///
+    /// # Errors
+    /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
+    pub async fn wait(
+        &self,
+        key: impl AsRef<[u8]>,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> Result<Decision, WaitError> {
+        let tag = self.tag(key.as_ref());
+        let ask = |now| {
+            let blocked = self.blocked_at(tag, now);
+            blocked
+                .unwrap_or_else(|| self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)))
+        };
+        let ahead = |costs: &[u32], now| self.ahead(tag, costs, cost, now);
+        self.lines.wait(tag, cost, deadline, &self.clock, ask, ahead).await
+    }
+}
+
+impl<C> fmt::Debug for KeyedLimiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let generation = self.current.load();
+        f.debug_struct("KeyedLimiter")
+            .field("policy", &generation.policy)
+            .field("stats", &generation.table.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! Writing all states down, and taking them over again.
+
+use tidegate_core::{Algorithm, Nanos, Policy};
+use tidegate_keyed::{HashKeys, Tag};
+
+use super::KeyedLimiter;
+
+/// One state of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Entry {
+    /// A key's, under the general policy.
+    Key {
+        /// The key's tag under the limiter's hash keys.
+        tag: u64,
+        /// Its words.
+        state: Vec<u64>,
+    },
+    /// What evicted keys owe, by the number of the debt cell.
+    Debt {
+        /// Which cell. Numbers fit limiters of the same bound alone.
+        cell: u64,
+        /// Its words.
+        state: Vec<u64>,
+    },
+    /// A key's under a policy of its own.
+    Own {
+        /// The key's tag.
+        tag: u64,
+        /// Its words.
+        state: Vec<u64>,
+    },
+    /// A block.
+    Blocked {
+        /// The key's tag.
+        tag: u64,
+        /// Until when.
+        until: u64,
+    },
+}
+
+impl<C> KeyedLimiter<C> {
+    /// The hash keys that the tags of a snapshot are made with. Secret: whoever has them can make keys that meet.
+    #[must_use]
+    pub const fn hash_keys(&self) -> HashKeys {
+        self.hash
+    }
+
+    /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
+    /// key that moves within the table just then may be shown twice or be missed.
+    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
+        let generation = self.current.load_full();
+        let policy = &generation.policy;
+        generation.table.for_each(|tag, state| {
+            if !policy.is_recovered(state, now) {
+                show(Entry::Key { tag: tag.get(), state: state.to_vec() });
+            }
+        });
+        generation.table.for_each_debt(|cell, state| {
+            if !policy.is_recovered(state, now) {
+                show(Entry::Debt { cell: cell as u64, state: state.to_vec() });
+            }
+        });
+        self.exceptions.for_each(|tag, exception| {
+            if exception.blocked > now {
+                show(Entry::Blocked { tag: tag.get(), until: exception.blocked.get() });
+            }
+            if let Some(own) = &exception.own {
+                own.table.for_each(|_, state| show(Entry::Own { tag: tag.get(), state: state.to_vec() }));
+            }
+        });
+    }
+
+    /// Takes over one state of a snapshot that was made under the policy `from` (the key's own, for [`Entry::Own`]), by a
+    /// limiter with the same hash keys; what is in use here already counts as well. Returns whether it was a state of
+    /// that policy and had a place: a key's own state has one only while the key has a policy of its own.
+    pub fn restore_at(&self, from: &Policy, entry: &Entry, now: Nanos) -> bool {
+        let receive = |tag: u64, state: &[u64]| {
+            from.accepts(state) && {
+                let tag = Tag::new(tag);
+                loop {
+                    let generation = self.generation_of(tag);
+                    let received = generation.apply(&generation.policy, tag, now, |mine| {
+                        generation.receive(mine, from, state, now);
+                    });
+                    if received.is_ok() {
+                        return true;
+                    }
+                }
+            }
+        };
+        match entry {
+            Entry::Key { tag, state } | Entry::Own { tag, state } => receive(*tag, state),
+            Entry::Debt { cell, state } => {
+                let generation = self.current.load_full();
+                let Ok(cell) = usize::try_from(*cell) else { return false };
+                from.accepts(state) && {
+                    let mut converted = vec![0; generation.policy.words()];
+                    generation.receive(&mut converted, from, state, now);
+                    generation.table.join_debt(&generation.policy, cell, &converted, now)
+                }
+            }
+            Entry::Blocked { tag, until } => {
+                let until = Nanos::new(*until);
+                self.exceptions.change(Tag::new(*tag), now, |exception| exception.blocked = until).is_ok()
+            }
+        }
+    }
+}

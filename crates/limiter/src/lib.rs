@@ -1,0 +1,35 @@
+//! Limiters to hold and call: a policy, its state and a clock in one handle.
+//!
+//! * [`Limiter`] limits everything that passes it; [`KeyedLimiter`] limits each key by itself.
+//! * [`acquire_all_at`] decides over several of them in one atomic step: all admit, or none is charged.
+//! * Each decision has a form that takes the time as an argument (`…_at`) and one that asks the limiter's [`Clock`].
+//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
+//!
+//! ```
+//! use tidegate_limiter::{KeyedLimiter, Policy};
+//!
+//! let logins = KeyedLimiter::new(Policy::sliding_log("5/10m".parse()?)?)?;
+//! let decision = logins.acquire("alice", 1);
+//! assert!(decision.is_allowed());
+//! assert_eq!(decision.remaining(), 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod joint;
+mod keyed;
+mod limiter;
+mod timer;
+mod wait;
+
+pub use clock::{CoarseClock, SystemClock};
+pub use joint::{AllDecision, Request, acquire_all_at};
+pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
+pub use limiter::Limiter;
+pub use tidegate_core::{
+    Algorithm, Clock, Decision, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError, Policy,
+    PolicyError, Quota, QuotaError, algorithm,
+};
+pub use tidegate_keyed::{Full, HashKeys, Stats, TableError};
+pub use timer::{ManualTimer, Timer};
+pub use wait::WaitError;

@@ -1,0 +1,234 @@
+//! One limit for everything that passes.
+
+use std::{fmt, sync::atomic::AtomicU64};
+
+use tidegate_core::{
+    Algorithm, Clock, Decision, Nanos, Policy,
+    cell::{StateCell, StateGuard},
+};
+use tidegate_keyed::Tag;
+
+use crate::{
+    SystemClock, Timer, WaitError,
+    wait::{Lines, decide_behind},
+};
+
+/// The one line of an unkeyed limiter.
+const EVERYONE: Tag = Tag::new(1);
+
+/// A limit without keys: a policy, one state, and a clock.
+///
+/// ```
+/// use tidegate_limiter::{Limiter, Policy, Quota};
+/// let gate = Limiter::new(Policy::token_bucket(Quota::per_second(2)));
+/// assert!(gate.acquire(1).is_allowed());
+/// assert!(gate.acquire(1).is_allowed());
+/// let denied = gate.acquire(1);
+/// assert!(denied.retry_after() <= Some(std::time::Duration::from_millis(500)));
+/// ```
+pub struct Limiter<C = SystemClock> {
+    policy: Policy,
+    clock: C,
+    lines: Lines,
+    /// Until when everything is denied, in nanoseconds; 0 for not at all.
+    blocked: AtomicU64,
+    cell: StateCell,
+}
+
+impl Limiter {
+    /// A limiter on the system's clock.
+    #[must_use]
+    pub fn new(policy: impl Into<Policy>) -> Self {
+        Self::with_clock(policy, SystemClock::new())
+    }
+}
+
+impl<C> Limiter<C> {
+    /// A limiter on a clock of its own.
+    #[must_use]
+    pub fn with_clock(policy: impl Into<Policy>, clock: C) -> Self {
+        let policy = policy.into();
+        let cell = StateCell::new(policy.words());
+        Self { policy, clock, lines: Lines::default(), blocked: AtomicU64::new(0), cell }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Asks for `cost` at a time of the caller's.
+    ///
+    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits.
+    #[inline]
+    pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
+        if self.is_plain(now) {
+            return self.cell.decide(&self.policy, now, cost);
+        }
+        self.acquire_behind(cost, now)
+    }
+
+    /// Nobody waits, and nothing is blocked.
+    #[inline]
+    fn is_plain(&self, now: Nanos) -> bool {
+        !self.lines.any() && self.blocked.load(std::sync::atomic::Ordering::Relaxed) <= now.get()
+    }
+
+    #[cold]
+    fn acquire_behind(&self, cost: u32, now: Nanos) -> Decision {
+        if let Some(denied) = self.blocked_at(now) {
+            return denied;
+        }
+        let costs = self.lines.costs(EVERYONE);
+        if cost == 0 || costs.is_empty() {
+            self.cell.decide(&self.policy, now, cost)
+        } else {
+            self.ahead(&costs, cost, now)
+        }
+    }
+
+    fn ahead(&self, costs: &[u32], cost: u32, now: Nanos) -> Decision {
+        let mut copy = self.cell.apply(|state| state.to_vec());
+        decide_behind(&self.policy, &mut copy, costs, cost, now)
+    }
+
+    fn blocked_at(&self, now: Nanos) -> Option<Decision> {
+        let until = self.blocked.load(std::sync::atomic::Ordering::Relaxed);
+        denied_until(&self.policy, Nanos::new(until), now)
+    }
+
+    /// What the answer to `cost` would be at `now`; nothing is taken.
+    pub fn peek_at(&self, cost: u32, now: Nanos) -> Decision {
+        self.blocked_at(now).unwrap_or_else(|| self.cell.apply(|state| self.policy.check(state, now, cost)))
+    }
+
+    /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
+    pub fn acquire_up_to_at(&self, cost: u32, now: Nanos) -> (u32, Decision) {
+        match self.blocked_at(now) {
+            Some(denied) => (0, denied),
+            None => self.cell.apply(|state| self.policy.decide_up_to(state, now, cost)),
+        }
+    }
+
+    /// Gives back up to `cost` of what was taken last; never more than is in use.
+    pub fn refund_at(&self, cost: u32, now: Nanos) {
+        self.cell.apply(|state| self.policy.refund(state, now, cost));
+    }
+
+    /// Denies everything until a time; [`Nanos::MAX`] for good.
+    pub fn block(&self, until: Nanos) {
+        self.blocked.store(until.get(), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Ends a [`block`](Self::block); returns whether there was one.
+    pub fn unblock(&self) -> bool {
+        self.blocked.swap(0, std::sync::atomic::Ordering::Relaxed) > 0
+    }
+
+    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
+    ///
+    /// Takes the limiter for itself, so that a decision never pays for it; [`KeyedLimiter`](crate::KeyedLimiter)
+    /// changes while others decide.
+    pub fn set_policy_at(&mut self, policy: impl Into<Policy>, now: Nanos) {
+        let policy = policy.into();
+        let old = self.cell.apply(|state| state.to_vec());
+        let cell = StateCell::new(policy.words());
+        cell.apply(|state| policy.transfer(state, &self.policy, &old, now));
+        self.policy = policy;
+        self.cell = cell;
+    }
+
+    /// The state, to be written somewhere and [restored](Self::restore_at).
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u64> {
+        self.cell.apply(|state| state.to_vec())
+    }
+
+    /// Takes over a snapshot that was made under the policy `from`. Returns whether it was one.
+    pub fn restore_at(&self, from: &Policy, state: &[u64], now: Nanos) -> bool {
+        if !from.accepts(state) {
+            return false;
+        }
+        self.cell.apply(|mine| {
+            mine.fill(0);
+            self.policy.transfer(mine, from, state, now);
+        });
+        true
+    }
+
+    pub(crate) fn lock(&self) -> StateGuard<'_> {
+        self.cell.lock()
+    }
+
+    pub(crate) fn blocked_now(&self, now: Nanos) -> Option<Decision> {
+        self.blocked_at(now)
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(&self.cell) as usize
+    }
+}
+
+impl<C: Clock> Limiter<C> {
+    /// Asks for `cost` now. A cost of 0 is a peek.
+    #[inline]
+    pub fn acquire(&self, cost: u32) -> Decision {
+        self.acquire_at(cost, self.clock.now())
+    }
+
+    /// What the answer to `cost` would be; nothing is taken.
+    pub fn peek(&self, cost: u32) -> Decision {
+        self.peek_at(cost, self.clock.now())
+    }
+
+    /// Takes as much of `cost` as there is; returns how much, and the decision on it.
+    pub fn acquire_up_to(&self, cost: u32) -> (u32, Decision) {
+        self.acquire_up_to_at(cost, self.clock.now())
+    }
+
+    /// Gives back up to `cost` of what was taken last; never more than is in use.
+    pub fn refund(&self, cost: u32) {
+        self.refund_at(cost, self.clock.now());
+    }
+
+    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
+    ///
+    /// Takes the limiter for itself, so that a decision never pays for it; [`KeyedLimiter`](crate::KeyedLimiter)
+    /// changes while others decide.
+    pub fn set_policy(&mut self, policy: impl Into<Policy>) {
+        self.set_policy_at(policy, self.clock.now());
+    }
+}
+
+impl<T: Timer> Limiter<T> {
+    /// Waits until `cost` is admitted, behind whoever waits already. Dropping the future gives the place up.
+    ///
+    /// # Errors
+    /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
+    pub async fn wait(&self, cost: u32, deadline: Option<Nanos>) -> Result<Decision, WaitError> {
+        let ask = |now| match self.blocked_at(now) {
+            Some(denied) => denied,
+            None => self.cell.decide(&self.policy, now, cost),
+        };
+        let ahead = |costs: &[u32], now| self.ahead(costs, cost, now);
+        self.lines.wait(EVERYONE, cost, deadline, &self.clock, ask, ahead).await
+    }
+}
+
+impl<C> fmt::Debug for Limiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// The denial of something that is blocked until a time.
+pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<Decision> {
+    let limit = policy.limit();
+    let left = until.saturating_since(now).get();
+    match left {
+        0 => None,
+        _ if until == Nanos::MAX => Some(Decision::deny_for_good(limit, 0, 1, u64::MAX)),
+        _ => Some(Decision::deny(limit, left, 0, 1, left)),
+    }
+}

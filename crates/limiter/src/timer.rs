@@ -1,0 +1,122 @@
+//! Clocks that one can also wait on.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tidegate_core::{Clock, ManualClock, Nanos};
+
+use crate::SystemClock;
+
+/// A clock whose time an async task can await, whatever runtime runs the task.
+pub trait Timer: Clock {
+    /// Completes when the clock has reached `at`.
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<Self>;
+}
+
+impl<T: Timer> Timer for Arc<T> {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<T> {
+        T::sleep_until(self, at)
+    }
+}
+
+impl Timer for SystemClock {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
+        // A delay may end a little early by this clock; whoever sleeps looks again.
+        let clock = self.clone();
+        async move {
+            loop {
+                let left = at.saturating_since(clock.now());
+                if left == Nanos::ZERO {
+                    return;
+                }
+                futures_timer::Delay::new(Duration::from(left)).await;
+            }
+        }
+    }
+}
+
+/// A manual clock that wakes those who wait on it when it is moved: tests and simulations of waiting, without sleeping.
+///
+/// ```
+/// use tidegate_limiter::{Clock, ManualTimer, Nanos};
+/// let timer = ManualTimer::new(Nanos::ZERO);
+/// timer.advance(Nanos::from_secs(1));
+/// assert_eq!(timer.now(), Nanos::from_secs(1));
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualTimer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    clock: ManualClock,
+    sleepers: Mutex<Vec<(Nanos, Waker)>>,
+}
+
+impl ManualTimer {
+    /// A timer that stands at `start`.
+    #[must_use]
+    pub fn new(start: Nanos) -> Self {
+        let shared = Shared { clock: ManualClock::new(start), sleepers: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Moves the clock on, and wakes whoever waits for a time that has come.
+    pub fn advance(&self, span: Nanos) {
+        self.shared.clock.advance(span);
+        let now = self.shared.clock.now();
+        // Woken outside the lock: a waker may run anything.
+        let due = {
+            let mut sleepers = self.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+            let (due, later): (Vec<_>, Vec<_>) = sleepers.drain(..).partition(|(at, _)| *at <= now);
+            sleepers.extend(later);
+            due
+        };
+        for (_, waker) in due {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for ManualTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualTimer").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl Clock for ManualTimer {
+    fn now(&self) -> Nanos {
+        self.shared.clock.now()
+    }
+}
+
+impl Timer for ManualTimer {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
+        Sleep { timer: self.clone(), at }
+    }
+}
+
+struct Sleep {
+    timer: ManualTimer,
+    at: Nanos,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut sleepers = self.timer.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.timer.now() >= self.at {
+            return Poll::Ready(());
+        }
+        sleepers.push((self.at, cx.waker().clone()));
+        Poll::Pending
+    }
+}

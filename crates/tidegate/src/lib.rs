@@ -1,0 +1,23 @@
+//! Flow control for services: decide whether a piece of work may go ahead now, later, or not at all.
+//!
+//! * [`Limiter`]: one limit for everything. [`KeyedLimiter`]: one for each key, bounded in memory.
+//! * [`Policy`]: which algorithm, with what [`Quota`] and options; [`algorithm`] tells the bound of each.
+//! * [`Decision`]: allowed, delayed or denied; how much remains, when to try again, when all is fresh.
+//! * [`acquire_all_at`]: several limits in one atomic decision.
+//!
+//! ```
+//! use tidegate::{KeyedLimiter, Policy};
+//!
+//! // 100 requests a minute for each user, in any window of a minute.
+//! let per_user = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
+//!
+//! let decision = per_user.acquire("alice", 1);
+//! if let Some(wait) = decision.retry_after() {
+//!     println!("too many requests, try again in {wait:?}");
+//! } else {
+//!     println!("go ahead, {} left", decision.remaining());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use tidegate_limiter::*;
