@@ -113,6 +113,13 @@ pub enum Refusal {
         /// Its length.
         bytes: usize,
     },
+    /// One limit holds so few keys that those of one joint decision do not fit in together.
+    TooManyKeys,
+    /// As many keys are blocked or overridden as the limit may hold keys.
+    TooManyBlocked {
+        /// The limit's name.
+        limit: String,
+    },
     /// A global limit has no keys to block.
     GlobalHasNoKeys {
         /// The limit's name.
@@ -137,6 +144,13 @@ impl fmt::Display for Refusal {
             Self::KeyTooLong { bytes } => write!(
                 f,
                 "the key has {bytes} bytes; at most {MAX_KEY_BYTES} are taken: send a digest of longer ones"
+            ),
+            Self::TooManyKeys => f.write_str(
+                "a limit has no room for all these keys at once: ask fewer together, or raise its max_keys",
+            ),
+            Self::TooManyBlocked { limit } => write!(
+                f,
+                "as many keys of limit `{limit}` are blocked as it may hold: unblock some, or raise its max_keys"
             ),
             Self::GlobalHasNoKeys { limit } => {
                 write!(f, "limit `{limit}` is global: it has no keys to block or unblock")
@@ -216,10 +230,11 @@ impl Service {
         let (limit, key) = keyed(&rules, limit, key)?;
         let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
         // A key that the rules deny for good stays so.
-        if !limit.is_denied(key) {
-            limit.block(key, until);
+        if limit.is_denied(key) {
+            return Ok(());
         }
-        Ok(())
+        let blocked = limit.limiter().block_at(key, until, self.now());
+        blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
     }
 
     /// Lets a blocked key ask again; whether it was blocked.
@@ -232,7 +247,7 @@ impl Service {
         if limit.is_denied(key) {
             return Err(Refusal::DeniedByRules { limit: limit.spec().name.clone() });
         }
-        Ok(limit.unblock(key))
+        Ok(limit.limiter().unblock_at(key, self.now()))
     }
 
     /// Asks several limits: all of them admit and consume, or none consumes. Shadow limits are asked beside them, and
@@ -246,13 +261,13 @@ impl Service {
     pub fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
         let rules = self.rules();
         let limits = resolve_all(&rules, asks)?;
-        let requests: Vec<Request<'_>> = limits
+        let requests: Vec<Request<'_, ()>> = limits
             .iter()
             .zip(asks)
             .filter(|((limit, _), _)| !limit.spec().shadow)
-            .map(|((limit, key), ask)| Request { limiter: limit.limiter(), key, cost: ask.cost })
+            .map(|((limit, key), ask)| Request::keyed(limit.limiter(), key, ask.cost))
             .collect();
-        let joint = acquire_all_at(&requests, now);
+        let joint = acquire_all_at(&requests, now).map_err(|_| (0, Refusal::TooManyKeys))?;
         let admitted = joint.is_allowed();
         let mut decisions = joint.decisions().iter();
         let answers = limits.into_iter().zip(asks).map(|((limit, key), ask)| {

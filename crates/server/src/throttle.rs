@@ -9,13 +9,13 @@
 use std::{fmt, time::Duration};
 
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket};
-use tidegate_limiter::{BuildError, KeyedLimiter};
+use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::counts::Counts;
 
 /// The store behind `CL.THROTTLE`.
 pub struct Throttle {
-    limiter: KeyedLimiter,
+    limiter: KeyedLimiter<()>,
     counts: Counts,
 }
 
@@ -78,14 +78,20 @@ impl ThrottleQuota {
 }
 
 impl Throttle {
-    /// A store for at most `max_keys` keys.
+    /// A store for at most `max_keys` keys; with the hash keys of another if its states are about to be restored.
     ///
     /// # Errors
     /// When the memory cannot be had.
-    pub fn new(max_keys: usize) -> Result<Self, BuildError> {
-        let quota = TokenBucket::from_interval(Nanos::from_secs(1), 1).expect("a second is short");
-        let limiter = KeyedLimiter::builder(quota.into()).max_keys(max_keys).build()?;
-        Ok(Self { limiter, counts: Counts::default() })
+    ///
+    /// # Panics
+    /// Never: a bucket that fills in a second is within every bound.
+    pub fn new(max_keys: usize, hash_keys: Option<HashKeys>) -> Result<Self, BuildError> {
+        let bucket = TokenBucket::from_interval(Nanos::from_secs(1), 1).expect("a second is short");
+        let mut builder = KeyedLimiter::builder(bucket).max_keys(max_keys).clock(());
+        if let Some(hash_keys) = hash_keys {
+            builder = builder.hash_keys(hash_keys);
+        }
+        Ok(Self { limiter: builder.build()?, counts: Counts::default() })
     }
 
     /// Takes `quantity` from a key's bucket; 0 is a peek.
@@ -115,7 +121,7 @@ impl Throttle {
 
     /// The keys and their state.
     #[must_use]
-    pub fn limiter(&self) -> &KeyedLimiter {
+    pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.limiter
     }
 

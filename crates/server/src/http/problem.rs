@@ -52,6 +52,9 @@ impl Problem {
                 pointer: at("key"),
                 ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail)
             },
+            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
+                Self::new(StatusCode::CONFLICT, "Limit full", detail)
+            }
             Refusal::GlobalHasNoKeys { .. } => Self {
                 pointer: at("limit"),
                 ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail)

@@ -38,6 +38,8 @@ pub(super) struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
+    /// Complete frames in `input` wait for output to be sent.
+    waiting: bool,
     /// To be closed when the output is sent.
     closing: bool,
     /// Registered for writing instead of reading.
@@ -75,6 +77,7 @@ impl Connection {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            waiting: false,
             closing: false,
             blocked: false,
             listed: false,
@@ -87,8 +90,7 @@ impl Connection {
     ///
     /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
-        if self.input.len() >= MAX_FRAME {
-            // Frames that waited for output to be sent.
+        if self.waiting {
             let waiting = mem::take(&mut self.input);
             let used = self.answer(&waiting, world);
             self.keep(&waiting[used..]);
@@ -149,6 +151,7 @@ impl Connection {
                 }
             }
         }
+        self.waiting = self.is_full() && used < data.len();
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
             self.last_command = world.now;
@@ -175,7 +178,7 @@ impl Connection {
 
     /// Whether commands wait in memory for output to be sent.
     pub fn has_waiting(&self) -> bool {
-        self.input.len() >= MAX_FRAME
+        self.waiting
     }
 
     pub fn is_closing(&self) -> bool {

@@ -85,7 +85,7 @@ fn same_secret(given: &[u8], expected: &[u8]) -> bool {
 }
 
 pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let protocol = match args.first() {
+    let protocol = match args.first().copied() {
         None => context.session.protocol,
         Some(b"2") => Protocol::Resp2,
         Some(b"3") => Protocol::Resp3,

@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub service: Arc<Service>,
     pub config: RespConfig,
     pub started: Nanos,
-    pub stats: RespStats,
+    pub stats: Arc<RespStats>,
 }
 
 /// How the listener behaves.

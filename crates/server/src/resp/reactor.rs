@@ -104,7 +104,7 @@ pub(crate) fn start(listener: std::net::TcpListener, shared: &Arc<Shared>) -> io
         let reactor = Reactor {
             poll,
             listener: Some(listener),
-            accept_again: false,
+            accept: Accept::OnEvent,
             connections: Slab::new(),
             buffer: vec![0; BUFFER].into_boxed_slice(),
             unread: Vec::new(),
@@ -121,12 +121,22 @@ pub(crate) fn start(listener: std::net::TcpListener, shared: &Arc<Shared>) -> io
     Ok(Reactors { control, running })
 }
 
+/// When the listener is asked for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accept {
+    OnEvent,
+    /// There may be more than were taken: in the next turn.
+    NextTurn,
+    /// The system had no descriptor to give: at the next tick.
+    NextTick,
+}
+
 struct Reactor {
     poll: Poll,
     /// `None` once the server stops accepting.
     listener: Option<TcpListener>,
-    /// `accept` was cut short, and must be tried without a further event.
-    accept_again: bool,
+    /// More connections may wait, without a further event.
+    accept: Accept,
     connections: Slab<Connection>,
     buffer: Box<[u8]>,
     /// Connections with more to read, without a further event.
@@ -142,7 +152,8 @@ impl Reactor {
         let mut events = Events::with_capacity(EVENTS);
         let mut next_tick = self.shared.service.now();
         loop {
-            let timeout = if self.unread.is_empty() { TICK } else { Duration::ZERO };
+            let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
+            let timeout = if waits { TICK } else { Duration::ZERO };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -162,6 +173,9 @@ impl Reactor {
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());
                 self.close_overdue();
+                if self.accept == Accept::NextTick {
+                    self.accept();
+                }
             }
         }
     }
@@ -169,7 +183,7 @@ impl Reactor {
     /// Reads and decides for all that is ready, and only then writes.
     fn turn(&mut self, events: &Events) {
         let earlier = std::mem::take(&mut self.unread);
-        if self.accept_again {
+        if self.accept == Accept::NextTurn {
             self.accept();
         }
         for event in events {
@@ -259,7 +273,7 @@ impl Reactor {
     }
 
     fn accept(&mut self) {
-        self.accept_again = false;
+        self.accept = Accept::OnEvent;
         for _ in 0..ACCEPTS_A_TURN {
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
@@ -273,11 +287,12 @@ impl Reactor {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept RESP connections; trying again each second (are the open files used up?)");
-                    break;
+                    self.accept = Accept::NextTick;
+                    return;
                 }
             }
         }
-        self.accept_again = true;
+        self.accept = Accept::NextTurn;
     }
 
     fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {

@@ -5,6 +5,7 @@ mod fields;
 mod parse;
 mod problem;
 mod spec;
+mod watch;
 mod yaml;
 
 use std::{fs, io::Read, path::Path};
@@ -13,6 +14,7 @@ pub use parse::{parse, parse_policy};
 pub(crate) use problem::nearest;
 pub use problem::{Problem, RulesError};
 pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+pub(crate) use watch::Watch;
 
 /// The largest rules file that is read: 4 MiB.
 const MAX_FILE: u64 = 4 << 20;

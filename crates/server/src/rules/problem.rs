@@ -2,6 +2,9 @@
 
 use std::{fmt, io, path::PathBuf};
 
+use tidegate_core::PolicyError;
+use tidegate_limiter::BuildError;
+
 /// One thing that is wrong in a rules file: where, what, and the mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -75,14 +78,26 @@ pub enum RulesError {
         /// Everything that is wrong with it, in the order of the lines; at least one.
         problems: Vec<Problem>,
     },
+    /// The rules make sense, but there is no memory for a limit's states.
+    Store {
+        /// Which limit.
+        limit: String,
+        /// What is missing.
+        source: BuildError,
+    },
 }
 
 impl RulesError {
+    /// A policy that turned out to make no sense after its file was read.
+    pub(crate) fn of_policy(limit: &str, error: &PolicyError) -> Self {
+        Self::Invalid { path: None, problems: vec![Problem::overall(format!("limit `{limit}`: {error}"))] }
+    }
+
     /// Everything that is wrong inside the file; empty when it could not be read.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Self::Read { .. } => &[],
+            Self::Read { .. } | Self::Store { .. } => &[],
             Self::Invalid { problems, .. } => problems,
         }
     }
@@ -106,6 +121,7 @@ impl fmt::Display for RulesError {
                 }
                 Ok(())
             }
+            Self::Store { limit, source } => write!(f, "limit `{limit}`: {source}"),
         }
     }
 }
@@ -115,6 +131,7 @@ impl std::error::Error for RulesError {
         match self {
             Self::Read { source, .. } => Some(source),
             Self::Invalid { .. } => None,
+            Self::Store { source, .. } => Some(source),
         }
     }
 }
