@@ -3,11 +3,9 @@
 use std::{
     io::{self, Read, Write},
     mem,
-    net::Shutdown,
     sync::atomic::Ordering,
 };
 
-use mio::net::TcpStream;
 use tidegate_core::Nanos;
 
 use super::{
@@ -31,8 +29,9 @@ const READS_A_TURN: usize = 4;
 /// How long a frame may stay unfinished, or a reply unsent.
 const STUCK: Nanos = Nanos::from_secs(30);
 
-pub(super) struct Connection {
-    pub stream: TcpStream,
+/// A client behind a stream that never blocks.
+pub(super) struct Connection<S> {
+    pub stream: S,
     session: Session,
     /// An unfinished frame, or frames that wait until output is sent.
     input: Vec<u8>,
@@ -69,8 +68,8 @@ pub(super) struct World<'a> {
     pub now: Nanos,
 }
 
-impl Connection {
-    pub fn new(stream: TcpStream, session: Session, now: Nanos) -> Self {
+impl<S: Read + Write> Connection<S> {
+    pub fn new(stream: S, session: Session, now: Nanos) -> Self {
         Self {
             stream,
             session,
@@ -220,12 +219,5 @@ impl Connection {
             return true;
         }
         idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
-    }
-
-    /// Ends the connection in such a way that the last reply reaches the peer: a socket closed with bytes unread resets
-    /// the connection, and the reply with it.
-    pub fn hang_up(mut self, buffer: &mut [u8]) {
-        let _ = self.stream.shutdown(Shutdown::Write);
-        let _ = self.stream.read(buffer);
     }
 }

@@ -1,7 +1,8 @@
 //! The threads of the listener: each waits for many sockets at once.
 
 use std::{
-    io::{self, Write},
+    io::{self, Read, Write},
+    net::Shutdown,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -137,7 +138,7 @@ struct Reactor {
     listener: Option<TcpListener>,
     /// More connections may wait, without a further event.
     accept: Accept,
-    connections: Slab<Connection>,
+    connections: Slab<Connection<TcpStream>>,
     buffer: Box<[u8]>,
     /// Connections with more to read, without a further event.
     unread: Vec<usize>,
@@ -243,8 +244,9 @@ impl Reactor {
         connection.listed = false;
         match connection.flush() {
             Ok(true) if connection.is_closing() => {
-                let connection = self.take(at);
-                connection.hang_up(&mut self.buffer);
+                let mut stream = self.take(at).stream;
+                // A socket that is closed with bytes unread resets the connection, and the last reply with it.
+                let _ = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut self.buffer));
             }
             Ok(true) if connection.blocked => {
                 connection.blocked = false;
@@ -357,7 +359,7 @@ impl Reactor {
         }
     }
 
-    fn take(&mut self, at: usize) -> Connection {
+    fn take(&mut self, at: usize) -> Connection<TcpStream> {
         self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // A descriptor that closes leaves the poll by itself; this frees mio's own record of it.
