@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use tokio::sync::watch;
+
 use crate::{
     metrics::Events,
     rules::{self, RulesError, Watch},
@@ -16,12 +18,19 @@ pub(crate) struct Reload {
     /// `None` for the built-in rules, which do not change.
     watch: Option<Watch>,
     events: Arc<Events>,
+    /// How often the file has been loaded or refused.
+    attempts: watch::Sender<u64>,
 }
 
 impl Reload {
     /// To be made before the file is loaded for the first time, so that no change between is missed.
     pub fn new(path: Option<PathBuf>, events: Arc<Events>) -> Self {
-        Self { watch: path.map(Watch::new), events }
+        Self { watch: path.map(Watch::new), events, attempts: watch::Sender::new(0) }
+    }
+
+    /// Tells each time that the file has been loaded or refused: how often by now.
+    pub fn attempts(&self) -> watch::Receiver<u64> {
+        self.attempts.subscribe()
     }
 
     /// Loads the file if it has changed.
@@ -78,5 +87,6 @@ impl Reload {
                 self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.attempts.send_modify(|attempts| *attempts += 1);
     }
 }

@@ -277,6 +277,12 @@ impl Server {
         self.resp.as_ref().map(|(address, _)| *address)
     }
 
+    /// Tells each time that the rules file has been loaded again, or refused: how often by now.
+    #[must_use]
+    pub fn reloads(&self) -> watch::Receiver<u64> {
+        self.reload.attempts()
+    }
+
     /// The limits.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {

@@ -130,6 +130,9 @@ impl<S: Read + Write> Connection<S> {
             match parse(&data[used..], &mut args) {
                 Ok(Some(length)) => {
                     used += length;
+                    if args.get().is_empty() {
+                        continue;
+                    }
                     commands += 1;
                     let mut context = Context {
                         shared: world.shared,
@@ -221,3 +224,7 @@ impl<S: Read + Write> Connection<S> {
         idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

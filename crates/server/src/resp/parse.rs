@@ -221,7 +221,7 @@ mod tests {
     fn a_line_is_a_command_too() {
         assert_eq!(read(b"PING\r\n"), Ok(Some((vec![&b"PING"[..]], 6))));
         let words = vec![&b"ACQUIRE"[..], b"a b", b"", b"x"];
-        assert_eq!(read(b"  ACQUIRE \"a b\" '' x \nrest"), Ok(Some((words, 23))));
+        assert_eq!(read(b"  ACQUIRE \"a b\" '' x \nrest"), Ok(Some((words, 22))));
         assert_eq!(read(b"\r\n"), Ok(Some((vec![], 2))));
     }
 
