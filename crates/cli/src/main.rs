@@ -1,17 +1,17 @@
-//! The tidegate command.
+//! The `tidegate` command.
 
+mod check;
+mod manual;
+mod serve;
 mod simulate;
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Flow control: serve limits, check rules, replay logs.
+/// Decides whether a piece of work may go ahead now, later, or not at all.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version)]
+#[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -19,19 +19,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Simulate(simulate::Args),
+    Serve(Box<serve::Args>),
+    Check(check::Args),
+    Simulate(Box<simulate::Args>),
+    Completions(manual::Completions),
+    Man(manual::Man),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // When standard error is gone too, the exit code still tells.
-            let _ = writeln!(io::stderr(), "error: {error}");
-            ExitCode::FAILURE
-        }
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     }
 }

@@ -9,6 +9,7 @@ use std::{
     io::{self, BufWriter, IsTerminal, Write},
     num::NonZeroUsize,
     path::Path,
+    process::ExitCode,
     sync::Arc,
     thread,
     time::Duration,
@@ -29,12 +30,21 @@ use args::Output;
 use error::SimulateError;
 use progress::ProgressLine;
 
-/// Replays what the arguments say and prints what came out.
-///
-/// # Errors
-/// When the input cannot be read, an argument makes no sense, or the findings cannot be written. A reader of standard
+/// Replays what the arguments say and prints what came out, or what went wrong.
+pub fn run(args: &Args) -> ExitCode {
+    match simulate(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // When standard error is gone too, the exit code still tells.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Fails when the input cannot be read, an argument makes no sense, or the findings cannot be written. A reader of standard
 /// output that goes away is none.
-pub fn run(args: &Args) -> Result<(), SimulateError> {
+fn simulate(args: &Args) -> Result<(), SimulateError> {
     if let Some(path) = &args.report {
         check_writable(path)?;
     }
