@@ -1,4 +1,5 @@
 //! `tidegate check`: reads a rules file as `serve` would, and says what it holds or what is wrong.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -79,5 +80,9 @@ fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).ilog2() / 10).min(4);
     let value = bytes as f64 / f64::from(1_u32 << (10 * unit.min(3))) / if unit == 4 { 1024.0 } else { 1.0 };
-    if value < 10.0 && unit > 0 { format!("{value:.1} {}", UNITS[unit as usize]) } else { format!("{value:.0} {}", UNITS[unit as usize]) }
+    if value < 10.0 && unit > 0 {
+        format!("{value:.1} {}", UNITS[unit as usize])
+    } else {
+        format!("{value:.0} {}", UNITS[unit as usize])
+    }
 }

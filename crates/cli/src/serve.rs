@@ -1,4 +1,5 @@
 //! `tidegate serve`: the options of the server, its log, and what it prints when it is ready.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -73,7 +74,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|span| if span.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(span) })
+    duration(text)
+        .and_then(|span| if span.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(span) })
 }
 
 pub fn run(args: Args) -> ExitCode {
@@ -173,7 +175,13 @@ impl Told {
         let (http, resp) = (server.http_address(), server.resp_address());
         if self.format == LogFormat::Json {
             let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
-            tracing::info!(http = shown(http), resp = shown(resp), rules = self.rules, state = self.state, "listening");
+            tracing::info!(
+                http = shown(http),
+                resp = shown(resp),
+                rules = self.rules,
+                state = self.state,
+                "listening"
+            );
             return;
         }
         let limits = server.service().rules().names();
@@ -184,7 +192,10 @@ impl Told {
         line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
-        line("state", self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"));
+        line(
+            "state",
+            self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"),
+        );
         text.push_str("\nTry:\n\n");
         for command in commands(http, resp, self.password, &limits) {
             let _ = writeln!(text, "  {command}");
@@ -204,9 +215,12 @@ fn commands(
     let limit = limits.first().map_or("per-user", String::as_str);
     let mut commands = Vec::new();
     if let Some(http) = http.map(reachable) {
-        commands.push(format!("curl -i http://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
+        commands.push(format!(
+            "curl -i http://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+        ));
         if resp.is_none() {
-            commands.push(format!("curl http://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
+            commands
+                .push(format!("curl http://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
             commands.push(format!("curl http://{http}/metrics"));
         }
     }

@@ -130,7 +130,9 @@ impl Limit {
     pub fn own_policies(&self) -> HashMap<u64, Policy> {
         let hash = self.limiter().hash_keys();
         let overrides = self.spec.overrides.iter();
-        overrides.filter_map(|(key, spec)| Some((hash.tag(key.as_bytes()).get(), spec.policy().ok()?))).collect()
+        overrides
+            .filter_map(|(key, spec)| Some((hash.tag(key.as_bytes()).get(), spec.policy().ok()?)))
+            .collect()
     }
 }
 
@@ -168,18 +170,18 @@ impl LiveRules {
         now: Nanos,
     ) -> Result<Self, RulesError> {
         let earlier = |name: &str| before.and_then(|before| before.limit(name.as_bytes()));
-        let bound = |spec: &LimitSpec| if spec.global { 1 } else { spec.max_keys.unwrap_or(default_max_keys) };
+        let bound =
+            |spec: &LimitSpec| if spec.global { 1 } else { spec.max_keys.unwrap_or(default_max_keys) };
         // First what may fail for want of memory, without touching what is at work.
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
             let old = earlier(&spec.name).filter(|old| old.spec.global == spec.global);
             let shared = old.filter(|old| bound(&old.spec) == bound(&spec));
-            let kept = match shared {
-                Some(old) => Arc::clone(&old.kept),
-                None => {
-                    let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
-                    Arc::new(Kept::new(&spec, bound(&spec), hash)?)
-                }
+            let kept = if let Some(old) = shared {
+                Arc::clone(&old.kept)
+            } else {
+                let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
+                Arc::new(Kept::new(&spec, bound(&spec), hash)?)
             };
             limits.push(Arc::new(Limit { spec, kept }));
         }

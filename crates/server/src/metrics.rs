@@ -77,7 +77,7 @@ impl Metrics {
         self.latency.get_or_create(&RouteLabels { route }).observe(took.get() as f64 / 1e9);
     }
 
-    /// All of them, in the text format of OpenMetrics.
+    /// All of them, in the text format of `OpenMetrics`.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a `String` does not fail.
@@ -114,10 +114,15 @@ const PER_LIMIT: [PerLimit; 7] = [
     ("keys_reclaimed", "States forgotten because they were as good as fresh", MetricType::Counter, |_, s| {
         s.reclaimed
     }),
-    ("keys_evicted", "Keys that gave way while still limited; their debt was kept", MetricType::Counter, |_, s| {
-        s.evicted
+    (
+        "keys_evicted",
+        "Keys that gave way while still limited; their debt was kept",
+        MetricType::Counter,
+        |_, s| s.evicted,
+    ),
+    ("keys_inherited", "Keys that began with the debt of an evicted one", MetricType::Counter, |_, s| {
+        s.inherited
     }),
-    ("keys_inherited", "Keys that began with the debt of an evicted one", MetricType::Counter, |_, s| s.inherited),
 ];
 
 impl Collector for AtScrape {
@@ -157,7 +162,8 @@ impl Collector for AtScrape {
 impl AtScrape {
     fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: u64, resp: u64| [(&[("protocol", "http")], http), (&[("protocol", "resp")], resp)];
+        let protocols =
+            |http: u64, resp: u64| [(&[("protocol", "http")], http), (&[("protocol", "resp")], resp)];
         let open = protocols(
             events.http_connections.load(Ordering::Relaxed) as u64,
             resp.connections.load(Ordering::Relaxed) as u64,
@@ -171,7 +177,11 @@ impl AtScrape {
         for (name, help, value) in [
             ("resp_commands", "RESP commands", read(&resp.commands)),
             ("resp_connections_refused", "RESP connections beyond the bound", read(&resp.refused)),
-            ("resp_protocol_errors", "RESP connections closed for malformed input", read(&resp.protocol_errors)),
+            (
+                "resp_protocol_errors",
+                "RESP connections closed for malformed input",
+                read(&resp.protocol_errors),
+            ),
             ("resp_timeouts", "RESP connections closed for being idle or stuck", read(&resp.timeouts)),
         ] {
             counter(&mut out.encode_descriptor(name, help, None, MetricType::Counter)?, &[], value)?;
@@ -202,8 +212,16 @@ impl AtScrape {
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         for (name, help, value) in [
             ("rules_limits", "Limits in the rules", limits),
-            ("rules_loaded_timestamp_seconds", "When the rules were loaded last", seconds(&events.rules_loaded_at)),
-            ("state_written_timestamp_seconds", "When the state was written last", seconds(&events.state_written_at)),
+            (
+                "rules_loaded_timestamp_seconds",
+                "When the rules were loaded last",
+                seconds(&events.rules_loaded_at),
+            ),
+            (
+                "state_written_timestamp_seconds",
+                "When the state was written last",
+                seconds(&events.state_written_at),
+            ),
             ("state_bytes", "Length of the state file", read(&events.state_bytes)),
         ] {
             gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], value)?;

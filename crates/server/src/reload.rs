@@ -43,12 +43,11 @@ impl Reload {
 
     /// Loads the file, changed or not.
     pub async fn now(&mut self, service: &Arc<Service>) {
-        match &mut self.watch {
-            Some(watch) => {
-                watch.catch_up();
-                self.load(service).await;
-            }
-            None => tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE"),
+        if let Some(watch) = &mut self.watch {
+            watch.catch_up();
+            self.load(service).await;
+        } else {
+            tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
         }
     }
 
@@ -72,7 +71,8 @@ impl Reload {
             Ok(Err(error)) => {
                 self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
                 let first = error.problems().first();
-                let problems: Vec<String> = error.problems().iter().skip(1).map(ToString::to_string).collect();
+                let problems: Vec<String> =
+                    error.problems().iter().skip(1).map(ToString::to_string).collect();
                 tracing::error!(
                     file = %path.display(),
                     line = first.and_then(rules::Problem::line),

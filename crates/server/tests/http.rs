@@ -84,7 +84,10 @@ fn several_limits_all_admit_or_none_is_charged() {
     let body = denied.json();
     assert_eq!((&body["limit_name"], &body["allowed"]), (&json!("everyone"), &json!(false)));
     assert_eq!(body["decisions"].as_array().unwrap().len(), 2);
-    assert_eq!((&body["decisions"][0]["allowed"], &body["decisions"][1]["allowed"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&body["decisions"][0]["allowed"], &body["decisions"][1]["allowed"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!(denied.header("retry-after"), Some("1"));
     // Alice was not charged for what everyone was denied.
     let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
@@ -108,7 +111,7 @@ fn a_peek_takes_nothing_and_says_what_is_left() {
     let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone"}]}"#;
     let both = server.post("/v1/peek", all);
     assert_eq!((both.status, &both.json()["limit_name"]), (200, &json!("per-user")));
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1);
 }
 
 #[test]
@@ -120,7 +123,10 @@ fn a_refund_gives_back_what_was_taken_and_a_permit_to_the_next() {
     assert_eq!((full.status, full.header("retry-after")), (429, None));
     assert_eq!(full.header("ratelimit-policy"), Some("\"seats\";q=2;qu=\"concurrent-requests\""));
     // Nobody knows when a permit comes back.
-    assert_eq!((full.header("ratelimit"), &full.json()["reset_after_ms"]), (Some("\"seats\";r=0"), &json!(null)));
+    assert_eq!(
+        (full.header("ratelimit"), &full.json()["reset_after_ms"]),
+        (Some("\"seats\";r=0"), &json!(null))
+    );
     let refunded = server.post("/v1/refund", seat);
     assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(1)));
     assert_eq!(acquire(&server, seat).status, 200);
@@ -157,7 +163,11 @@ fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_lift_that() {
     assert_eq!(acquire(&server, mallory).status, 429);
     let refused = server.post("/v1/unblock", mallory);
     assert_eq!(refused.status, 409);
-    assert!(refused.body.contains("deny list of limit `logins`: take it out of the rules"), "{}", refused.body);
+    assert!(
+        refused.body.contains("deny list of limit `logins`: take it out of the rules"),
+        "{}",
+        refused.body
+    );
     // A block by request does not outlast or shorten it.
     assert_eq!(server.post("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1s"}"#).status, 200);
     server.advance(Duration::from_secs(2));
@@ -171,7 +181,10 @@ fn an_override_has_its_own_quota_in_the_decision_and_the_headers() {
     assert_eq!((&admin.json()["limit"], &admin.json()["remaining"]), (&json!(5), &json!(4)));
     assert_eq!(admin.header("ratelimit-policy"), Some("\"logins\";q=5;w=60"));
     let other = acquire(&server, r#"{"limit":"logins","key":"bob"}"#);
-    assert_eq!((&other.json()["limit"], other.header("ratelimit-policy")), (&json!(1), Some("\"logins\";q=1;w=600")));
+    assert_eq!(
+        (&other.json()["limit"], other.header("ratelimit-policy")),
+        (&json!(1), Some("\"logins\";q=1;w=600"))
+    );
 }
 
 #[test]
@@ -191,8 +204,8 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     assert_eq!((together.status, &together.json()["allowed"]), (200, &json!(true)));
     let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
     assert_eq!(alice["remaining"], 2);
-    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2.0);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0.0);
+    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0);
 }
 
 #[test]
@@ -202,7 +215,7 @@ fn a_leaky_bucket_tells_how_long_to_wait_before_going_ahead() {
     let delays: Vec<_> = (0..2).map(|_| acquire(&server, ask).json()["delay_ms"].clone()).collect();
     assert_eq!(delays, [json!(0), json!(500)]);
     assert_eq!(acquire(&server, ask).status, 429);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1);
     server.advance(Duration::from_millis(500));
     let peek = server.post("/v1/peek", ask).json();
     assert_eq!((&peek["allowed"], &peek["delay_ms"]), (&json!(true), &json!(500)));
@@ -220,7 +233,12 @@ fn what_is_wrong_with_a_request_is_told_with_its_place_and_the_mend() {
         ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the limits are: per-user, bucket"),
         ("/v1/acquire", r#"{"limit":"per-user"}"#, 400, "give a key"),
         ("/v1/acquire", r#"{"limit":"per-user","key":null}"#, 400, "give a key"),
-        ("/v1/acquire", r#"{"limit":"per-user","key":"a","cost":-1}"#, 400, "whole number from 0 to 4294967295"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"per-user","key":"a","cost":-1}"#,
+            400,
+            "whole number from 0 to 4294967295",
+        ),
         ("/v1/acquire", &long, 400, "the key has 1025 bytes; at most 1024"),
         ("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#, 404, "#/all/1/limit"),
         ("/v1/peek", r#"{"all":[{"limit":"everyone"},{"limit":"seats"}]}"#, 400, "#/all/1/key"),
@@ -256,7 +274,8 @@ fn a_body_beyond_the_bound_is_refused_declared_or_not() {
         chunked.write(format!("400\r\n{}\r\n", " ".repeat(1024)).as_bytes());
     }
     assert_eq!(chunked.read().status, 413);
-    let largest: Vec<_> = (0..MAX_ALL).map(|at| json!({"limit": "per-user", "key": format!("k{at}")})).collect();
+    let largest: Vec<_> =
+        (0..MAX_ALL).map(|at| json!({"limit": "per-user", "key": format!("k{at}")})).collect();
     assert_eq!(acquire(&server, &json!({"all": largest}).to_string()).status, 200);
 }
 
@@ -271,8 +290,8 @@ fn health_readiness_and_metrics_are_there_to_be_asked() {
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
-    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1.0);
-    assert_eq!(server.metric("tidegate_rules_limits"), 7.0);
+    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);
+    assert_eq!(server.metric("tidegate_rules_limits"), 7);
 }
 
 #[test]
@@ -290,7 +309,7 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
     series(0);
     let before = series(200);
     assert_eq!(series(400), before);
-    assert_eq!(server.metric(r#"tidegate_keys{limit="per-user"}"#), 600.0);
+    assert_eq!(server.metric(r#"tidegate_keys{limit="per-user"}"#), 600);
 }
 
 #[test]
@@ -351,7 +370,10 @@ fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
     let schema = resolve(description, schema);
     if let Some(members) = value.as_object() {
         for required in schema["required"].as_array().into_iter().flatten() {
-            assert!(members.contains_key(required.as_str().unwrap()), "{what}: {required} is missing in {value}");
+            assert!(
+                members.contains_key(required.as_str().unwrap()),
+                "{what}: {required} is missing in {value}"
+            );
         }
         for (name, member) in members {
             let property = &schema["properties"][name];

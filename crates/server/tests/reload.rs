@@ -45,10 +45,11 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_what_was_used() {
     assert!(client.ask("PEEK gone alice").starts_with("ERR there is no limit `gone`"));
     assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
     // Counters go on, too; those of the limit that is gone are gone.
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
     assert!(!server.get("/metrics").body.contains("gone"));
     // Another algorithm: what is in use counts as taken now.
-    server.reloading(|| fs::write(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])).unwrap());
+    server
+        .reloading(|| fs::write(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])).unwrap());
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
 }
 
@@ -57,14 +58,15 @@ fn a_bad_file_is_refused_whole_and_the_old_rules_go_on() {
     let (mut server, path) = following("reload-bad", &limits(&[A]));
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a alice 2");
-    for bad in ["limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n", "", "limits: [", "\u{0}"] {
+    for bad in ["limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n", "", "limits: [", "\u{0}"]
+    {
         server.reloading(|| fs::write(&path, bad).unwrap());
         assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]", "after {bad:?}");
     }
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4.0);
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4);
     server.reloading(|| fs::write(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])).unwrap());
     assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1);
 }
 
 #[test]
@@ -79,7 +81,8 @@ fn a_file_renamed_into_place_and_a_config_map_are_followed() {
     let volume = scratch("reload-configmap");
     for (version, name) in [("..v1", "first"), ("..v2", "second")] {
         fs::create_dir(volume.join(version)).unwrap();
-        fs::write(volume.join(version).join("rules.yaml"), limits(&[&format!("name: {name}, limit: 1/1s")])).unwrap();
+        fs::write(volume.join(version).join("rules.yaml"), limits(&[&format!("name: {name}, limit: 1/1s")]))
+            .unwrap();
     }
     symlink("..v1", volume.join("..data")).unwrap();
     symlink("..data/rules.yaml", volume.join("rules.yaml")).unwrap();
@@ -112,8 +115,10 @@ fn an_order_reloads_without_a_look_at_the_file() {
 #[test]
 fn overrides_and_the_deny_list_follow_the_file() {
     let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
-    let (mut server, path) =
-        following("reload-exceptions", &with(", deny: [mallory, trudy], overrides: {admin: 10/1m, root: 5/1m}"));
+    let (mut server, path) = following(
+        "reload-exceptions",
+        &with(", deny: [mallory, trudy], overrides: {admin: 10/1m, root: 5/1m}"),
+    );
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a admin 2");
     client.ask("BLOCK a eve");
@@ -139,17 +144,20 @@ fn overrides_and_the_deny_list_follow_the_file() {
 #[test]
 fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
     let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
-    let (mut server, path) = following("reload-bound", &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"));
+    let (mut server, path) =
+        following("reload-bound", &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"));
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a alice 3");
     client.ask("ACQUIRE a admin 4");
     client.ask("BLOCK a eve 5000");
     assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
-    server.reloading(|| fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap());
-    assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50.0);
+    server.reloading(|| {
+        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap()
+    });
+    assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
     assert_eq!(client.ask("PEEK a admin"), "[0 9 5 -1 60000]");
     assert_eq!(client.ask("PEEK a eve"), "[1 3 0 5000 5000]");
     assert_eq!(client.ask("PEEK a bob"), "[1 3 0 -1 -1]");
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2);
 }

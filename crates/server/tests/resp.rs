@@ -68,7 +68,7 @@ fn a_delay_is_told_in_the_place_of_the_wait_and_a_shadow_limit_never_denies() {
     assert_eq!(client.ask("ACQUIRE paced alice"), "[1 2 0 500 1000]");
     assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
     assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
-    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 1);
 }
 
 #[test]
@@ -94,18 +94,30 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
     let long = format!("ACQUIRE per-user {}", "x".repeat(1025));
     for (command, told) in [
         ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
-        ("ACQUIRE per-user", "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)"),
+        (
+            "ACQUIRE per-user",
+            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)",
+        ),
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
-        ("ACQUIRE nope alice", "ERR there is no limit `nope`; the limits are: per-user, bucket, seats, paced, everyone, trial, logins"),
+        (
+            "ACQUIRE nope alice",
+            "ERR there is no limit `nope`; the limits are: per-user, bucket, seats, paced, everyone, trial, logins",
+        ),
         ("ACQUIRE per-user alice -1", "ERR cost is '-1'; it must be a whole number from 0 to 4294967295"),
         ("ACQUIRE per-user alice many", "ERR cost is 'many'; it must be a whole number from 0 to 4294967295"),
         (&long, "ERR the key has 1025 bytes; at most 1024 are taken: send a digest of longer ones"),
         ("GET key", "ERR unknown command 'GET', with args beginning with: 'key' "),
         ("SELECT 1", "ERR DB index is out of range; there is one database, 0"),
         ("CONFIG SET save x", "ERR only CONFIG GET is known; settings are options of `tidegate serve`"),
-        ("CLIENT KILL 1", "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME"),
+        (
+            "CLIENT KILL 1",
+            "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
+        ),
         ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
-        ("AUTH secret", "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"),
+        (
+            "AUTH secret",
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+        ),
         ("HELLO 4", "NOPROTO unsupported protocol version"),
         ("HELLO 3 NOW", "ERR Syntax error in HELLO option 'NOW'"),
     ] {
@@ -144,7 +156,13 @@ fn what_clients_send_by_themselves_is_answered() {
     assert!(client.ask("COMMAND LIST").contains("cl.throttle peek"));
     client.ask("ACQUIRE per-user alice");
     let info = client.ask("INFO");
-    for line in ["redis_version:7.", "tidegate_version:", "connected_clients:1", "per-user:keys=1,allowed=1", "db0:keys=1"] {
+    for line in [
+        "redis_version:7.",
+        "tidegate_version:",
+        "connected_clients:1",
+        "per-user:keys=1,allowed=1",
+        "db0:keys=1",
+    ] {
         assert!(info.contains(line), "{line} is not in {info}");
     }
     assert!(!client.ask("INFO clients").contains("redis_version"));
@@ -157,7 +175,10 @@ fn version_3_has_maps_and_nulls_and_reset_goes_back() {
     let server = Running::with_rules("resp-three", RULES);
     let mut client = Resp::connect(server.resp);
     let hello = client.ask("HELLO 3 SETNAME me");
-    assert!(hello.starts_with("{server tidegate version") && hello.contains("proto 3 id 1 mode standalone"), "{hello}");
+    assert!(
+        hello.starts_with("{server tidegate version") && hello.contains("proto 3 id 1 mode standalone"),
+        "{hello}"
+    );
     assert_eq!(client.ask("CLIENT GETNAME"), "me");
     assert_eq!(client.ask("CONFIG GET save"), "{save }");
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
@@ -194,7 +215,10 @@ fn malformed_input_gets_an_error_and_the_end() {
         (&b"*1\r\n:1\r\n"[..], "ERR Protocol error: expected '$', got ':'"),
         (b"*99999\r\n", "ERR Protocol error: more than 64 arguments"),
         (b"*1\r\n$100000\r\n", "ERR Protocol error: an argument longer than 4096 bytes"),
-        (b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}", "ERR Protocol error: this is the Redis protocol's port; HTTP has its own"),
+        (
+            b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}",
+            "ERR Protocol error: this is the Redis protocol's port; HTTP has its own",
+        ),
     ] {
         let mut client = Resp::connect(server.resp);
         client.send(bytes);
@@ -202,9 +226,9 @@ fn malformed_input_gets_an_error_and_the_end() {
         assert!(client.ends());
     }
     let mut endless = Resp::connect(server.resp);
-    endless.send(&[b'x'; 20_000]);
+    endless.send(&b"x".repeat(20_000));
     assert!(endless.reply().contains("longer than 16384 bytes"));
-    assert_eq!(server.metric("tidegate_resp_protocol_errors_total"), 5.0);
+    assert_eq!(server.metric("tidegate_resp_protocol_errors_total"), 5);
 }
 
 #[test]
@@ -239,7 +263,7 @@ fn beyond_the_bound_a_connection_is_refused_and_later_ones_are_not() {
     assert_eq!(one.ask("QUIT"), "OK");
     assert!(one.ends());
     assert_eq!(Resp::connect(server.resp).ask("PING"), "PONG");
-    assert_eq!(server.metric("tidegate_resp_connections_refused_total"), 1.0);
+    assert_eq!(server.metric("tidegate_resp_connections_refused_total"), 1);
 }
 
 #[test]
@@ -251,11 +275,11 @@ fn an_idle_connection_is_closed_where_that_is_wanted_and_a_half_frame_everywhere
     assert_eq!([idle.ask("PING"), half.ask("PING")], ["PONG", "PONG"]);
     half.send(b"*2\r\n$4\r\nECHO\r\n");
     // The listener looks once a second; between the looks the clock jumps.
-    while server.metric("tidegate_resp_timeouts_total") < 1.0 {
+    while server.metric("tidegate_resp_timeouts_total") < 1 {
         server.advance(Duration::from_secs(1));
     }
     assert!(half.ends());
-    while server.metric("tidegate_resp_timeouts_total") < 2.0 {
+    while server.metric("tidegate_resp_timeouts_total") < 2 {
         server.advance(Duration::from_secs(1));
     }
     assert!(idle.ends());
@@ -293,12 +317,19 @@ fn a_redis_client_library_speaks_with_it() {
         let five: Vec<i64> = redis::cmd("ACQUIRE").arg("per-user").arg(&key).query(&mut connection).unwrap();
         assert_eq!(five, [0, 3, 2, -1, 60_000]);
         let many: Vec<Vec<i64>> = redis::pipe()
-            .cmd("ACQUIRE").arg("per-user").arg(&key)
-            .cmd("CL.THROTTLE").arg(&key).arg(15).arg(30).arg(60)
+            .cmd("ACQUIRE")
+            .arg("per-user")
+            .arg(&key)
+            .cmd("CL.THROTTLE")
+            .arg(&key)
+            .arg(15)
+            .arg(30)
+            .arg(60)
             .query(&mut connection)
             .unwrap();
         assert_eq!(many, [vec![0, 3, 1, -1, 60_000], vec![0, 16, 15, -1, 2]]);
-        let error = redis::cmd("ACQUIRE").arg("nope").arg("k").query::<Vec<i64>>(&mut connection).unwrap_err();
+        let error =
+            redis::cmd("ACQUIRE").arg("nope").arg("k").query::<Vec<i64>>(&mut connection).unwrap_err();
         assert!(error.to_string().contains("there is no limit"), "{error}");
     }
 }

@@ -40,7 +40,13 @@ impl RedisCell {
         let room = tolerance - left;
         let remaining = if room > -interval { room / interval } else { 0 };
         let seconds = |nanos: i128| i64::try_from((nanos + 999_999_999).div_euclid(1_000_000_000)).unwrap();
-        [denied, i64::try_from(limit).unwrap(), i64::try_from(remaining).unwrap(), seconds(retry_after), seconds(left)]
+        [
+            denied,
+            i64::try_from(limit).unwrap(),
+            i64::try_from(remaining).unwrap(),
+            seconds(retry_after),
+            seconds(left),
+        ]
     }
 }
 

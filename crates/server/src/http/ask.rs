@@ -42,10 +42,18 @@ pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
     known(&object, &["all"], "#")?;
     let items = match all {
         Value::Array(items) if !items.is_empty() => items,
-        _ => return Err(field("#/all", "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}")),
+        _ => {
+            return Err(field(
+                "#/all",
+                "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}",
+            ));
+        }
     };
     if items.len() > MAX_ALL {
-        return Err(field("#/all", format!("`all` has {} limits; at most {MAX_ALL} go together", items.len())));
+        return Err(field(
+            "#/all",
+            format!("`all` has {} limits; at most {MAX_ALL} go together", items.len()),
+        ));
     }
     let read = |(at, item): (usize, &Value)| {
         let place = format!("#/all/{at}");
@@ -93,10 +101,13 @@ fn ask(object: &Map<String, Value>, place: &str) -> Result<Ask, Refused> {
 fn object(body: &[u8]) -> Result<Map<String, Value>, Refused> {
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(field("#", "the body must be a JSON object, such as {\"limit\":\"per-user\",\"key\":\"alice\"}")),
-        Err(_) if body.trim_ascii().is_empty() => {
-            Err(Refused::from(Problem::bad_json("the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}")))
-        }
+        Ok(_) => Err(field(
+            "#",
+            "the body must be a JSON object, such as {\"limit\":\"per-user\",\"key\":\"alice\"}",
+        )),
+        Err(_) if body.trim_ascii().is_empty() => Err(Refused::from(Problem::bad_json(
+            "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}",
+        ))),
         Err(e) => Err(Refused::from(Problem::bad_json(format!("the body is not JSON: {e}")))),
     }
 }
@@ -115,7 +126,9 @@ fn limit(object: &Map<String, Value>, place: &str) -> Result<String, Refused> {
     match object.get("limit") {
         Some(Value::String(name)) => Ok(name.clone()),
         None => Err(field(place, "`limit` is missing: the name of the limit to ask")),
-        Some(_) => Err(field(format!("{place}/limit"), "`limit` must be a string: the name of the limit to ask")),
+        Some(_) => {
+            Err(field(format!("{place}/limit"), "`limit` must be a string: the name of the limit to ask"))
+        }
     }
 }
 
@@ -132,7 +145,10 @@ fn cost(object: &Map<String, Value>, place: &str) -> Result<u32, Refused> {
     let cost = value.as_u64().and_then(|cost| u32::try_from(cost).ok());
     cost.ok_or_else(|| {
         let got: String = value.to_string().chars().take(40).collect();
-        field(format!("{place}/cost"), format!("`cost` is {got}; it must be a whole number from 0 to {}", u32::MAX))
+        field(
+            format!("{place}/cost"),
+            format!("`cost` is {got}; it must be a whole number from 0 to {}", u32::MAX),
+        )
     })
 }
 

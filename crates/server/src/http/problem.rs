@@ -44,25 +44,21 @@ impl Problem {
                 known: Some(known),
                 ..Self::new(StatusCode::NOT_FOUND, "Unknown limit", detail)
             },
-            Refusal::KeyMissing { .. } => Self {
-                pointer: at("key"),
-                ..Self::new(StatusCode::BAD_REQUEST, "Key missing", detail)
-            },
-            Refusal::KeyTooLong { .. } => Self {
-                pointer: at("key"),
-                ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail)
-            },
+            Refusal::KeyMissing { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key missing", detail) }
+            }
+            Refusal::KeyTooLong { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
+            }
             Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
-            Refusal::GlobalHasNoKeys { .. } => Self {
-                pointer: at("limit"),
-                ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail)
-            },
-            Refusal::DeniedByRules { .. } => Self {
-                pointer: at("key"),
-                ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail)
-            },
+            Refusal::GlobalHasNoKeys { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
+            }
+            Refusal::DeniedByRules { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }
+            }
         }
     }
 

@@ -102,10 +102,9 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             let detail = "the server is stopping; ask another one";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", detail).into())
         }
-        Endpoint::Metrics => Ok(text(
-            app.metrics.encode(),
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )),
+        Endpoint::Metrics => {
+            Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+        }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?),
         Endpoint::Refund => {
@@ -192,8 +191,7 @@ async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response
     let allowed = ROUTES.iter().find(|route| route.1 == path).map_or("GET", |route| route.0);
     let detail = format!("{} is not for {path}; use {allowed}", shown(request.method()));
     app.metrics.http_request("other", 405, tidegate_core::Nanos::ZERO);
-    let mut response =
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
+    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }

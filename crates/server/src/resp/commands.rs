@@ -1,12 +1,15 @@
 //! The commands that limit, and the table of all commands.
 
-use std::str;
+use std::{str, time::Duration};
+
+use tidegate_core::{Decision, Nanos};
 
 use super::{
     handshake, introspection,
     session::{Context, Flow},
 };
 use crate::{
+    live::Limit,
     service::{Refusal, reset_after, resolve},
     throttle::{self, ThrottleQuota},
 };
@@ -48,24 +51,42 @@ macro_rules! command {
 
 /// All commands, the busiest first: a lookup goes through them in this order.
 pub(super) static COMMANDS: [Command; 18] = [
-    command!("acquire" (1, 3), 2, "limit key [cost]", "Take cost (1) from a limit if it admits that", acquire),
-    command!("cl.throttle" (4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given here, as redis-cell does", cl_throttle),
-    command!("peek" (1, 3), 2, "limit key [cost]", "Whether a limit would admit, taking nothing", peek),
-    command!("refund" (1, 3), 2, "limit key [cost]", "Give back up to cost (1) that was taken", refund),
-    command!("block" (2, 3), 2, "limit key [milliseconds]", "Deny a key, for a time or until it is unblocked", block),
-    command!("unblock" (2, 2), 2, "limit key", "Let a blocked key ask again", unblock),
-    command!("ping" (0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
-    command!("echo" (1, 1), 0, "message", "Answer the message", handshake::echo),
+    command!("acquire"(1, 3), 2, "limit key [cost]", "Take cost (1) from a limit if it admits that", acquire),
+    command!(
+        "cl.throttle"(4, 5),
+        1,
+        "key max_burst count period [quantity]",
+        "Take from a bucket given here, as redis-cell does",
+        cl_throttle
+    ),
+    command!("peek"(1, 3), 2, "limit key [cost]", "Whether a limit would admit, taking nothing", peek),
+    command!("refund"(1, 3), 2, "limit key [cost]", "Give back up to cost (1) that was taken", refund),
+    command!(
+        "block"(2, 3),
+        2,
+        "limit key [milliseconds]",
+        "Deny a key, for a time or until it is unblocked",
+        block
+    ),
+    command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", unblock),
+    command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
+    command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
     command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),
     command!(open "auth" (1, 2), 0, "[user] password", "Give the password", handshake::auth),
-    command!("client" (1, MANY), 0, "GETNAME|ID|INFO|LIST|SETINFO|SETNAME", "About this connection", handshake::client),
-    command!("select" (1, 1), 0, "0", "Choose the one database there is", handshake::select),
+    command!(
+        "client"(1, MANY),
+        0,
+        "GETNAME|ID|INFO|LIST|SETINFO|SETNAME",
+        "About this connection",
+        handshake::client
+    ),
+    command!("select"(1, 1), 0, "0", "Choose the one database there is", handshake::select),
     command!(open "quit" (0, MANY), 0, "", "Close the connection", handshake::quit),
     command!(open "reset" (0, 0), 0, "", "Begin the connection anew", handshake::reset),
-    command!("command" (0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
-    command!("info" (0, MANY), 0, "[section ...]", "About the server", introspection::info),
-    command!("config" (1, MANY), 0, "GET pattern", "Settings that clients ask for", introspection::config),
-    command!("dbsize" (0, 0), 0, "", "How many keys are remembered", introspection::dbsize),
+    command!("command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
+    command!("info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
+    command!("config"(1, MANY), 0, "GET pattern", "Settings that clients ask for", introspection::config),
+    command!("dbsize"(0, 0), 0, "", "How many keys are remembered", introspection::dbsize),
 ];
 
 /// The command of this name, in any case.
@@ -76,11 +97,11 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 
 #[inline]
 fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "acquire", args, |limit, key, cost, now| limit.acquire(key, cost, now))
+    decide(context, "acquire", args, Limit::acquire)
 }
 
 fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "peek", args, |limit, key, cost, now| limit.peek(key, cost, now))
+    decide(context, "peek", args, Limit::peek)
 }
 
 fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -96,7 +117,7 @@ fn decide(
     context: &mut Context<'_>,
     name: &str,
     args: &[&[u8]],
-    decide: impl FnOnce(&crate::live::Limit, &[u8], u32, tidegate_core::Nanos) -> tidegate_core::Decision,
+    decide: impl FnOnce(&Limit, &[u8], u32, Nanos) -> Decision,
 ) -> Flow {
     let (limit, key) = match resolve(context.rules, args[0], args.get(1).copied()) {
         Ok(resolved) => resolved,
@@ -111,10 +132,7 @@ fn decide(
     };
     let decision = decide(limit, key, cost, context.now);
     let allowed = decision.is_allowed() || limit.spec().shadow;
-    let ms = |span: std::time::Duration| {
-        // A wait of 2⁶² nanoseconds at most.
-        span.as_nanos().div_ceil(1_000_000) as i64
-    };
+    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
     let wait = if !allowed {
         decision.retry_after().map_or(-1, ms)
     } else if decision.delay().is_zero() {
@@ -125,8 +143,8 @@ fn decide(
     let mut replies = context.replies();
     replies.array(5);
     replies.integer(i64::from(!allowed));
-    replies.integer(decision.limit() as i64);
-    replies.integer(decision.remaining() as i64);
+    replies.count(decision.limit());
+    replies.count(decision.remaining());
     replies.integer(wait);
     replies.integer(reset_after(&decision).map_or(-1, ms));
     Flow::Continue
@@ -135,15 +153,13 @@ fn decide(
 fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
-        match number(text) {
-            Some(number) => *to = number,
-            None => {
-                // redis-cell's own words.
-                let text = String::from_utf8_lossy(text);
-                context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
-                return Flow::Continue;
-            }
-        }
+        let Some(number) = number(text) else {
+            // redis-cell's own words.
+            let text = String::from_utf8_lossy(text);
+            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
+            return Flow::Continue;
+        };
+        *to = number;
     }
     let [max_burst, count, period, quantity] = numbers;
     if args[0].len() > crate::service::MAX_KEY_BYTES {
@@ -155,7 +171,9 @@ fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         Ok(decision) => {
             let mut replies = context.replies();
             replies.array(5);
-            throttle::reply(&decision).into_iter().for_each(|number| replies.integer(number));
+            for number in throttle::reply(&decision) {
+                replies.integer(number);
+            }
         }
         Err(e) => context.replies().error(&e.to_string()),
     }
@@ -166,7 +184,7 @@ fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let span = match args.get(2) {
         None => None,
         Some(text) => match number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
-            Some(ms) => Some(std::time::Duration::from_millis(ms)),
+            Some(ms) => Some(Duration::from_millis(ms)),
             None => return refuse_number(context, "milliseconds", text, "a whole number above 0"),
         },
     };
@@ -194,7 +212,9 @@ fn number(text: &[u8]) -> Option<i64> {
 #[cold]
 fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
     let text = match refusal {
-        Refusal::KeyMissing { .. } => format!("ERR wrong number of arguments for '{name}' command: {refusal}"),
+        Refusal::KeyMissing { .. } => {
+            format!("ERR wrong number of arguments for '{name}' command: {refusal}")
+        }
         _ => format!("ERR {refusal}"),
     };
     context.replies().error(&text);

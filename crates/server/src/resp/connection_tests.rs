@@ -60,7 +60,8 @@ impl Write for Script {
 }
 
 fn shared() -> Shared {
-    let rules = "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
+    let rules =
+        "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
     let live = LiveRules::new(rules::parse(rules).unwrap(), 100, |_| None, Nanos::ZERO).unwrap();
     let clock = Arc::new(ManualClock::default());
     Shared {
@@ -100,9 +101,10 @@ fn answers(pieces: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 fn command(words: &[&str]) -> Vec<u8> {
+    use std::fmt::Write;
     let mut frame = format!("*{}\r\n", words.len());
     for word in words {
-        frame.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
     }
     frame.into_bytes()
 }
@@ -110,10 +112,35 @@ fn command(words: &[&str]) -> Vec<u8> {
 /// Not `INFO`: it tells how many commands have run, and those of one read are counted together.
 fn requests() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
-        Just("acquire"), Just("ACQUIRE"), Just("PEEK"), Just("REFUND"), Just("CL.THROTTLE"), Just("BLOCK"),
-        Just("UNBLOCK"), Just("CLIENT"), Just("SETNAME"), Just("COMMAND"), Just("COUNT"), Just("CONFIG"), Just("GET"),
-        Just("*"), Just("HELLO"), Just("3"), Just("AUTH"), Just("SELECT"), Just("RESET"), Just("a"), Just("g"),
-        Just("nowhere"), Just("alice"), Just("2"), Just("-1"), Just("0"), Just("PING"), Just("ECHO"), Just("é\r\n"),
+        Just("acquire"),
+        Just("ACQUIRE"),
+        Just("PEEK"),
+        Just("REFUND"),
+        Just("CL.THROTTLE"),
+        Just("BLOCK"),
+        Just("UNBLOCK"),
+        Just("CLIENT"),
+        Just("SETNAME"),
+        Just("COMMAND"),
+        Just("COUNT"),
+        Just("CONFIG"),
+        Just("GET"),
+        Just("*"),
+        Just("HELLO"),
+        Just("3"),
+        Just("AUTH"),
+        Just("SELECT"),
+        Just("RESET"),
+        Just("a"),
+        Just("g"),
+        Just("nowhere"),
+        Just("alice"),
+        Just("2"),
+        Just("-1"),
+        Just("0"),
+        Just("PING"),
+        Just("ECHO"),
+        Just("é\r\n"),
     ];
     let framed = proptest::collection::vec(word, 0..7).prop_map(|words| command(&words));
     let inline = "(PING|ACQUIRE a bob|peek a \"bob\"|)\r\n".prop_map(String::into_bytes);
@@ -146,10 +173,8 @@ proptest! {
 fn a_client_that_does_not_read_is_not_read_from() {
     let shared = shared();
     // Each asks for a long answer: far more than the output may hold.
-    let script = Script {
-        arriving: (0..10_000).map(|_| b"COMMAND DOCS\r\n".to_vec()).collect(),
-        ..Script::default()
-    };
+    let script =
+        Script { arriving: (0..10_000).map(|_| b"COMMAND DOCS\r\n".to_vec()).collect(), ..Script::default() };
     let mut connection = connection(&shared, script);
     read_all(&mut connection, &shared);
     let longest = answers(vec![b"COMMAND DOCS\r\n".to_vec()]).len();
@@ -190,7 +215,8 @@ fn frames_that_waited_for_room_are_answered_without_a_further_read() {
 fn buffers_are_given_back_when_they_are_empty() {
     let shared = shared();
     let script = Script {
-        arriving: [b"COMMAND DOCS\r\n".repeat(3), b"*2\r\n$4\r\nECHO".to_vec(), b"\r\n$1\r\nx\r\n".to_vec()].into(),
+        arriving: [b"COMMAND DOCS\r\n".repeat(3), b"*2\r\n$4\r\nECHO".to_vec(), b"\r\n$1\r\nx\r\n".to_vec()]
+            .into(),
         room: usize::MAX,
         ..Script::default()
     };
@@ -205,7 +231,10 @@ fn buffers_are_given_back_when_they_are_empty() {
 #[test]
 fn malformed_input_is_answered_with_an_error_and_the_end() {
     let sent = answers(vec![b"PING\r\n*1\r\n:5\r\nPING\r\n".to_vec()]);
-    assert_eq!(sent.escape_ascii().to_string(), "+PONG\\r\\n-ERR Protocol error: expected \\'$\\', got \\':\\'\\r\\n");
+    assert_eq!(
+        sent.escape_ascii().to_string(),
+        "+PONG\\r\\n-ERR Protocol error: expected \\'$\\', got \\':\\'\\r\\n"
+    );
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Control {
 ///
 /// # Errors
 /// When the system refuses threads or descriptors.
-pub(crate) fn start(listener: std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
+pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
     listener.set_nonblocking(true)?;
     let mut polls = Vec::new();
     let mut wakers = Vec::new();
@@ -286,7 +286,8 @@ impl Reactor {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // The client left before it was accepted.
-                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept RESP connections; trying again each second (are the open files used up?)");
                     self.accept = Accept::NextTick;

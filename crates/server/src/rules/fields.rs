@@ -120,12 +120,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One of a few words.
-    pub fn word<T: Copy>(
-        &self,
-        name: &str,
-        words: &[(&str, T)],
-        complaints: &mut Complaints,
-    ) -> Option<T> {
+    pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)], complaints: &mut Complaints) -> Option<T> {
         let node = self.get(name)?;
         let names = || words.iter().map(|(word, _)| *word);
         let text = node.text().unwrap_or_default();

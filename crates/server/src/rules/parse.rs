@@ -20,11 +20,34 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 const OPTIONS: [&str; 10] = [
-    "limit", "slots", "mode", "first_hit", "closed", "burst", "max_wait", "hold", "count_denied", "algorithm",
+    "limit",
+    "slots",
+    "mode",
+    "first_hit",
+    "closed",
+    "burst",
+    "max_wait",
+    "hold",
+    "count_denied",
+    "algorithm",
 ];
 const FIELDS: [&str; 16] = [
-    "name", "limit", "algorithm", "global", "shadow", "overrides", "deny", "max_keys", "slots", "mode",
-    "first_hit", "closed", "burst", "max_wait", "hold", "count_denied",
+    "name",
+    "limit",
+    "algorithm",
+    "global",
+    "shadow",
+    "overrides",
+    "deny",
+    "max_keys",
+    "slots",
+    "mode",
+    "first_hit",
+    "closed",
+    "burst",
+    "max_wait",
+    "hold",
+    "count_denied",
 ];
 
 /// Which algorithm an option belongs to.
@@ -44,19 +67,20 @@ const OWNERS: [(&str, AlgorithmName); 7] = [
 /// Everything that is wrong with it, in the order of the lines.
 pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
     let mut complaints = Complaints::default();
-    let limits = match parse_yaml(text) {
-        Ok(Some(root)) => read_rules(&root, &mut complaints),
-        Ok(None) => {
-            complaints.add(Problem::overall("the file is empty").mend(
-                "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
-            ));
-            Vec::new()
-        }
-        Err(problem) => {
-            complaints.add(problem);
-            Vec::new()
-        }
-    };
+    let limits =
+        match parse_yaml(text) {
+            Ok(Some(root)) => read_rules(&root, &mut complaints),
+            Ok(None) => {
+                complaints.add(Problem::overall("the file is empty").mend(
+                    "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
+                ));
+                Vec::new()
+            }
+            Err(problem) => {
+                complaints.add(problem);
+                Vec::new()
+            }
+        };
     if complaints.is_empty() { Ok(Rules { limits }) } else { Err(complaints.into_sorted()) }
 }
 
@@ -79,7 +103,8 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
 fn read_rules(root: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
     let Some(fields) = Fields::open(root, "the file", &["limits"], complaints) else { return Vec::new() };
     let Some(node) = fields.get("limits") else {
-        complaints.add(Problem::at(fields.line(), "there is no `limits:`").mend("add it, with a list of limits"));
+        complaints
+            .add(Problem::at(fields.line(), "there is no `limits:`").mend("add it, with a list of limits"));
         return Vec::new();
     };
     let items = match &node.kind {
@@ -169,9 +194,10 @@ fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> 
             Some(name.to_owned())
         }
         _ => {
-            complaints.add(Problem::at(node.line, format!("`name` is {}", node.describe())).mend(format!(
-                "use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:` or `-`"
-            )));
+            complaints.add(
+                Problem::at(node.line, format!("`name` is {}", node.describe()))
+                    .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:` or `-`")),
+            );
             None
         }
     }
@@ -193,7 +219,8 @@ fn read_policy(
     };
     for (option, owner) in OWNERS {
         if let Some(node) = fields.get(option).filter(|_| owner != algorithm) {
-            let what = format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
+            let what =
+                format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
             complaints.add(Problem::at(node.line, what).mend("remove it, or change the algorithm"));
         }
     }
@@ -240,15 +267,16 @@ fn read_quota(
     complaints: &mut Complaints,
 ) -> Option<(u32, Option<std::time::Duration>)> {
     let text = node.text().unwrap_or_default();
-    let complaint = |why: &dyn fmt::Display| {
-        Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()))
-    };
+    let complaint =
+        |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
     if algorithm == AlgorithmName::Concurrency {
         let permits = text.parse().ok();
         if permits.is_none() {
-            complaints.add(complaint(&"concurrency counts permits, not requests in a window").mend(
-                "write a whole number, as in `limit: 10` (and `hold: 1m` to take lost permits back)",
-            ));
+            complaints.add(
+                complaint(&"concurrency counts permits, not requests in a window").mend(
+                    "write a whole number, as in `limit: 10` (and `hold: 1m` to take lost permits back)",
+                ),
+            );
         }
         return permits.map(|permits| (permits, None));
     }

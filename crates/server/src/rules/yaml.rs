@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn every_node_knows_its_line() {
-        let Kind::Mapping(top) = tree("# comment\nlimits:\n  - name: a\n    deny: [x,\n      y]\n").kind else {
+        let Kind::Mapping(top) = tree("# comment\nlimits:\n  - name: a\n    deny: [x,\n      y]\n").kind
+        else {
             panic!()
         };
         assert_eq!(top[0].0.line, 2);

@@ -150,7 +150,9 @@ fn each_entry(input: &mut Input, words: usize, mut take: impl FnMut(Entry)) -> R
             KEY => Entry::Key { tag: number, state: input.words(words)? },
             DEBT => Entry::Debt { cell: number, state: input.words(words)? },
             OWN => match usize::try_from(input.u64()?) {
-                Ok(words) if words <= MOST_WORDS as usize => Entry::Own { tag: number, state: input.words(words)? },
+                Ok(words) if words <= MOST_WORDS as usize => {
+                    Entry::Own { tag: number, state: input.words(words)? }
+                }
                 _ => return Err(StateError::Contents("a state of too many words")),
             },
             BLOCKED => Entry::Blocked { tag: number, until: input.u64()? },

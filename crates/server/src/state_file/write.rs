@@ -102,7 +102,13 @@ impl Out {
         self.write(text.as_bytes())
     }
 
-    fn header(&mut self, name: &str, policy: &str, global: bool, limiter: &KeyedLimiter<()>) -> io::Result<()> {
+    fn header(
+        &mut self,
+        name: &str,
+        policy: &str,
+        global: bool,
+        limiter: &KeyedLimiter<()>,
+    ) -> io::Result<()> {
         self.text(name)?;
         self.text(policy)?;
         self.write(&[u8::from(global)])?;
@@ -148,7 +154,9 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
         // A kind of a later library that this format has no place for.
         _ => return,
     };
-    words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+    for word in words {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
 }
 
 /// Whether a state file could be written at this place: tried before the server starts.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
+    fmt::Write as _,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
@@ -58,7 +59,8 @@ impl Running {
         let (orders, receiver) = mpsc::channel(4);
         let (told, tell) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async move {
                 match Server::start_on(options, its).await {
                     Ok(server) => {
@@ -98,12 +100,20 @@ impl Running {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let reloaded = self.reloads.wait_for(|count| *count > before);
-            tokio::time::timeout(PATIENCE, reloaded).await.expect("the rules should be loaded again").unwrap();
+            tokio::time::timeout(PATIENCE, reloaded)
+                .await
+                .expect("the rules should be loaded again")
+                .unwrap();
         });
     }
 
-    pub fn stop(mut self) -> Ended {
+    pub fn stop(self) -> Ended {
         self.order(Order::Stop);
+        self.ended()
+    }
+
+    /// Waits for the end of a server that was told to stop.
+    pub fn ended(mut self) -> Ended {
         self.thread.take().unwrap().join().unwrap()
     }
 
@@ -116,7 +126,7 @@ impl Running {
     }
 
     /// One of the server's metrics, by its name with labels.
-    pub fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}")).parse().unwrap()
@@ -175,7 +185,10 @@ impl Http {
 
     pub fn send(&mut self, method: &str, path: &str, body: &str) -> Response {
         let length = body.len();
-        self.write(format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes());
+        self.write(
+            format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+                .as_bytes(),
+        );
         self.read()
     }
 
@@ -190,7 +203,8 @@ impl Http {
             line.trim_end().to_owned()
         };
         let first = line();
-        let status = first.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {first:?}")).parse().unwrap();
+        let status =
+            first.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {first:?}")).parse().unwrap();
         let mut headers = Vec::new();
         loop {
             let line = line();
@@ -274,7 +288,7 @@ pub fn frame(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
     let mut frame = format!("*{}\r\n", words.len());
     for word in words {
-        frame.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
     }
     frame.into_bytes()
 }
