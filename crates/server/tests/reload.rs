@@ -23,7 +23,8 @@ fn following_file(path: PathBuf) -> Running {
 }
 
 fn limits(lines: &[&str]) -> String {
-    format!("limits:\n{}", lines.iter().map(|line| format!("  - {{{line}}}\n")).collect::<String>())
+    let items: Vec<String> = lines.iter().map(|line| format!("  - {{{line}}}")).collect();
+    format!("limits:\n{}\n", items.join("\n"))
 }
 
 const A: &str = "name: a, limit: 3/1m, algorithm: sliding-log";
@@ -152,7 +153,7 @@ fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
     client.ask("BLOCK a eve 5000");
     assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
     server.reloading(|| {
-        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap()
+        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap();
     });
     assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
