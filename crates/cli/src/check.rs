@@ -1,4 +1,5 @@
 //! `tidegate check`: reads a rules file as `serve` would, and says what it holds or what is wrong.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,5 @@
 //! `tidegate serve`: the options of the server, its log, and what it prints when it is ready.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 

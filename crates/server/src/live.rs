@@ -177,13 +177,11 @@ impl LiveRules {
         for spec in rules.limits {
             let old = earlier(&spec.name).filter(|old| old.spec.global == spec.global);
             let shared = old.filter(|old| bound(&old.spec) == bound(&spec));
-            let kept = match shared {
-                Some(old) => Arc::clone(&old.kept),
-                None => {
-                    let hash =
-                        old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
-                    Arc::new(Kept::new(&spec, bound(&spec), hash)?)
-                }
+            let kept = if let Some(old) = shared {
+                Arc::clone(&old.kept)
+            } else {
+                let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
+                Arc::new(Kept::new(&spec, bound(&spec), hash)?)
             };
             limits.push(Arc::new(Limit { spec, kept }));
         }

@@ -77,7 +77,7 @@ impl Metrics {
         self.latency.get_or_create(&RouteLabels { route }).observe(took.get() as f64 / 1e9);
     }
 
-    /// All of them, in the text format of OpenMetrics.
+    /// All of them, in the text format of `OpenMetrics`.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a `String` does not fail.

@@ -43,14 +43,11 @@ impl Reload {
 
     /// Loads the file, changed or not.
     pub async fn now(&mut self, service: &Arc<Service>) {
-        match &mut self.watch {
-            Some(watch) => {
-                watch.catch_up();
-                self.load(service).await;
-            }
-            None => {
-                tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE")
-            }
+        if let Some(watch) = &mut self.watch {
+            watch.catch_up();
+            self.load(service).await;
+        } else {
+            tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
         }
     }
 

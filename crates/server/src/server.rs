@@ -157,7 +157,8 @@ impl From<RulesError> for StartError {
 pub enum Order {
     /// Load the rules file again, changed or not.
     Reload,
-    /// Stop; a second time: at once.
+    /// Stop; a second time: without waiting for requests under way; a third time: without waiting for the state to be
+    /// written.
     Stop,
 }
 
@@ -192,7 +193,7 @@ impl Server {
         let events = Arc::new(Events::default());
         let state = State::open(options.state.clone(), &events)?;
         // Time does not run backwards across a restart.
-        let floor = state.as_ref().map_or(Nanos::ZERO, |state| state.written_at());
+        let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
         Self::assemble(options, state, events, Arc::new(SystemClock::not_before(floor))).await
     }
 
@@ -259,7 +260,7 @@ impl Server {
                 let refused =
                     |e: io::Error| StartError::Resources(format!("the RESP listener cannot run: {e}"));
                 let listener = listener.into_std().map_err(refused)?;
-                Some((address, resp::start(listener, &Arc::new(shared)).map_err(refused)?))
+                Some((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
             }
             None => None,
         };
@@ -311,10 +312,17 @@ impl Server {
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
         let ended = self.stop(&mut orders).await;
-        // Whoever asks again does not want to wait for a slow disk either.
+        // A second order to stop (which may be the first one, passed on twice) does not cost the state; a third one says
+        // that the disk is not worth waiting for.
+        let third = async {
+            if ended == Ended::Complete {
+                stop_again(&mut orders).await;
+            }
+            stop_again(&mut orders).await;
+        };
         tokio::select! {
             () = self.write_state() => {}
-            () = stop_again(&mut orders) => tracing::warn!("told to stop again: the state may not be written"),
+            () = third => tracing::warn!("told to stop a third time: the state may not be written"),
         }
         tracing::info!(complete = ended == Ended::Complete, "stopped");
         ended
@@ -372,7 +380,7 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
         }
     }
     // Nobody can any more.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn make_service(

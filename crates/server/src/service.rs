@@ -331,6 +331,9 @@ impl JointAnswer {
     }
 }
 
+/// A limit, and the key as it counts there.
+pub(crate) type Resolved<'r, 'k> = (&'r Arc<Limit>, &'k [u8]);
+
 /// The limit of this name and the key as it counts there.
 ///
 /// # Errors
@@ -340,7 +343,7 @@ pub(crate) fn resolve<'r, 'k>(
     rules: &'r LiveRules,
     name: &[u8],
     key: Option<&'k [u8]>,
-) -> Result<(&'r Arc<Limit>, &'k [u8]), Refusal> {
+) -> Result<Resolved<'r, 'k>, Refusal> {
     let Some(limit) = rules.limit(name) else {
         let shown = String::from_utf8_lossy(name).chars().take(64).collect();
         return Err(Refusal::UnknownLimit { name: shown, known: rules.names() });
@@ -357,7 +360,7 @@ pub(crate) fn resolve<'r, 'k>(
 fn resolve_all<'r, 'k>(
     rules: &'r LiveRules,
     asks: &[Ask<'k>],
-) -> Result<Vec<(&'r Arc<Limit>, &'k [u8])>, (usize, Refusal)> {
+) -> Result<Vec<Resolved<'r, 'k>>, (usize, Refusal)> {
     let asks = asks.iter().enumerate();
     asks.map(|(at, ask)| resolve(rules, ask.limit, ask.key).map_err(|refusal| (at, refusal))).collect()
 }
@@ -366,7 +369,7 @@ fn keyed<'r, 'k>(
     rules: &'r LiveRules,
     name: &[u8],
     key: Option<&'k [u8]>,
-) -> Result<(&'r Arc<Limit>, &'k [u8]), Refusal> {
+) -> Result<Resolved<'r, 'k>, Refusal> {
     let (limit, key) = resolve(rules, name, key)?;
     if limit.spec().global {
         return Err(Refusal::GlobalHasNoKeys { limit: limit.spec().name.clone() });

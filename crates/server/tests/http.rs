@@ -111,7 +111,7 @@ fn a_peek_takes_nothing_and_says_what_is_left() {
     let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone"}]}"#;
     let both = server.post("/v1/peek", all);
     assert_eq!((both.status, &both.json()["limit_name"]), (200, &json!("per-user")));
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1);
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     assert_eq!((together.status, &together.json()["allowed"]), (200, &json!(true)));
     let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
     assert_eq!(alice["remaining"], 2);
-    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2.0);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0.0);
+    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_leaky_bucket_tells_how_long_to_wait_before_going_ahead() {
     let delays: Vec<_> = (0..2).map(|_| acquire(&server, ask).json()["delay_ms"].clone()).collect();
     assert_eq!(delays, [json!(0), json!(500)]);
     assert_eq!(acquire(&server, ask).status, 429);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1);
     server.advance(Duration::from_millis(500));
     let peek = server.post("/v1/peek", ask).json();
     assert_eq!((&peek["allowed"], &peek["delay_ms"]), (&json!(true), &json!(500)));
@@ -290,8 +290,8 @@ fn health_readiness_and_metrics_are_there_to_be_asked() {
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
-    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1.0);
-    assert_eq!(server.metric("tidegate_rules_limits"), 7.0);
+    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);
+    assert_eq!(server.metric("tidegate_rules_limits"), 7);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
     series(0);
     let before = series(200);
     assert_eq!(series(400), before);
-    assert_eq!(server.metric(r#"tidegate_keys{limit="per-user"}"#), 600.0);
+    assert_eq!(server.metric(r#"tidegate_keys{limit="per-user"}"#), 600);
 }
 
 #[test]

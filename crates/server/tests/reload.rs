@@ -23,7 +23,8 @@ fn following_file(path: PathBuf) -> Running {
 }
 
 fn limits(lines: &[&str]) -> String {
-    format!("limits:\n{}", lines.iter().map(|line| format!("  - {{{line}}}\n")).collect::<String>())
+    let items: Vec<String> = lines.iter().map(|line| format!("  - {{{line}}}")).collect();
+    format!("limits:\n{}\n", items.join("\n"))
 }
 
 const A: &str = "name: a, limit: 3/1m, algorithm: sliding-log";
@@ -45,7 +46,7 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_what_was_used() {
     assert!(client.ask("PEEK gone alice").starts_with("ERR there is no limit `gone`"));
     assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
     // Counters go on, too; those of the limit that is gone are gone.
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
     assert!(!server.get("/metrics").body.contains("gone"));
     // Another algorithm: what is in use counts as taken now.
     server
@@ -63,10 +64,10 @@ fn a_bad_file_is_refused_whole_and_the_old_rules_go_on() {
         server.reloading(|| fs::write(&path, bad).unwrap());
         assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]", "after {bad:?}");
     }
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4.0);
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4);
     server.reloading(|| fs::write(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])).unwrap());
     assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1.0);
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1);
 }
 
 #[test]
@@ -152,12 +153,12 @@ fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
     client.ask("BLOCK a eve 5000");
     assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
     server.reloading(|| {
-        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap()
+        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap();
     });
-    assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50.0);
+    assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
     assert_eq!(client.ask("PEEK a admin"), "[0 9 5 -1 60000]");
     assert_eq!(client.ask("PEEK a eve"), "[1 3 0 5000 5000]");
     assert_eq!(client.ask("PEEK a bob"), "[1 3 0 -1 -1]");
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2.0);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2);
 }

@@ -43,7 +43,10 @@ pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
     let items = match all {
         Value::Array(items) if !items.is_empty() => items,
         _ => {
-            return Err(field("#/all", "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}"));
+            return Err(field(
+                "#/all",
+                "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}",
+            ));
         }
     };
     if items.len() > MAX_ALL {

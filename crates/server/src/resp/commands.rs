@@ -1,12 +1,15 @@
 //! The commands that limit, and the table of all commands.
 
-use std::str;
+use std::{str, time::Duration};
+
+use tidegate_core::{Decision, Nanos};
 
 use super::{
     handshake, introspection,
     session::{Context, Flow},
 };
 use crate::{
+    live::Limit,
     service::{Refusal, reset_after, resolve},
     throttle::{self, ThrottleQuota},
 };
@@ -94,11 +97,11 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 
 #[inline]
 fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "acquire", args, |limit, key, cost, now| limit.acquire(key, cost, now))
+    decide(context, "acquire", args, Limit::acquire)
 }
 
 fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "peek", args, |limit, key, cost, now| limit.peek(key, cost, now))
+    decide(context, "peek", args, Limit::peek)
 }
 
 fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -114,7 +117,7 @@ fn decide(
     context: &mut Context<'_>,
     name: &str,
     args: &[&[u8]],
-    decide: impl FnOnce(&crate::live::Limit, &[u8], u32, tidegate_core::Nanos) -> tidegate_core::Decision,
+    decide: impl FnOnce(&Limit, &[u8], u32, Nanos) -> Decision,
 ) -> Flow {
     let (limit, key) = match resolve(context.rules, args[0], args.get(1).copied()) {
         Ok(resolved) => resolved,
@@ -129,10 +132,7 @@ fn decide(
     };
     let decision = decide(limit, key, cost, context.now);
     let allowed = decision.is_allowed() || limit.spec().shadow;
-    let ms = |span: std::time::Duration| {
-        // A wait of 2⁶² nanoseconds at most.
-        span.as_nanos().div_ceil(1_000_000) as i64
-    };
+    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
     let wait = if !allowed {
         decision.retry_after().map_or(-1, ms)
     } else if decision.delay().is_zero() {
@@ -143,8 +143,8 @@ fn decide(
     let mut replies = context.replies();
     replies.array(5);
     replies.integer(i64::from(!allowed));
-    replies.integer(decision.limit() as i64);
-    replies.integer(decision.remaining() as i64);
+    replies.count(decision.limit());
+    replies.count(decision.remaining());
     replies.integer(wait);
     replies.integer(reset_after(&decision).map_or(-1, ms));
     Flow::Continue
@@ -153,15 +153,13 @@ fn decide(
 fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
-        match number(text) {
-            Some(number) => *to = number,
-            None => {
-                // redis-cell's own words.
-                let text = String::from_utf8_lossy(text);
-                context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
-                return Flow::Continue;
-            }
-        }
+        let Some(number) = number(text) else {
+            // redis-cell's own words.
+            let text = String::from_utf8_lossy(text);
+            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
+            return Flow::Continue;
+        };
+        *to = number;
     }
     let [max_burst, count, period, quantity] = numbers;
     if args[0].len() > crate::service::MAX_KEY_BYTES {
@@ -173,7 +171,9 @@ fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         Ok(decision) => {
             let mut replies = context.replies();
             replies.array(5);
-            throttle::reply(&decision).into_iter().for_each(|number| replies.integer(number));
+            for number in throttle::reply(&decision) {
+                replies.integer(number);
+            }
         }
         Err(e) => context.replies().error(&e.to_string()),
     }
@@ -184,7 +184,7 @@ fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let span = match args.get(2) {
         None => None,
         Some(text) => match number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
-            Some(ms) => Some(std::time::Duration::from_millis(ms)),
+            Some(ms) => Some(Duration::from_millis(ms)),
             None => return refuse_number(context, "milliseconds", text, "a whole number above 0"),
         },
     };

@@ -30,6 +30,7 @@ const READS_A_TURN: usize = 4;
 const STUCK: Nanos = Nanos::from_secs(30);
 
 /// A client behind a stream that never blocks.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own; most combinations occur")]
 pub(super) struct Connection<S> {
     pub stream: S,
     session: Session,

@@ -101,9 +101,10 @@ fn answers(pieces: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 fn command(words: &[&str]) -> Vec<u8> {
+    use std::fmt::Write;
     let mut frame = format!("*{}\r\n", words.len());
     for word in words {
-        frame.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
     }
     frame.into_bytes()
 }

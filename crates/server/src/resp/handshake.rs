@@ -127,7 +127,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         return Flow::Continue;
     }
     context.session.protocol = protocol;
-    let id = context.session.id as i64;
+    let id = context.session.id;
     let mut replies = context.replies();
     replies.map(7);
     for (field, value) in [("server", "tidegate"), ("version", env!("CARGO_PKG_VERSION"))] {
@@ -137,7 +137,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     replies.bulk(b"proto");
     replies.integer(protocol.number());
     replies.bulk(b"id");
-    replies.integer(id);
+    replies.count(id);
     for (field, value) in [("mode", "standalone"), ("role", "master")] {
         replies.bulk(field.as_bytes());
         replies.bulk(value.as_bytes());
@@ -160,8 +160,8 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             name => context.replies().bulk(&name),
         },
         (b"ID", []) => {
-            let id = context.session.id as i64;
-            context.replies().integer(id);
+            let id = context.session.id;
+            context.replies().count(id);
         }
         // Which library a client uses is taken note of by Redis; here nothing asks for it.
         (b"SETINFO", [option, _])

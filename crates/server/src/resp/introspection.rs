@@ -15,14 +15,18 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut replies = context.replies();
     let Some((subcommand, names)) = args.split_first() else {
         replies.array(COMMANDS.len());
-        COMMANDS.iter().for_each(|command| describe(&mut replies, command));
+        for command in &COMMANDS {
+            describe(&mut replies, command);
+        }
         return Flow::Continue;
     };
     match subcommand.to_ascii_uppercase().as_slice() {
-        b"COUNT" => replies.integer(COMMANDS.len() as i64),
+        b"COUNT" => replies.count(COMMANDS.len() as u64),
         b"LIST" => {
             replies.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| replies.bulk(command.name.as_bytes()));
+            for command in &COMMANDS {
+                replies.bulk(command.name.as_bytes());
+            }
         }
         b"INFO" => {
             replies.array(names.len());
@@ -66,13 +70,16 @@ fn describe(replies: &mut Replies<'_>, command: &Command) {
     replies.array(10);
     replies.bulk(command.name.as_bytes());
     // Redis counts the name, and writes "at least" as a negative number.
-    let (least, most) = (command.args.0 as i64 + 1, command.args.1 as i64 + 1);
-    replies.integer(if least == most { least } else { -least });
+    let least = i64::try_from(command.args.0 + 1).unwrap_or(i64::MAX);
+    replies.integer(if command.args.0 == command.args.1 { least } else { -least });
     replies.array(1);
     replies.simple("fast");
-    let key = command.key as i64;
-    [key, key, key.min(1)].into_iter().for_each(|number| replies.integer(number));
-    (0..4).for_each(|_| replies.array(0));
+    for number in [command.key, command.key, command.key.min(1)] {
+        replies.count(number as u64);
+    }
+    for _ in 0..4 {
+        replies.array(0);
+    }
 }
 
 pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -143,13 +150,13 @@ const SECTIONS: [(&str, WriteSection); 5] = [
 ];
 
 fn keys(context: &Context<'_>) -> u64 {
-    let limits = context.rules.limits().iter().map(|limit| limit.limiter().stats().keys as u64);
-    limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys as u64
+    let limits = context.rules.limits().iter().map(|limit| limit.limiter().stats().keys);
+    limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
 }
 
 pub(super) fn dbsize(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
-    let keys = keys(context) as i64;
-    context.replies().integer(keys);
+    let keys = keys(context);
+    context.replies().count(keys);
     Flow::Continue
 }
 

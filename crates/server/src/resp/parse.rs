@@ -112,10 +112,11 @@ pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, 
 #[inline]
 fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     let Some((count, mut at)) = number(input, 1, ProtocolError::MultibulkLength)? else { return Ok(None) };
-    if count > MAX_ARGS as i64 {
+    // Redis takes `*0` and `*-1` for no command at all.
+    let count = usize::try_from(count).unwrap_or(0);
+    if count > MAX_ARGS {
         return Err(ProtocolError::TooManyArguments);
     }
-    // Redis takes `*0` and `*-1` for no command at all.
     for _ in 0..count {
         match input.get(at) {
             None => return Ok(None),
@@ -199,7 +200,9 @@ fn parse_inline<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize
 mod tests {
     use super::*;
 
-    fn read(input: &[u8]) -> Result<Option<(Vec<&[u8]>, usize)>, ProtocolError> {
+    type Frame<'a> = (Vec<&'a [u8]>, usize);
+
+    fn read(input: &[u8]) -> Result<Option<Frame<'_>>, ProtocolError> {
         let mut args = Args::new();
         let end = parse(input, &mut args)?;
         Ok(end.map(|end| (args.get().to_vec(), end)))

@@ -88,7 +88,7 @@ impl Control {
 ///
 /// # Errors
 /// When the system refuses threads or descriptors.
-pub(crate) fn start(listener: std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
+pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
     listener.set_nonblocking(true)?;
     let mut polls = Vec::new();
     let mut wakers = Vec::new();

@@ -33,21 +33,27 @@ impl Replies<'_> {
         self.number(b':', number);
     }
 
+    /// An integer that is never negative; the protocol ends at 2⁶³.
+    #[inline]
+    pub fn count(&mut self, number: u64) {
+        self.integer(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
     #[inline]
     pub fn array(&mut self, length: usize) {
-        self.number(b'*', length as i64);
+        self.length(b'*', length);
     }
 
     /// Pairs follow: a map in version 3, a flat array before.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.number(b'*', 2 * pairs as i64),
-            Protocol::Resp3 => self.number(b'%', pairs as i64),
+            Protocol::Resp2 => self.length(b'*', 2 * pairs),
+            Protocol::Resp3 => self.length(b'%', pairs),
         }
     }
 
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.number(b'$', bytes.len() as i64);
+        self.length(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.end();
     }
@@ -57,7 +63,7 @@ impl Replies<'_> {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
             Protocol::Resp3 => {
-                self.number(b'=', text.len() as i64 + 4);
+                self.length(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
                 self.end();
@@ -70,6 +76,11 @@ impl Replies<'_> {
             Protocol::Resp2 => b"$-1\r\n",
             Protocol::Resp3 => b"_\r\n",
         });
+    }
+
+    #[inline]
+    fn length(&mut self, kind: u8, length: usize) {
+        self.number(kind, i64::try_from(length).unwrap_or(i64::MAX));
     }
 
     #[inline]
@@ -120,7 +131,7 @@ mod tests {
     #[test]
     fn numbers_are_written_in_full() {
         let numbers = [0, 7, 10, -1, 600_000, i64::MAX, i64::MIN];
-        let expected: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
-        assert_eq!(written(Protocol::Resp2, |r| numbers.iter().for_each(|n| r.integer(*n))), expected);
+        let expected = numbers.map(|number| format!(":{number}\r\n")).concat();
+        assert_eq!(written(Protocol::Resp2, |r| numbers.into_iter().for_each(|n| r.integer(n))), expected);
     }
 }

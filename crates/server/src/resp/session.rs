@@ -1,6 +1,6 @@
 //! One client's standing: which protocol version, whether it may ask at all. Runs one command after the other.
 
-use std::{net::SocketAddr, sync::atomic::Ordering};
+use std::{fmt::Write, net::SocketAddr, sync::atomic::Ordering};
 
 use tidegate_core::Nanos;
 
@@ -89,7 +89,8 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         if beginning.len() >= 128 {
             break;
         }
-        beginning.push_str(&format!("'{}' ", shown(arg)));
+        // Writing to a `String` does not fail.
+        let _ = write!(beginning, "'{}' ", shown(arg));
     }
     let name = shown(name);
     context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));

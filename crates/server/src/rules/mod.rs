@@ -37,7 +37,7 @@ pub fn load(path: &Path) -> Result<Rules, RulesError> {
     }
     let text = String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+        let line = good.split(|byte| *byte == b'\n').count();
         invalid(vec![Problem::at(line, "the text is not UTF-8").mend("save the file as UTF-8")])
     })?;
     parse(&text).map_err(invalid)

@@ -1,7 +1,7 @@
 //! Noticing that a rules file has changed.
 //!
 //! The file is looked at again and again, instead of asking the system for events: events do not come from network file
-//! systems, watch an inode rather than a name (so an editor's rename and a ConfigMap's symlink need a watch on every
+//! systems, watch an inode rather than a name (so an editor's rename and a `ConfigMap`'s symlink need a watch on every
 //! directory on the way), and can run out. A look is one `stat` a second, and sees all of these changes.
 
 use std::{

@@ -154,7 +154,9 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
         // A kind of a later library that this format has no place for.
         _ => return,
     };
-    words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+    for word in words {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
 }
 
 /// Whether a state file could be written at this place: tried before the server starts.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
+    fmt::Write as _,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
@@ -106,8 +107,13 @@ impl Running {
         });
     }
 
-    pub fn stop(mut self) -> Ended {
+    pub fn stop(self) -> Ended {
         self.order(Order::Stop);
+        self.ended()
+    }
+
+    /// Waits for the end of a server that was told to stop.
+    pub fn ended(mut self) -> Ended {
         self.thread.take().unwrap().join().unwrap()
     }
 
@@ -120,7 +126,7 @@ impl Running {
     }
 
     /// One of the server's metrics, by its name with labels.
-    pub fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}")).parse().unwrap()
@@ -282,7 +288,7 @@ pub fn frame(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
     let mut frame = format!("*{}\r\n", words.len());
     for word in words {
-        frame.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
     }
     frame.into_bytes()
 }
