@@ -188,6 +188,7 @@ fn propose<W: Workload>(
         Some(window) => vec![window],
         None => args.limits.iter().map(|quota| quota.window()).collect(),
     };
+    windows.sort_unstable();
     windows.dedup();
     if windows.is_empty() {
         return Err(SimulateError::NoWindow);
@@ -195,10 +196,24 @@ fn propose<W: Workload>(
     let goal = args.suggest.goal();
     let specs = args.algorithms.as_ref().map_or_else(AlgorithmSpec::all, |lists| lists.concat());
     let mut found = Vec::new();
+    let mut failed = None;
     for window in windows {
         for spec in &specs {
-            found.push((spec.clone(), suggest(workload, spec, window, goal, threads, progress)?));
+            match suggest(workload, spec, window, goal, threads, progress) {
+                Ok(suggestion) => found.push((spec.clone(), suggestion)),
+                Err(error) => {
+                    // One after another, so that of several failures the last is the run's own error.
+                    if let Some(before) = failed.replace(error) {
+                        note(&format!("no limit is suggested: {before}"));
+                    }
+                }
+            }
         }
+    }
+    match failed {
+        Some(error) if found.is_empty() => return Err(error.into()),
+        Some(error) => note(&format!("no limit is suggested: {error}")),
+        None => {}
     }
     Ok((goal, found))
 }

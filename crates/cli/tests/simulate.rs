@@ -165,6 +165,22 @@ fn a_suggested_limit_denies_little_enough() {
         json(&[log, "--suggest", "--limit", "1/10s", "--deny-requests", "50%", "--algorithm", "sliding-log"]);
     let limits: Vec<&str> = half.iter().map(|each| each["limit"].as_str().unwrap()).collect();
     assert_eq!(limits, ["1/10s", "5/10s"]);
+    assert!(half[0].get("suggested").is_none() && half[1]["suggested"] == true);
+}
+
+#[test]
+fn an_algorithm_that_no_limit_suits_leaves_the_others_their_suggestions() {
+    let log = file("unattainable.log", log());
+    // Five at once never fit into a bucket of one.
+    let list = "token-bucket:burst=1,sliding-log";
+    let args = [log.to_str().unwrap(), "--suggest", "--window", "10s", "--deny-keys", "0%", "--algorithm"];
+    let output = simulate(&[&args[..], &[list]].concat());
+    assert!(stdout(&output).contains("10/10s"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("token-bucket:burst=1 denies more than 0% of the keys")
+    );
+    assert!(failure(&[&args[..], &["token-bucket:burst=1"]].concat()).contains("allow a larger share"));
 }
 
 #[test]

@@ -84,19 +84,31 @@ pub struct SyntheticArgs {
     pub synthetic: bool,
 
     /// How many sources (keys) it comes from.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().sources, requires = "synthetic", conflicts_with = "files")]
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().sources,
+        requires = "synthetic", conflicts_with = "files"
+    )]
     pub sources: u32,
 
     /// How many requests all of them make.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().requests, requires = "synthetic", conflicts_with = "files")]
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().requests,
+        requires = "synthetic", conflicts_with = "files"
+    )]
     pub requests: u64,
 
     /// How long they take.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration, requires = "synthetic", conflicts_with = "files")]
+    #[arg(
+        long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration,
+        requires = "synthetic", conflicts_with = "files"
+    )]
     pub duration: Duration,
 
     /// How unequal the sources are: the one of rank r makes requests in proportion to 1/r^S; 0 makes all alike.
-    #[arg(long, value_name = "S", default_value_t = Traffic::default().zipf, requires = "synthetic", conflicts_with = "files")]
+    #[arg(
+        long, value_name = "S", default_value_t = Traffic::default().zipf,
+        requires = "synthetic", conflicts_with = "files"
+    )]
     pub zipf: f64,
 
     /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias between 0.5 (even)
@@ -105,7 +117,10 @@ pub struct SyntheticArgs {
     pub arrival: Arrival,
 
     /// The same seed makes the same traffic.
-    #[arg(long, value_name = "N", default_value_t = Traffic::default().seed, requires = "synthetic", conflicts_with = "files")]
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().seed,
+        requires = "synthetic", conflicts_with = "files"
+    )]
     pub seed: u64,
 }
 

@@ -144,7 +144,8 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &Findings) -> io::Result<()> {
-    let suggested = if report.is_suggested(trial) { " (suggested)" } else { "" };
+    let is_suggested = findings.rows.iter().any(|row| report.is_suggested(findings, &row.algorithm));
+    let suggested = if is_suggested { " (suggested)" } else { "" };
     writeln!(out, "<h2>{}{suggested}: over time</h2>", findings.quota)?;
     write_legend(out, &[("admitted", "admitted"), ("denied", "denied")])?;
     let most = findings.requests_over_time.iter().copied().max().unwrap_or(0);

@@ -45,13 +45,13 @@ impl From<Delays> for DelaysObject {
 ///
 /// Each has `algorithm`, `limit`, `requests`, `keys`, `admitted`, `denied`, `denied_keys`, `wrongly_admitted`,
 /// `wrongly_denied` and `worst_window`; the leaky bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the
-/// sliding counter `estimate` (see [`Estimate`]), and a trial whose limit was suggested `suggested: true`.
+/// sliding counter `estimate` (see [`Estimate`]), and one whose limit was suggested `suggested: true`.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let mut objects = Vec::new();
-    for (trial, findings) in report.findings.iter().enumerate() {
+    for findings in &report.findings {
         objects.extend(findings.rows.iter().map(|row| Object {
             algorithm: &row.algorithm,
             limit: findings.quota.to_string(),
@@ -65,7 +65,7 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
             worst_window: row.worst_window,
             delays: row.delays.map(DelaysObject::from),
             estimate: row.estimate,
-            suggested: report.is_suggested(trial),
+            suggested: report.is_suggested(findings, &row.algorithm),
         }));
     }
     serde_json::to_writer_pretty(&mut *out, &objects)?;

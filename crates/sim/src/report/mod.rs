@@ -44,14 +44,9 @@ impl Report {
         names.zip(self.findings.get(trial).into_iter().flat_map(|findings| &findings.most_denied))
     }
 
-    /// Whether a trial's quota was suggested for its algorithm.
-    fn is_suggested(&self, trial: usize) -> bool {
-        let suggestions = self.suggestions.iter().flat_map(|(_, suggestions)| suggestions);
-        self.findings.get(trial).is_some_and(|findings| {
-            suggestions.into_iter().any(|(algorithm, suggestion)| {
-                findings.quota == suggestion.quota
-                    && findings.rows.iter().any(|row| row.algorithm == *algorithm)
-            })
-        })
+    /// Whether a trial's quota was suggested for this algorithm.
+    fn is_suggested(&self, findings: &Findings, algorithm: &str) -> bool {
+        let mut suggestions = self.suggestions.iter().flat_map(|(_, suggestions)| suggestions);
+        suggestions.any(|(name, suggestion)| name == algorithm && suggestion.quota == findings.quota)
     }
 }
