@@ -1,7 +1,9 @@
 //! The `tidegate` command.
 
 mod check;
+mod manual;
 mod serve;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -9,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// Decides whether a piece of work may go ahead now, later, or not at all.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,13 +19,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Check(check::Args),
+    Simulate(Box<simulate::Args>),
+    Completions(manual::Completions),
+    Man(manual::Man),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     }
 }
