@@ -13,6 +13,7 @@
 
 mod commands;
 mod connection;
+mod gather;
 mod handshake;
 mod introspection;
 mod parse;

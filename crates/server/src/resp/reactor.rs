@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use super::{
     Shared,
     connection::{BUFFER, Connection, Turn, World},
+    gather::{Gather, PAUSE},
     session::Session,
 };
 
@@ -110,6 +111,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
             buffer: vec![0; BUFFER].into_boxed_slice(),
             unread: Vec::new(),
             unsent: Vec::new(),
+            gather: Gather::default(),
             shared: Arc::clone(shared),
             control: Arc::clone(&control),
         };
@@ -144,6 +146,7 @@ struct Reactor {
     unread: Vec<usize>,
     /// Connections with something to send.
     unsent: Vec<usize>,
+    gather: Gather,
     shared: Arc<Shared>,
     control: Arc<Control>,
 }
@@ -177,6 +180,10 @@ impl Reactor {
                 if self.accept == Accept::NextTick {
                     self.accept();
                 }
+            }
+            if self.gather.pays(now) {
+                // Ends early, or late, at no harm.
+                thread::park_timeout(PAUSE);
             }
         }
     }
@@ -216,6 +223,7 @@ impl Reactor {
 
     fn read(&mut self, at: usize, closed: bool) {
         let Some(connection) = self.connections.get_mut(at) else { return };
+        self.gather.saw(at);
         let rules = self.shared.service.rules();
         let now = self.shared.service.now();
         let world = World { shared: &self.shared, rules: &rules, now };
