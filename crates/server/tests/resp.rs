@@ -269,7 +269,7 @@ fn beyond_the_bound_a_connection_is_refused_and_later_ones_are_not() {
 #[test]
 fn an_idle_connection_is_closed_where_that_is_wanted_and_a_half_frame_everywhere() {
     let server = Running::with_rules_and("resp-idle", RULES, |options| {
-        options.resp_idle_timeout = Duration::from_secs(60);
+        options.resp_idle_timeout = Duration::from_mins(1);
     });
     let (mut idle, mut half) = (Resp::connect(server.resp), Resp::connect(server.resp));
     assert_eq!([idle.ask("PING"), half.ask("PING")], ["PONG", "PONG"]);

@@ -46,7 +46,7 @@ limits:
     assert!(limits[1].policy.closed);
     assert_eq!((limits[2].policy.slots, limits[2].policy.balanced), (Some(60), true));
     assert_eq!(limits[2].max_keys, Some(1000));
-    assert_eq!(limits[3].policy.window, Some(Duration::from_secs(86_400)));
+    assert_eq!(limits[3].policy.window, Some(Duration::from_hours(24)));
     assert_eq!(limits[4].policy.burst, Some(20));
     assert_eq!(limits[5].policy.max_wait, Some(Duration::from_millis(250)));
     assert_eq!((limits[6].policy.limit, limits[6].policy.hold), (8, Some(Duration::from_secs(30))));

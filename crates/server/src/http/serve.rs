@@ -17,7 +17,7 @@ use tokio::{
 use crate::metrics::Events;
 
 /// How long a client may take to send a request's head, and how long a connection may wait between requests.
-const HEAD_TIME: Duration = Duration::from_secs(60);
+const HEAD_TIME: Duration = Duration::from_mins(1);
 /// What a connection may hold of a head, or of a body on its way.
 const BUFFER: usize = 16 * 1024;
 /// When the system has no descriptor to give, how long until it is asked again.

@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Connections taken in one turn before those that exist are served.
 const ACCEPTS_A_TURN: usize = 64;
 /// A silent peer is asked whether it still lives, as Redis does.
-const KEEPALIVE: Duration = Duration::from_secs(300);
+const KEEPALIVE: Duration = Duration::from_mins(5);
 
 /// Serving, until told otherwise.
 const SERVE: u8 = 0;

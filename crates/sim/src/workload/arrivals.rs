@@ -191,7 +191,7 @@ pub(super) fn binomial(random: &mut Xoshiro256PlusPlus, count: u64, share: f64) 
 mod tests {
     use super::*;
 
-    const HOUR: Duration = Duration::from_secs(3_600);
+    const HOUR: Duration = Duration::from_hours(1);
 
     fn times(seed: u64, count: u64, arrival: Arrival) -> Vec<u64> {
         Arrivals::new(seed, count, HOUR, arrival).collect()

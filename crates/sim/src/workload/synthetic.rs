@@ -32,7 +32,7 @@ impl Default for Traffic {
         Self {
             sources: 10_000,
             requests: 1_000_000,
-            duration: Duration::from_secs(3_600),
+            duration: Duration::from_hours(1),
             zipf: 1.0,
             arrival: Arrival::Poisson,
             seed: 1,
