@@ -1,6 +1,6 @@
 //! What a limit answers.
 
-use core::time::Duration;
+use core::{hint::select_unpredictable, time::Duration};
 
 /// Whether the work may go ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,21 @@ impl Decision {
     #[inline]
     pub const fn deny_for_good(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
         Self { verdict: Verdict::Deny, limit, wait: NEVER, room, unit, reset_after }
+    }
+
+    /// [`allow`](Self::allow) or [`deny`](Self::deny), without a branch on which.
+    #[inline]
+    pub(crate) fn allow_if(
+        allowed: bool,
+        limit: u32,
+        retry_after: u64,
+        room: u64,
+        unit: u64,
+        reset: u64,
+    ) -> Self {
+        let verdict = select_unpredictable(allowed, Verdict::Allow, Verdict::Deny);
+        let wait = select_unpredictable(allowed, 0, retry_after);
+        Self { verdict, limit, wait, room, unit, reset_after: reset }
     }
 
     /// Whether the work may go ahead, now or after [`delay`](Self::delay).

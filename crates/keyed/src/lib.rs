@@ -10,7 +10,7 @@
 //!   with a probability of about n² / 2⁶⁴: 6 × 10⁻⁸ for a million keys.
 //! * A key has two candidate buckets, each one cache line for the small states. A decision locks the bucket for its few
 //!   nanoseconds, so decisions on different keys run in parallel, and a known key allocates nothing.
-//! * Memory is reserved once for the bound and touched as keys come. Recovered states (as good as fresh) are reclaimed
+//! * Memory is reserved once for the bound and becomes resident as keys come (in huge pages once it is filling). Recovered states (as good as fresh) are reclaimed
 //!   where a new key needs room, and one more bucket is swept for each new key; no request ever scans.
 //! * When all the places of a new key are taken by keys that are still limited, the one that recovers first gives way,
 //!   and its debt is kept: in one of a small number of debt cells, which every new key that falls on it inherits. So a
@@ -23,6 +23,8 @@ mod hash;
 mod joint;
 mod layout;
 mod memory;
+#[cfg(not(loom))]
+mod pages;
 mod room;
 mod stats;
 mod table;
@@ -32,5 +34,5 @@ pub use error::{Full, TableError};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
 pub use stats::Stats;
-pub use table::{Found, Table};
+pub use table::{Found, Known, Table};
 pub use tag::Tag;

@@ -16,22 +16,14 @@ pub(crate) struct Bucket<'a> {
 
 #[cfg(not(loom))]
 mod imp {
-    use std::{
-        alloc::{Layout as Bytes, alloc_zeroed, dealloc},
-        ptr::NonNull,
-    };
-
     use tidegate_core::cell::Lock;
 
     use super::{Layout, TableError};
-
-    /// Tables from this size on ask for huge pages: beyond it the processor's page tables miss on every key.
-    const HUGE: usize = 2 << 20;
+    use crate::pages::Pages;
 
     pub(crate) struct Memory {
-        start: NonNull<u64>,
+        pages: Pages,
         pub layout: Layout,
-        bytes: Bytes,
     }
 
     // SAFETY: the memory is plain words; a bucket's words are touched only by the holder of its lock.
@@ -41,24 +33,29 @@ mod imp {
 
     impl Memory {
         pub fn new(layout: Layout) -> Result<Self, TableError> {
-            let size = layout.bytes();
-            let align = if size >= HUGE { HUGE } else { 64 };
-            let bytes = Bytes::from_size_align(size, align).map_err(|_| TableError::TooLarge)?;
-            // SAFETY: the size is not zero: a layout has at least one bucket of at least one line.
-            let start = unsafe { alloc_zeroed(bytes) };
-            let start = NonNull::new(start.cast()).ok_or(TableError::OutOfMemory { bytes: size })?;
-            Ok(Self { start, layout, bytes })
+            Ok(Self { pages: Pages::zeroed(layout.bytes())?, layout })
         }
 
-        /// Asks for huge pages, where the system has them. Worth it once many buckets are in use; before, it would
-        /// only make a nearly empty table resident.
-        pub fn use_huge_pages(&self) {
-            #[cfg(target_os = "linux")]
-            if self.bytes.size() >= HUGE {
-                // SAFETY: the range is this allocation; the advice changes no content. A refusal changes nothing.
-                let _ = unsafe {
-                    libc::madvise(self.start.as_ptr().cast(), self.bytes.size(), libc::MADV_HUGEPAGE)
-                };
+        /// See [`Pages::may_enlarge`].
+        pub fn may_enlarge_pages(&self) -> bool {
+            self.pages.may_enlarge()
+        }
+
+        /// See [`Pages::enlarge_next`].
+        pub fn enlarge_next_pages(&self) {
+            self.pages.enlarge_next();
+        }
+
+        /// Gives the memory back to the system where that is possible; every bucket is empty and open afterwards, or as it
+        /// was. Waits for whoever is in a bucket: nobody may be while its words turn to zero.
+        pub fn release(&self) {
+            for index in 0..self.layout.buckets {
+                self.lock_of(index).lock();
+            }
+            if !self.pages.release() {
+                for index in 0..self.layout.buckets {
+                    self.lock_of(index).unlock(0);
+                }
             }
         }
 
@@ -67,7 +64,7 @@ mod imp {
             assert!(index < self.layout.buckets);
             // SAFETY: in bounds by the line above, aligned to 8, and an all-zero `Lock` is valid; the first word of a
             // bucket is only ever reached as a `Lock`.
-            unsafe { &*self.start.as_ptr().add(index * self.layout.stride).cast::<Lock>() }
+            unsafe { &*self.pages.start().add(index * self.layout.stride).cast::<Lock>() }
         }
 
         /// # Safety
@@ -79,26 +76,7 @@ mod imp {
             let stride = self.layout.stride;
             // SAFETY: in bounds (whoever holds the lock has passed `lock_of`), initialised (zeroed), and exclusive by
             // this function's contract.
-            unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(index * stride + 1), stride - 1) }
-        }
-
-        #[inline]
-        pub fn prefetch(&self, index: usize) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch of any address is harmless, and this one is in bounds.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().add(index * self.layout.stride).cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = index;
-        }
-    }
-
-    impl Drop for Memory {
-        fn drop(&mut self) {
-            // SAFETY: allocated in `new` with this very layout, and nobody borrows it any more.
-            unsafe { dealloc(self.start.as_ptr().cast(), self.bytes) };
+            unsafe { std::slice::from_raw_parts_mut(self.pages.start().add(index * stride + 1), stride - 1) }
         }
     }
 }
@@ -125,7 +103,13 @@ mod imp {
             Ok(Self { buckets: (0..layout.buckets).map(|_| bucket()).collect(), layout })
         }
 
-        pub fn use_huge_pages(&self) {}
+        pub fn may_enlarge_pages(&self) -> bool {
+            false
+        }
+
+        pub fn enlarge_next_pages(&self) {}
+
+        pub fn release(&self) {}
 
         pub fn lock_of(&self, index: usize) -> &Lock {
             &self.buckets[index].0
@@ -138,8 +122,6 @@ mod imp {
             // SAFETY: exclusive by this function's contract.
             self.buckets[index].1.with_mut(|words| unsafe { &mut **words })
         }
-
-        pub fn prefetch(&self, _index: usize) {}
     }
 }
 

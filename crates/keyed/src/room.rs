@@ -1,5 +1,5 @@
 //! Making room for a new key, in this order: an empty cell of its two buckets; one whose state has recovered; one whose
-//! key can move to its other bucket; and last the one that recovers first, whose debt is kept.
+//! key can move to its other bucket (where up to four further keys may move in turn); and last the one that recovers first, whose debt is kept.
 //!
 //! Why a limited key is never reset: a cell that has not recovered leaves a bucket only into another bucket or into its
 //! debt cell, in both cases while this bucket is locked; and a key that is in neither of its buckets starts from its
@@ -11,6 +11,9 @@ use crate::{Full, Table, Tag, layout::MOST_CELLS, memory::Bucket};
 
 /// How many further buckets are tried for a victim when a key's own are empty but the bound is reached.
 const FURTHER: usize = 64;
+
+/// How many keys may move in a row to make room for one.
+const LONGEST_CHAIN: usize = 4;
 
 /// A cell of a key's two buckets.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +107,11 @@ impl Table {
         if self.debts.inherit(algorithm, tag, state, now) {
             self.counters.inherited.add(1);
         }
-        self.counters.added.add(1);
+        let before = self.counters.added.next();
+        // A thirty-second of the bound has come: most small pages of the table are in use.
+        if before >= self.max_keys / 32 && self.memory.may_enlarge_pages() {
+            self.memory.enlarge_next_pages();
+        }
         Ok(place)
     }
 
@@ -146,22 +153,30 @@ impl Table {
         if self.evict_elsewhere(algorithm, now) { Ok(place) } else { Err(Full) }
     }
 
-    /// Moves one key of the pair to its other bucket, if that has room and nobody is in it.
+    /// Moves one key of the pair to its other bucket, and there another one if need be.
     fn displace(&self, pair: &mut Pair<'_, '_>, pinned: &[Tag]) -> Option<Place> {
+        // The shortest chain first: it touches the fewest buckets.
+        (0..=LONGEST_CHAIN).find_map(|chain| {
+            pair.occupied(pinned).find(|place| self.vacate(pair.bucket(place.second), place.cell, chain))
+        })
+    }
+
+    /// Moves the key of a cell to its other bucket, where up to `chain` further keys may move for it. Buckets on the way
+    /// are only tried, so that nobody waits in a circle; one of the chain itself is locked and fails the try.
+    fn vacate(&self, bucket: &mut Bucket<'_>, cell: usize, chain: usize) -> bool {
         let buckets = self.memory.layout.buckets;
-        for place in pair.occupied(pinned) {
-            let tag = Tag::new(pair.tag(place));
-            let here = pair.bucket(place.second).index();
-            let other = if tag.first(buckets) == here { tag.second(buckets) } else { tag.first(buckets) };
-            // A bucket of the pair itself is locked, so it is not tried twice.
-            let Some(mut bucket) = self.memory.try_lock(other) else { continue };
-            if let Some(cell) = bucket.find(0) {
-                bucket.set_tag(cell, tag.get());
-                bucket.state(cell).copy_from_slice(pair.state(place));
-                return Some(place);
-            }
-        }
-        None
+        let tag = Tag::new(bucket.tag(cell));
+        let (first, second) = (tag.first(buckets), tag.second(buckets));
+        let other = if first == bucket.index() { second } else { first };
+        let Some(mut other) = self.memory.try_lock(other) else { return false };
+        let free = match other.find(0) {
+            None if chain > 0 => (0..other.cells()).find(|&at| self.vacate(&mut other, at, chain - 1)),
+            free => free,
+        };
+        let Some(free) = free else { return false };
+        other.set_tag(free, tag.get());
+        other.state(free).copy_from_slice(bucket.state(cell));
+        true
     }
 
     /// The bound is reached, and this key's own buckets hold nobody who could go: somebody else goes.

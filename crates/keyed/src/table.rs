@@ -25,6 +25,20 @@ pub enum Found {
     New,
 }
 
+/// A known key's state, locked until this is dropped.
+pub struct Known<'a> {
+    bucket: Bucket<'a>,
+    cell: usize,
+}
+
+impl Known<'_> {
+    /// Its words.
+    #[inline]
+    pub fn state(&mut self) -> &mut [u64] {
+        self.bucket.state(self.cell)
+    }
+}
+
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
 /// The table stores words and knows no algorithm: each call brings its own, which must be the one that the states are
@@ -45,7 +59,6 @@ impl Table {
     /// When the bound is 0, or the memory cannot be reserved.
     pub fn new(words: usize, max_keys: usize, hash: HashKeys) -> Result<Self, TableError> {
         let memory = Memory::new(Layout::new(words, max_keys)?)?;
-        memory.use_huge_pages();
         Ok(Self {
             memory,
             debts: Debts::new(words, max_keys)?,
@@ -54,6 +67,12 @@ impl Table {
             counters: Counters::default(),
             sweep: Counter::default(),
         })
+    }
+
+    /// Gives the memory back to the system where that is possible (Linux), and forgets every state. For a table whose
+    /// states have all been moved elsewhere: who still looks finds no key, and adds it as a new one.
+    pub fn release(&self) {
+        self.memory.release();
     }
 
     /// The hash keys, to make a second table with the same tags.
@@ -83,6 +102,15 @@ impl Table {
             inherited: c.inherited.get(),
             untracked: c.untracked.get(),
         }
+    }
+
+    /// A key's state, locked, if it is where it is most of the time: in its first bucket. The short way for a decision on
+    /// a known key; [`apply`](Self::apply) finds it anywhere.
+    #[inline]
+    pub fn known(&self, tag: Tag) -> Option<Known<'_>> {
+        let mut bucket = self.memory.lock(tag.first(self.memory.layout.buckets));
+        let cell = bucket.find(tag.get())?;
+        Some(Known { bucket, cell })
     }
 
     /// One atomic step on a key's state, which is added fresh (or with an inherited debt) where it is new.

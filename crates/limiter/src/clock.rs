@@ -22,7 +22,8 @@ use tidegate_core::{Clock, Nanos};
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     source: quanta::Clock,
-    anchor: quanta::Instant,
+    /// The raw reading that the epoch time belongs to.
+    anchor: u64,
     /// The epoch time of the anchor.
     epoch: u64,
 }
@@ -39,7 +40,7 @@ impl SystemClock {
     pub fn not_before(floor: Nanos) -> Self {
         let source = quanta::Clock::new();
         let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let anchor = source.now();
+        let anchor = source.raw();
         Self { source, anchor, epoch: Nanos::from(epoch).max(floor).get() }
     }
 }
@@ -53,9 +54,8 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Nanos {
-        let since = self.source.now().duration_since(self.anchor);
         // 584 years of uptime fit in 64 bits.
-        Nanos::new(self.epoch + since.as_nanos() as u64)
+        Nanos::new(self.epoch + self.source.delta_as_nanos(self.anchor, self.source.raw()))
     }
 }
 

@@ -3,7 +3,7 @@
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 use tidegate_keyed::{Found, Full, Joint, Tag, Wanted};
 
-use crate::{KeyedLimiter, Limiter, keyed::Generation};
+use crate::{KeyedLimiter, Limiter, keyed::Home};
 
 /// A part of a decision over several limits.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
     // What is blocked denies without any lock.
     let blocked: Vec<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
     loop {
-        let generations: Vec<Option<(std::sync::Arc<Generation>, Tag)>> = requests
+        let generations: Vec<Option<(Home<'_>, Tag)>> = requests
             .iter()
             .map(|request| match request {
                 Request::Keyed { limiter, key, .. } => {
@@ -120,7 +120,7 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
 fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     match request {
         Request::Keyed { limiter, key, .. } => limiter.blocked_at(limiter.tag(key), now),
-        Request::Unkeyed { limiter, .. } => limiter.blocked_now(now),
+        Request::Unkeyed { limiter, .. } => limiter.blocked_at(now),
     }
 }
 
@@ -128,7 +128,7 @@ fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
 fn decide<C>(
     requests: &[Request<'_, C>],
     blocked: &[Option<Decision>],
-    generations: &[Option<(std::sync::Arc<Generation>, Tag)>],
+    generations: &[Option<(Home<'_>, Tag)>],
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Full> {
     // The order of locks: unkeyed limiters by address, then the tables' buckets by address.
@@ -152,8 +152,15 @@ fn decide<C>(
         })
         .collect();
     let mut joint = Joint::lock(&wanted, now)?;
-    if keyed.iter().any(|(generation, _)| generation.is_retired()) {
-        return Ok(None);
+    let homes =
+        requests.iter().zip(generations).filter_map(|(request, generation)| match (request, generation) {
+            (Request::Keyed { limiter, .. }, Some((generation, tag))) => Some((limiter, generation, *tag)),
+            _ => None,
+        });
+    for (limiter, generation, tag) in homes {
+        if generation.is_retired() || !limiter.is_home(tag, generation) {
+            return Ok(None);
+        }
     }
     for (at, (generation, tag)) in keyed.iter().enumerate() {
         let (state, found) = joint.state(at);
@@ -179,7 +186,7 @@ fn decide<C>(
         .collect();
     let same = |one: &Place, other: &Place| match (one, other) {
         (Place::Keyed(a), Place::Keyed(b)) => {
-            std::sync::Arc::ptr_eq(&keyed[*a].0, &keyed[*b].0) && keyed[*a].1 == keyed[*b].1
+            std::ptr::eq(&raw const *keyed[*a].0, &raw const *keyed[*b].0) && keyed[*a].1 == keyed[*b].1
         }
         (Place::Unkeyed(a), Place::Unkeyed(b)) => a == b,
         _ => false,

@@ -10,7 +10,7 @@ use tidegate_keyed::Tag;
 
 use crate::{
     SystemClock, Timer, WaitError,
-    wait::{Lines, decide_behind},
+    wait::{Admission, Lines, decide_behind},
 };
 
 /// The one line of an unkeyed limiter.
@@ -84,16 +84,16 @@ impl<C> Limiter<C> {
         if cost == 0 || costs.is_empty() {
             self.cell.decide(&self.policy, now, cost)
         } else {
-            self.ahead(&costs, cost, now)
+            self.decide_behind(&costs, cost, now)
         }
     }
 
-    fn ahead(&self, costs: &[u32], cost: u32, now: Nanos) -> Decision {
+    fn decide_behind(&self, costs: &[u32], cost: u32, now: Nanos) -> Decision {
         let mut copy = self.cell.apply(|state| state.to_vec());
         decide_behind(&self.policy, &mut copy, costs, cost, now)
     }
 
-    fn blocked_at(&self, now: Nanos) -> Option<Decision> {
+    pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {
         let until = self.blocked.load(std::sync::atomic::Ordering::Relaxed);
         denied_until(&self.policy, Nanos::new(until), now)
     }
@@ -161,10 +161,6 @@ impl<C> Limiter<C> {
         self.cell.lock()
     }
 
-    pub(crate) fn blocked_now(&self, now: Nanos) -> Option<Decision> {
-        self.blocked_at(now)
-    }
-
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(&self.cell) as usize
     }
@@ -207,12 +203,28 @@ impl<T: Timer> Limiter<T> {
     /// # Errors
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
     pub async fn wait(&self, cost: u32, deadline: Option<Nanos>) -> Result<Decision, WaitError> {
-        let ask = |now| match self.blocked_at(now) {
-            Some(denied) => denied,
-            None => self.cell.decide(&self.policy, now, cost),
-        };
-        let ahead = |costs: &[u32], now| self.ahead(costs, cost, now);
-        self.lines.wait(EVERYONE, cost, deadline, &self.clock, ask, ahead).await
+        self.lines.wait(EVERYONE, cost, deadline, &self.clock, &Wanted { limiter: self, cost }).await
+    }
+}
+
+/// A cost that somebody waits for.
+struct Wanted<'a, C> {
+    limiter: &'a Limiter<C>,
+    cost: u32,
+}
+
+impl<C> Admission for Wanted<'_, C> {
+    fn ask(&self, now: Nanos) -> Decision {
+        let limiter = self.limiter;
+        limiter.blocked_at(now).unwrap_or_else(|| limiter.cell.decide(&limiter.policy, now, self.cost))
+    }
+
+    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
+        self.limiter.decide_behind(costs, self.cost, now)
+    }
+
+    fn give_back(&self, now: Nanos) {
+        self.limiter.refund_at(self.cost, now);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Waiting for admission: a line of tickets for each key, first come first served.
 //!
 //! Only the front of a line asks the limiter; whoever stands behind waits for the front to leave. A future that is
-//! dropped leaves the line, and with it whatever it had reserved: its place. Nothing is taken before it is admitted, so
-//! there is nothing else to give back.
+//! dropped gives back what it had reserved: its place in the line, or, while it waits out a leaky bucket's delay, the
+//! cost that was taken for it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,7 +33,7 @@ pub enum WaitError {
 }
 
 impl WaitError {
-    /// The denial that the wait ended on.
+    /// The answer that the wait ended on: a denial, or a leaky bucket's delay that ends after the deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,
@@ -51,13 +51,24 @@ impl fmt::Display for WaitError {
                 decision.limit()
             ),
             Self::Deadline(decision) => {
-                write!(f, "room only after the deadline, in {:?}", decision.retry_after().unwrap_or_default())
+                let wait = decision.retry_after().unwrap_or(decision.delay());
+                write!(f, "room only after the deadline, in {wait:?}")
             }
         }
     }
 }
 
 impl std::error::Error for WaitError {}
+
+/// One cost of one key, as a line asks for it.
+pub(crate) trait Admission {
+    /// Decides, and takes the cost when admitted, as if nobody waited.
+    fn ask(&self, now: Nanos) -> Decision;
+    /// What the answer is behind others with these costs; nothing is taken.
+    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision;
+    /// Gives back what was taken.
+    fn give_back(&self, now: Nanos);
+}
 
 /// The lines of one limiter.
 #[derive(Debug, Default)]
@@ -114,22 +125,21 @@ impl Lines {
         Place { lines: self, tag, id }
     }
 
-    /// Waits in line for `cost`: `ask` decides at a time, as if nobody waited.
+    /// Waits in line for `cost`.
     pub async fn wait(
         &self,
         tag: Tag,
         cost: u32,
         deadline: Option<Nanos>,
         timer: &impl Timer,
-        ask: impl Fn(Nanos) -> Decision,
-        ahead: impl Fn(&[u32], Nanos) -> Decision,
+        admission: &impl Admission,
     ) -> Result<Decision, WaitError> {
         let place = self.join(tag, cost);
         // What stands ahead says already whether the deadline can be met.
         let costs = place.costs_ahead();
         if !costs.is_empty() {
             let now = timer.now();
-            give_up(ahead(&costs, now), now, deadline)?;
+            give_up(admission.ask_behind(&costs, now), now, deadline)?;
         }
         while !place.is_front() {
             let turn = pin!(place.front());
@@ -138,24 +148,41 @@ impl Lines {
                 Some(at) => {
                     let late = pin!(timer.sleep_until(at));
                     if !first(turn, late).await && !place.is_front() {
-                        return Err(WaitError::Deadline(ahead(&place.costs_ahead(), timer.now())));
+                        return Err(WaitError::Deadline(
+                            admission.ask_behind(&place.costs_ahead(), timer.now()),
+                        ));
                     }
                 }
             }
         }
         loop {
             let now = timer.now();
-            let decision = ask(now);
+            let decision = admission.ask(now);
             if decision.is_allowed() {
                 drop(place);
-                if !decision.delay().is_zero() {
-                    timer.sleep_until(now.saturating_add(decision.delay().into())).await;
+                let start = now.saturating_add(decision.delay().into());
+                if start > now {
+                    let reserved = Reserved(|| admission.give_back(timer.now()));
+                    if deadline.is_some_and(|deadline| start > deadline) {
+                        return Err(WaitError::Deadline(decision));
+                    }
+                    timer.sleep_until(start).await;
+                    std::mem::forget(reserved);
                 }
                 return Ok(decision);
             }
             let at = give_up(decision, now, deadline)?;
             timer.sleep_until(at).await;
         }
+    }
+}
+
+/// A cost that was taken for work that has not started. Dropped, it is given back.
+struct Reserved<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Reserved<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

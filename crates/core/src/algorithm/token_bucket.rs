@@ -1,5 +1,7 @@
 //! Token bucket: a bucket of `burst` tokens that fills by `limit` a window (GCRA).
 
+use core::hint::select_unpredictable;
+
 use super::{Algorithm, gcra::Gcra, never_fits};
 use crate::{Decision, Nanos, PolicyError, Quota};
 
@@ -48,20 +50,33 @@ impl TokenBucket {
         Ok(Self { gcra, burst, capacity: gcra.ticks(burst), capacity_nanos })
     }
 
+    /// The decision where the interval is whole and `cost` at most the burst, and the TAT after it.
+    ///
+    /// Without a branch on the outcome: it is often as good as random, and depends on a state that may still be on its
+    /// way from memory (see the table's search for a tag).
     #[inline]
-    fn check_whole(&self, tat: u64, now: u64, cost: u32) -> Decision {
+    fn decide_whole(&self, tat: u64, now: u64, cost: u32) -> (u64, Decision) {
+        // No overflow: at most 2⁶² + 2⁶¹ + 2⁶¹.
         let debt = tat.saturating_sub(now);
-        // No overflow: cost ≤ burst, so both terms are at most 2⁶².
         let after = debt + u64::from(cost) * self.gcra.step;
-        if after <= self.capacity_nanos {
-            return Decision::allow(self.burst, self.capacity_nanos - after, self.gcra.step, after);
+        // More may be owed than the bucket holds, where the quota was lowered under it; a peek is admitted even then.
+        let allowed = after <= self.capacity_nanos || cost == 0;
+        let reset = select_unpredictable(allowed, after, debt);
+        let room = self.capacity_nanos.saturating_sub(reset);
+        let wait = after.saturating_sub(self.capacity_nanos);
+        let decision = Decision::allow_if(allowed, self.burst, wait, room, self.gcra.step, reset);
+        (select_unpredictable(allowed && cost > 0, now + after, tat), decision)
+    }
+
+    /// The decision where the interval is a fraction, or `cost` above the burst. Apart from the usual case, which it would
+    /// burden with its registers.
+    #[inline(never)]
+    fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+        let decision = self.check(state, now, cost);
+        if cost > 0 && decision.is_allowed() {
+            self.record(state, now, cost);
         }
-        let room = self.capacity_nanos.saturating_sub(debt);
-        if cost == 0 {
-            // More is owed than the bucket holds: the quota was lowered under it.
-            return Decision::allow(self.burst, 0, 1, debt);
-        }
-        Decision::deny(self.burst, after - self.capacity_nanos, room, self.gcra.step, debt)
+        decision
     }
 
     fn check_parts(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
@@ -95,7 +110,7 @@ impl Algorithm for TokenBucket {
             return never_fits(self.burst, peek.remaining(), peek.reset_after_nanos());
         }
         if self.gcra.parts == 1 {
-            self.check_whole(state[0], now.get(), cost)
+            self.decide_whole(state[0], now.get(), cost).1
         } else {
             self.check_parts(state, now, cost)
         }
@@ -117,21 +132,11 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
-        if self.gcra.parts == 1 && cost <= self.burst {
-            // The same as below in fewer steps, as every thread on one limiter waits for this chain: at most
-            // 2⁶² + 2⁶¹ + 2⁶¹, so no overflow.
-            let after = state[0].max(now.get()) + u64::from(cost) * self.gcra.step - now.get();
-            if after <= self.capacity_nanos {
-                if cost > 0 {
-                    state[0] = now.get() + after;
-                }
-                return Decision::allow(self.burst, self.capacity_nanos - after, self.gcra.step, after);
-            }
+        if self.gcra.parts != 1 || cost > self.burst {
+            return self.decide_parts(state, now, cost);
         }
-        let decision = self.check(state, now, cost);
-        if cost > 0 && decision.is_allowed() {
-            self.record(state, now, cost);
-        }
+        let (tat, decision) = self.decide_whole(state[0], now.get(), cost);
+        state[0] = tat;
         decision
     }
 

@@ -3,7 +3,6 @@
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Algorithm, Nanos, Policy};
-use tidegate_keyed::Tag;
 
 use super::{BuildError, Generation, KeyedLimiter};
 
@@ -17,14 +16,14 @@ impl<C> KeyedLimiter<C> {
     /// When the memory for the new states cannot be reserved; then nothing has changed.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<(), BuildError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.current.load_full();
+        let old = Arc::clone(self.generations.current());
         let policy = policy.into();
         if policy == old.policy {
             return Ok(());
         }
         let new = Arc::new(Generation::new(policy, self.max_keys, self.hash, Some(Arc::clone(&old)))?);
         old.retire();
-        self.current.store(Arc::clone(&new));
+        self.generations.push(Arc::clone(&new));
         let mut tags = Vec::new();
         old.table.for_each(|tag, _| tags.push(tag));
         for tag in tags {
@@ -37,7 +36,7 @@ impl<C> KeyedLimiter<C> {
             new.receive(&mut converted, &old.policy, owed, now);
             new.table.join_debt(&policy, cell, &converted, now);
         });
-        new.previous.store(None);
+        new.finish();
         Ok(())
     }
 
@@ -54,36 +53,35 @@ impl<C> KeyedLimiter<C> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag(key.as_ref());
         let (policy, old) = (policy.into(), self.generation_of(tag));
-        let own = Generation::new(policy, 1, self.hash, None)?;
-        let own = Arc::new(own);
-        let replaced =
-            self.exceptions.change(tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
-        if let Some(replaced) = &replaced {
-            replaced.retire();
-        }
-        move_key(tag, &old, &own, now);
-        Ok(())
+        let own = Arc::new(Generation::own(policy, self.hash)?);
+        // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
+        let moved = old.apply(&old.policy, tag, now, |state| {
+            let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, &old.policy, state, now));
+            let replaced =
+                self.exceptions.change(tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
+            state.fill(0);
+            if let Some(replaced) = replaced {
+                replaced.retire();
+            }
+            Ok(())
+        });
+        // Not retired: that takes the lock that is held.
+        moved.unwrap_or(Ok(()))
     }
 
     /// Takes a key's own policy away; what it has used counts on. Returns whether it had one.
     pub fn remove_override_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag(key.as_ref());
-        // The only error is a new key beyond the bound, which has none.
-        let Ok(Some(own)) = self.exceptions.change(tag, now, |exception| exception.own.take()) else {
-            return false;
-        };
-        own.retire();
-        move_key(tag, &own, &self.current.load_full(), now);
+        let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
+        let general = self.generations.current();
+        // As above, and the general table's lock before the own one's, there as here.
+        let _ = general.apply(&general.policy, tag, now, |state| {
+            own.retire();
+            own.table.remove(tag, |old| general.receive(state, &own.policy, old, now));
+            // The only error is a new key beyond the bound; this one is not new.
+            let _ = self.exceptions.change(tag, now, |exception| exception.own = None);
+        });
         true
-    }
-}
-
-/// Joins what a key has in use in one generation into another, where it may have been used already.
-fn move_key(tag: Tag, from: &Generation, to: &Generation, now: Nanos) {
-    let old = from.table.remove(tag, <[u64]>::to_vec);
-    if let Some(old) = old {
-        // Not retired: that takes the lock that the caller holds.
-        let _ = to.apply(&to.policy, tag, now, |state| to.receive(state, &from.policy, &old, now));
     }
 }

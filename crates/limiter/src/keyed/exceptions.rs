@@ -1,4 +1,6 @@
 //! Keys that are treated otherwise: blocked until a time, or with a quota of their own.
+//!
+//! The lock in here is a leaf: whoever holds it takes no key's lock.
 
 use std::{
     collections::HashMap,
@@ -91,10 +93,8 @@ impl Exceptions {
         Ok(result)
     }
 
-    pub fn for_each(&self, mut visit: impl FnMut(Tag, &Exception)) {
-        for (tag, exception) in self.read().iter() {
-            visit(*tag, exception);
-        }
+    pub fn all(&self) -> Vec<(Tag, Exception)> {
+        self.read().iter().map(|(tag, exception)| (*tag, exception.clone())).collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Map> {

@@ -8,21 +8,24 @@
 //!   when the state is taken out under that lock, or it sees the retirement and starts again in the new one.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
-use arc_swap::ArcSwapOption;
 use tidegate_core::{Algorithm, Nanos, Policy};
 use tidegate_keyed::{Found, HashKeys, Table, TableError, Tag};
 
 pub(crate) struct Generation {
     pub policy: Policy,
     pub table: Table,
+    /// Whether this is one key's own, not the general one.
+    pub is_own: bool,
     /// No decision is made here any more.
     retired: AtomicBool,
-    /// Where states of before the change still are.
-    pub(super) previous: ArcSwapOption<Generation>,
+    /// Where states of before the change are, until they have been moved.
+    previous: Option<Arc<Generation>>,
+    /// All states have been moved; or there never were any.
+    complete: AtomicBool,
 }
 
 /// A generation that was left for a newer one.
@@ -37,7 +40,13 @@ impl Generation {
         previous: Option<Arc<Self>>,
     ) -> Result<Self, TableError> {
         let table = Table::new(policy.words(), max_keys, hash)?;
-        Ok(Self { policy, table, retired: AtomicBool::new(false), previous: ArcSwapOption::new(previous) })
+        let complete = AtomicBool::new(previous.is_none());
+        Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
+    }
+
+    /// A place for one key with a policy of its own.
+    pub fn own(policy: Policy, hash: HashKeys) -> Result<Self, TableError> {
+        Ok(Self { is_own: true, ..Self::new(policy, 1, hash, None)? })
     }
 
     /// One atomic step on a key's state.
@@ -66,7 +75,7 @@ impl Generation {
             if self.is_retired() {
                 return Err(Retired);
             }
-            if let (Found::New, Some(previous)) = (found, self.previous.load_full()) {
+            if let (Found::New, Some(previous)) = (found, self.incomplete()) {
                 previous.table.look(&previous.policy, tag, now, |old, _| {
                     self.receive(state, &previous.policy, old, now);
                 });
@@ -85,9 +94,23 @@ impl Generation {
         self.retired.store(true, Ordering::Release);
     }
 
+    /// The generation before, while it may still have states.
+    fn incomplete(&self) -> Option<&Self> {
+        // Acquire: who sees that all has been moved also sees where to.
+        if self.complete.load(Ordering::Acquire) { None } else { self.previous.as_deref() }
+    }
+
+    /// Everything that the generation before had is here now; its memory goes back to the system.
+    pub fn finish(&self) {
+        self.complete.store(true, Ordering::Release);
+        if let Some(previous) = &self.previous {
+            previous.table.release();
+        }
+    }
+
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
     pub fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
-        let Some(previous) = self.previous.load_full() else { return };
+        let Some(previous) = self.incomplete() else { return };
         let moved = previous.table.remove(tag, |old| self.receive(state, &previous.policy, old, now));
         if moved.is_none() {
             let mut owed = vec![0; previous.policy.words()];
@@ -102,5 +125,74 @@ impl Generation {
         let mut converted = vec![0; self.policy.words()];
         self.policy.transfer(&mut converted, from, old, now);
         self.policy.join(state, &converted, now);
+    }
+}
+
+/// All generations of a limiter, of which the last one decides: a chain from the first.
+///
+/// Those before are kept for whoever has just read that they decide; their memory has gone back to the system. So a
+/// decision needs no lock to find its generation, and pays one plain load for each change of policy there ever was.
+pub(crate) struct Generations {
+    first: Link,
+}
+
+struct Link {
+    generation: Arc<Generation>,
+    next: OnceLock<Box<Link>>,
+}
+
+impl Link {
+    const fn new(generation: Arc<Generation>) -> Self {
+        Self { generation, next: OnceLock::new() }
+    }
+}
+
+impl Generations {
+    pub fn new(first: Generation) -> Self {
+        Self { first: Link::new(Arc::new(first)) }
+    }
+
+    #[inline]
+    pub fn current(&self) -> &Arc<Generation> {
+        match self.first.next.get() {
+            None => &self.first.generation,
+            Some(next) => Self::last(next),
+        }
+    }
+
+    #[cold]
+    fn last(mut link: &Link) -> &Arc<Generation> {
+        while let Some(next) = link.next.get() {
+            link = next;
+        }
+        &link.generation
+    }
+
+    /// Adds the next one. Changes come one at a time.
+    pub fn push(&self, next: Arc<Generation>) {
+        let mut link = &self.first;
+        while let Some(further) = link.next.get() {
+            link = further;
+        }
+        // Nobody else pushes, so the place is free.
+        let _ = link.next.set(Box::new(Link::new(next)));
+    }
+}
+
+/// The generation where a key's state lives.
+pub(crate) enum Home<'a> {
+    General(&'a Arc<Generation>),
+    Own(Arc<Generation>),
+}
+
+impl std::ops::Deref for Home<'_> {
+    type Target = Generation;
+
+    #[inline]
+    fn deref(&self) -> &Generation {
+        match self {
+            Self::General(generation) => generation,
+            Self::Own(generation) => generation,
+        }
     }
 }

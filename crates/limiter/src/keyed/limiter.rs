@@ -1,19 +1,19 @@
 //! The keyed limiter and its operations.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, sync::Mutex};
 
-use arc_swap::ArcSwap;
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 use tidegate_keyed::{HashKeys, Stats, Tag};
 
-use super::{BuildError, Generation, KeyedBuilder, exceptions::Exceptions};
+use super::{
+    BuildError, Generation, KeyedBuilder,
+    exceptions::Exceptions,
+    generation::{Generations, Home},
+};
 use crate::{
     SystemClock, Timer, WaitError,
     limiter::denied_until,
-    wait::{Lines, decide_behind},
+    wait::{Admission, Lines, decide_behind},
 };
 
 /// A limit for each key: of any length, and as many as the bound allows.
@@ -30,7 +30,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct KeyedLimiter<C = SystemClock> {
-    pub(super) current: ArcSwap<Generation>,
+    pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) max_keys: usize,
     pub(super) hash: HashKeys,
@@ -64,7 +64,7 @@ impl<C> KeyedLimiter<C> {
     ) -> Result<Self, BuildError> {
         let generation = Generation::new(policy, max_keys, hash, None)?;
         Ok(Self {
-            current: ArcSwap::from_pointee(generation),
+            generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
             max_keys,
             hash,
@@ -77,7 +77,7 @@ impl<C> KeyedLimiter<C> {
     /// The policy of keys without one of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.current.load().policy
+        self.generations.current().policy
     }
 
     /// The clock.
@@ -88,7 +88,7 @@ impl<C> KeyedLimiter<C> {
     /// Figures about the keys held. Those of a policy that was left are counted anew.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.current.load().table.stats()
+        self.generations.current().table.stats()
     }
 
     #[inline]
@@ -111,16 +111,19 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy.
     #[inline]
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        loop {
-            let generation = self.current.load();
-            let policy = &generation.policy;
-            if let Ok(decision) = generation.apply(policy, tag, now, |state| policy.decide(state, now, cost))
-            {
-                return decision;
+        let generation: &Generation = self.generations.current();
+        if let Some(mut known) = generation.table.known(tag) {
+            // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
+            if !generation.is_retired() && !self.exceptions.any() {
+                return generation.policy.decide(known.state(), now, cost);
             }
-            // Retired, and the new one is about to be there.
-            std::hint::spin_loop();
         }
+        self.decide_anywhere(tag, cost, now)
+    }
+
+    #[inline(never)]
+    fn decide_anywhere(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
     }
 
     #[cold]
@@ -135,7 +138,7 @@ impl<C> KeyedLimiter<C> {
         if costs.is_empty() {
             self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
         } else {
-            self.ahead(tag, &costs, cost, now)
+            self.decide_behind(tag, &costs, cost, now)
         }
     }
 
@@ -144,11 +147,20 @@ impl<C> KeyedLimiter<C> {
         loop {
             let generation = self.generation_of(tag);
             let policy = &generation.policy;
-            if let Ok(result) = generation.apply(policy, tag, now, |state| step(policy, state)) {
+            let result = generation
+                .apply(policy, tag, now, |state| self.is_home(tag, &generation).then(|| step(policy, state)));
+            if let Ok(Some(result)) = result {
                 return result;
             }
+            // The state has just moved, or is about to.
             std::thread::yield_now();
         }
+    }
+
+    /// Whether a key's state lives in this generation, as seen under the key's lock there: changes happen under it.
+    pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
+        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
     }
 
     /// A look at a key's state, with the policy that is the key's.
@@ -163,9 +175,9 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Where a key's state lives.
-    pub(crate) fn generation_of(&self, tag: Tag) -> Arc<Generation> {
+    pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
         let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
-        own.unwrap_or_else(|| self.current.load_full())
+        own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
 
     pub(crate) fn blocked_at(&self, tag: Tag, now: Nanos) -> Option<Decision> {
@@ -173,7 +185,7 @@ impl<C> KeyedLimiter<C> {
         denied_until(&self.generation_of(tag).policy, exception.blocked, now)
     }
 
-    fn ahead(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
+    fn decide_behind(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
         self.look(tag, now, |policy, state| decide_behind(policy, &mut state.to_vec(), costs, cost, now))
     }
 
@@ -284,19 +296,36 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Decision, WaitError> {
         let tag = self.tag(key.as_ref());
-        let ask = |now| {
-            let blocked = self.blocked_at(tag, now);
-            blocked
-                .unwrap_or_else(|| self.with_state(tag, now, |policy, state| policy.decide(state, now, cost)))
-        };
-        let ahead = |costs: &[u32], now| self.ahead(tag, costs, cost, now);
-        self.lines.wait(tag, cost, deadline, &self.clock, ask, ahead).await
+        self.lines.wait(tag, cost, deadline, &self.clock, &Wanted { limiter: self, tag, cost }).await
+    }
+}
+
+/// A cost that somebody waits for.
+struct Wanted<'a, C> {
+    limiter: &'a KeyedLimiter<C>,
+    tag: Tag,
+    cost: u32,
+}
+
+impl<C> Admission for Wanted<'_, C> {
+    fn ask(&self, now: Nanos) -> Decision {
+        let Self { limiter, tag, cost } = *self;
+        let decide = || limiter.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
+        limiter.blocked_at(tag, now).unwrap_or_else(decide)
+    }
+
+    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
+        self.limiter.decide_behind(self.tag, costs, self.cost, now)
+    }
+
+    fn give_back(&self, now: Nanos) {
+        self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
     }
 }
 
 impl<C> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let generation = self.current.load();
+        let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
             .field("policy", &generation.policy)
             .field("stats", &generation.table.stats())

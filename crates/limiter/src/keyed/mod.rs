@@ -8,6 +8,7 @@ mod limiter;
 mod snapshot;
 
 pub use build::{BuildError, KeyedBuilder};
-pub(crate) use generation::Generation;
+use generation::Generation;
+pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
 pub use snapshot::Entry;

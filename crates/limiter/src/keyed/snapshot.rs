@@ -49,7 +49,7 @@ impl<C> KeyedLimiter<C> {
     /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
     /// key that moves within the table just then may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
-        let generation = self.current.load_full();
+        let generation = self.generations.current();
         let policy = &generation.policy;
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
@@ -61,38 +61,30 @@ impl<C> KeyedLimiter<C> {
                 show(Entry::Debt { cell: cell as u64, state: state.to_vec() });
             }
         });
-        self.exceptions.for_each(|tag, exception| {
+        // A copy: no key's lock is taken while the exceptions are locked.
+        for (tag, exception) in self.exceptions.all() {
             if exception.blocked > now {
                 show(Entry::Blocked { tag: tag.get(), until: exception.blocked.get() });
             }
             if let Some(own) = &exception.own {
                 own.table.for_each(|_, state| show(Entry::Own { tag: tag.get(), state: state.to_vec() }));
             }
-        });
+        }
     }
 
     /// Takes over one state of a snapshot that was made under the policy `from` (the key's own, for [`Entry::Own`]), by a
     /// limiter with the same hash keys; what is in use here already counts as well. Returns whether it was a state of
     /// that policy and had a place: a key's own state has one only while the key has a policy of its own.
     pub fn restore_at(&self, from: &Policy, entry: &Entry, now: Nanos) -> bool {
-        let receive = |tag: u64, state: &[u64]| {
-            from.accepts(state) && {
-                let tag = Tag::new(tag);
-                loop {
-                    let generation = self.generation_of(tag);
-                    let received = generation.apply(&generation.policy, tag, now, |mine| {
-                        generation.receive(mine, from, state, now);
-                    });
-                    if received.is_ok() {
-                        return true;
-                    }
+        match entry {
+            Entry::Key { tag, state } | Entry::Own { tag, state } => {
+                from.accepts(state) && {
+                    self.receive(Tag::new(*tag), from, state, now);
+                    true
                 }
             }
-        };
-        match entry {
-            Entry::Key { tag, state } | Entry::Own { tag, state } => receive(*tag, state),
             Entry::Debt { cell, state } => {
-                let generation = self.current.load_full();
+                let generation = self.generations.current();
                 let Ok(cell) = usize::try_from(*cell) else { return false };
                 from.accepts(state) && {
                     let mut converted = vec![0; generation.policy.words()];
@@ -105,5 +97,14 @@ impl<C> KeyedLimiter<C> {
                 self.exceptions.change(Tag::new(*tag), now, |exception| exception.blocked = until).is_ok()
             }
         }
+    }
+
+    /// Joins a state of another policy into a key's.
+    fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
+        self.with_state(tag, now, |policy, mine| {
+            let mut converted = vec![0; policy.words()];
+            policy.transfer(&mut converted, from, state, now);
+            policy.join(mine, &converted, now);
+        });
     }
 }

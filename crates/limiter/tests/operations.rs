@@ -1,0 +1,238 @@
+//! The operations beside acquire, on every algorithm.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate_limiter::{
+    Clock, CoarseClock, Entry, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota, Request,
+    SystemClock, acquire_all_at,
+};
+
+fn policies(quota: Quota) -> Vec<Policy> {
+    vec![
+        Policy::fixed_window(quota),
+        Policy::sliding_log(quota).unwrap(),
+        Policy::sliding_window(quota),
+        Policy::sliding_counter(quota),
+        Policy::token_bucket(quota),
+    ]
+}
+
+const NOW: Nanos = Nanos::from_secs(7_200);
+
+fn keyed(policy: Policy) -> KeyedLimiter<ManualClock> {
+    KeyedLimiter::builder(policy).max_keys(100).clock(ManualClock::new(NOW)).build().unwrap()
+}
+
+#[test]
+fn every_operation_works_on_every_algorithm() {
+    for policy in policies(Quota::per_hour(10)) {
+        let limiter = keyed(policy);
+        assert_eq!(limiter.peek("a", 10).remaining(), 0, "a peek tells what would remain");
+        assert_eq!(limiter.stats().keys, 0, "and adds nobody");
+        assert_eq!(limiter.acquire("a", 4).remaining(), 6);
+        let (granted, decision) = limiter.acquire_up_to("a", 100);
+        assert_eq!((granted, decision.is_allowed()), (6, true));
+        assert_eq!(limiter.acquire_up_to("a", 1).0, 0);
+        limiter.refund("a", 3);
+        assert_eq!(limiter.acquire("a", 0).remaining(), 3);
+        limiter.refund("a", 100);
+        assert_eq!(limiter.peek("a", 0).remaining(), 10, "{}: never more than was taken", policy.name());
+    }
+}
+
+#[test]
+fn a_blocked_key_is_denied_until_its_time() {
+    let limiter = keyed(Policy::token_bucket(Quota::per_hour(10)));
+    let until = Nanos::from_secs(7_260);
+    limiter.block_at("mallory", until, NOW).unwrap();
+    assert_eq!(limiter.acquire("mallory", 1).retry_after(), Some(Duration::from_secs(60)));
+    assert_eq!(limiter.acquire_up_to("mallory", 1).0, 0);
+    assert!(limiter.acquire("alice", 1).is_allowed());
+    limiter.clock().set(until);
+    assert!(limiter.acquire("mallory", 1).is_allowed());
+    assert!(!limiter.unblock_at("mallory", until), "the block had passed by itself");
+    limiter.block_at("mallory", Nanos::MAX, until).unwrap();
+    let denied = limiter.acquire("mallory", 1);
+    assert!(denied.is_denied() && denied.retry_after().is_none(), "blocked for good");
+    assert!(limiter.unblock_at("mallory", until));
+    assert!(limiter.acquire("mallory", 1).is_allowed());
+}
+
+#[test]
+fn a_key_may_have_a_quota_of_its_own() {
+    for (general, own) in policies(Quota::per_hour(5)).into_iter().zip(policies(Quota::per_hour(50))) {
+        let limiter = keyed(general);
+        assert!(limiter.acquire("admin", 5).is_allowed());
+        limiter.set_override_at("admin", own, NOW).unwrap();
+        assert_eq!(limiter.peek("admin", 0).remaining(), 45, "{}: what was used counts on", general.name());
+        assert!(limiter.acquire("alice", 6).is_denied());
+        assert!(limiter.acquire("admin", 20).is_allowed());
+        assert!(limiter.remove_override_at("admin", NOW));
+        assert!(!limiter.remove_override_at("admin", NOW));
+        assert!(limiter.acquire("admin", 1).is_denied(), "{}: and on", general.name());
+    }
+}
+
+#[test]
+fn a_changed_policy_keeps_what_was_used_of_every_key() {
+    for (old, new) in
+        policies(Quota::per_hour(10)).into_iter().zip(policies(Quota::per_hour(20)).into_iter().rev())
+    {
+        let limiter = keyed(old);
+        for key in 0..50_u8 {
+            assert!(limiter.acquire([key], u32::from(key % 10)).is_allowed());
+        }
+        limiter.set_policy_at(new, NOW).unwrap();
+        for key in 0..50_u8 {
+            assert_eq!(limiter.peek([key], 0).remaining(), 20 - u64::from(key % 10), "{}", new.name());
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_restores_every_key() {
+    for policy in policies(Quota::per_hour(10)) {
+        let limiter = keyed(policy);
+        for key in 0..50_u8 {
+            assert!(limiter.acquire([key], u32::from(key % 10)).is_allowed());
+        }
+        limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+        limiter.set_override_at([7], policy, NOW).unwrap();
+        let mut entries = Vec::new();
+        limiter.snapshot_at(NOW, |entry| entries.push(entry));
+
+        let restored = KeyedLimiter::builder(policy)
+            .max_keys(100)
+            .hash_keys(limiter.hash_keys())
+            .clock(())
+            .build()
+            .unwrap();
+        for entry in &entries {
+            assert!(restored.restore_at(&policy, entry, NOW));
+        }
+        for key in 0..50_u8 {
+            assert_eq!(restored.peek_at([key], 0, NOW), limiter.peek([key], 0), "{}", policy.name());
+        }
+        assert!(restored.acquire_at("mallory", 1, NOW).is_denied());
+        let damaged = Entry::clone(&entries[0]);
+        let wider = Policy::sliding_log(Quota::per_hour(77)).unwrap();
+        assert!(!restored.restore_at(&wider, &damaged, NOW), "a state of another shape is refused");
+    }
+}
+
+#[test]
+fn debts_survive_a_snapshot_and_a_change_of_policy() {
+    let policy = Policy::fixed_window(Quota::per_hour(5));
+    let tiny = || KeyedLimiter::builder(policy).max_keys(1).clock(ManualClock::new(NOW)).build().unwrap();
+    let limiter = tiny();
+    assert!(limiter.acquire("a", 5).is_allowed());
+    // Pushes a out.
+    let _ = limiter.acquire("b", 1);
+    limiter.set_policy_at(Policy::sliding_counter(Quota::per_hour(5)), NOW).unwrap();
+    assert!(limiter.acquire("a", 1).is_denied());
+    let mut entries = Vec::new();
+    limiter.snapshot_at(NOW, |entry| entries.push(entry));
+    let restored =
+        KeyedLimiter::builder(policy).max_keys(1).hash_keys(limiter.hash_keys()).clock(()).build().unwrap();
+    assert!(entries.iter().all(|entry| restored.restore_at(&limiter.policy(), entry, NOW)));
+    assert!(restored.acquire_at("a", 1, NOW).is_denied());
+}
+
+#[test]
+fn an_unkeyed_limiter_has_the_same_operations() {
+    for policy in policies(Quota::per_hour(10)) {
+        let mut limiter = Limiter::with_clock(policy, ManualClock::new(NOW));
+        assert_eq!(limiter.acquire(4).remaining(), 6);
+        assert_eq!(limiter.acquire_up_to(100).0, 6);
+        limiter.refund(1);
+        assert_eq!(limiter.peek(0).remaining(), 1);
+        limiter.set_policy(policies(Quota::per_hour(20))[3]);
+        assert_eq!(limiter.peek(0).remaining(), 11, "{}", policy.name());
+        let state = limiter.snapshot();
+        let restored = Limiter::with_clock(policy, ManualClock::new(NOW));
+        assert!(restored.restore_at(limiter.policy(), &state, NOW));
+        assert_eq!(restored.acquire(1).remaining(), 0);
+        limiter.block(Nanos::from_secs(7_201));
+        assert_eq!(limiter.acquire(1).retry_after(), Some(Duration::from_secs(1)));
+        assert!(limiter.unblock() && limiter.acquire(1).is_allowed());
+    }
+}
+
+#[test]
+fn a_joint_decision_says_which_limit_bound() {
+    let burst = keyed(Policy::fixed_window("2/1s".parse().unwrap()));
+    let daily = keyed(Policy::sliding_log("3/1d".parse().unwrap()).unwrap());
+    let total = Limiter::with_clock(Policy::token_bucket(Quota::per_hour(100)), ManualClock::new(NOW));
+    let ask = |now| {
+        let requests =
+            [Request::keyed(&burst, b"a", 1), Request::keyed(&daily, b"a", 1), Request::unkeyed(&total, 1)];
+        acquire_all_at(&requests, now).unwrap()
+    };
+    assert_eq!(ask(NOW).bound(), Some(0), "one of two is left, of all of them the least");
+    assert!(ask(NOW).is_allowed());
+    let denied = ask(NOW);
+    assert_eq!((denied.is_allowed(), denied.bound()), (false, Some(0)));
+    let later = Nanos::from_secs(7_201);
+    assert!(ask(later).is_allowed());
+    assert_eq!(ask(later).bound(), Some(1), "the day's denial outlasts the second's");
+    assert_eq!(total.peek(0).remaining(), 97, "denied requests charged nobody");
+}
+
+#[test]
+fn one_key_asked_for_twice_in_one_decision_pays_twice() {
+    let limiter = keyed(Policy::fixed_window(Quota::per_hour(5)));
+    let twice = |cost| [Request::keyed(&limiter, b"a", cost), Request::keyed(&limiter, b"a", cost)];
+    assert!(!acquire_all_at(&twice(3), NOW).unwrap().is_allowed());
+    assert!(acquire_all_at(&twice(2), NOW).unwrap().is_allowed());
+    assert_eq!(limiter.peek("a", 0).remaining(), 1);
+}
+
+#[test]
+fn more_exceptions_than_keys_are_refused() {
+    let limiter = KeyedLimiter::builder(Policy::concurrency(1)).max_keys(2).clock(()).build().unwrap();
+    limiter.block_at("a", Nanos::MAX, NOW).unwrap();
+    limiter.block_at("b", Nanos::from_secs(7_300), NOW).unwrap();
+    assert!(limiter.block_at("c", Nanos::MAX, NOW).is_err());
+    assert!(limiter.set_override_at("c", Policy::concurrency(9), NOW).is_err());
+    assert!(
+        limiter.block_at("c", Nanos::MAX, Nanos::from_secs(7_301)).is_ok(),
+        "the second block had passed"
+    );
+}
+
+#[test]
+fn clocks_move_forward() {
+    let clock = SystemClock::new();
+    let first = clock.now();
+    assert!(clock.now() >= first && first > Nanos::from_secs(1_700_000_000), "since the epoch");
+    assert!(
+        SystemClock::not_before(Nanos::from_secs(9_000_000_000)).now() >= Nanos::from_secs(9_000_000_000)
+    );
+
+    let manual = std::sync::Arc::new(ManualClock::new(NOW));
+    let coarse = CoarseClock::over(manual.clone(), Duration::from_micros(50)).unwrap();
+    assert_eq!(coarse.now(), NOW);
+    manual.advance(Nanos::from_secs(1));
+    // Its thread reads the time before long; bounded by the test's own time-out, not by a sleep.
+    while coarse.now() != manual.now() {
+        std::thread::yield_now();
+    }
+}
+
+proptest! {
+    /// A keyed limiter decides for each key as a limiter of its own would.
+    #[test]
+    fn keys_do_not_influence_each_other(requests in prop::collection::vec((0_u8..20, 0_u64..3_000, 0_u32..4), 1..300)) {
+        for policy in policies("5/1us".parse().unwrap()) {
+            let together = KeyedLimiter::builder(policy).max_keys(100).clock(()).build().unwrap();
+            let alone: Vec<_> = (0..20).map(|_| Limiter::with_clock(policy, ())).collect();
+            let mut now = NOW.get();
+            for &(key, gap, cost) in &requests {
+                now += gap / 10;
+                let at = Nanos::new(now);
+                prop_assert_eq!(together.acquire_at([key], cost, at), alone[usize::from(key)].acquire_at(cost, at));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Waiting in line: first come first served, with a deadline, cancel-safe; on a clock that the test moves.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tidegate_limiter::{
+    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, WaitError,
+    algorithm::LeakyBucket,
+};
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+
+fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Decision, WaitError>> {
+    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn is_admitted(waiting: &mut Waiting<'_>) -> bool {
+    matches!(poll(waiting), Poll::Ready(Ok(_)))
+}
+
+fn limiter(policy: impl Into<Policy>) -> (ManualTimer, Limiter<ManualTimer>) {
+    let timer = ManualTimer::new(Nanos::from_secs(100));
+    (timer.clone(), Limiter::with_clock(policy, timer))
+}
+
+#[test]
+fn whoever_came_first_is_served_first() {
+    let (timer, limiter) = limiter(Policy::token_bucket(Quota::per_second(1)));
+    assert!(limiter.acquire(1).is_allowed());
+    let mut line: Vec<Waiting<'_>> = (0..3).map(|_| Box::pin(limiter.wait(1, None)) as Waiting<'_>).collect();
+    for waiting in &mut line {
+        assert!(poll(waiting).is_pending());
+    }
+    for served in 0..3 {
+        timer.advance(Nanos::from_secs(1));
+        // The last in line asks first, and still stands behind.
+        let ready: Vec<usize> = (served..3).rev().filter(|&at| is_admitted(&mut line[at])).collect();
+        assert_eq!(ready, [served]);
+    }
+}
+
+#[test]
+fn whoever_does_not_wait_does_not_overtake() {
+    let (timer, limiter) = limiter(Policy::sliding_log(Quota::per_second(1)).unwrap());
+    assert!(limiter.acquire(1).is_allowed());
+    let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut waiting).is_pending());
+    timer.advance(Nanos::from_secs(1));
+    let denied = limiter.acquire(1);
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)), "one second after the one who waits");
+    assert!(is_admitted(&mut waiting));
+    timer.advance(Nanos::from_secs(1));
+    assert!(limiter.acquire(1).is_allowed());
+}
+
+#[test]
+fn a_dropped_waiter_gives_its_place_back() {
+    let (timer, limiter) = limiter(Policy::token_bucket(Quota::per_second(1)));
+    assert!(limiter.acquire(1).is_allowed());
+    let mut first: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    let mut second: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+    timer.advance(Nanos::from_secs(1));
+    drop(first);
+    assert!(is_admitted(&mut second), "nothing was taken for the one who left");
+    timer.advance(Nanos::from_secs(1));
+    assert!(limiter.acquire(1).is_allowed(), "and nobody is in line any more");
+}
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_told_at_once() {
+    let (timer, limiter) = limiter(Policy::fixed_window(Quota::per_second(1)));
+    assert!(limiter.acquire(1).is_allowed());
+    let soon = Some(Nanos::from_millis(100_500));
+    let mut late: Waiting<'_> = Box::pin(limiter.wait(1, soon));
+    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    let mut first: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut first).is_pending());
+    // Behind the first there is room at 102 s only.
+    let mut behind: Waiting<'_> = Box::pin(limiter.wait(1, Some(Nanos::from_millis(101_500))));
+    let Poll::Ready(Err(WaitError::Deadline(decision))) = poll(&mut behind) else {
+        panic!("not told at once")
+    };
+    assert_eq!(decision.retry_after(), Some(Duration::from_secs(2)));
+    timer.advance(Nanos::from_secs(1));
+    assert!(is_admitted(&mut first));
+}
+
+#[test]
+fn a_cost_that_never_fits_is_told_at_once() {
+    let (_, limiter) = limiter(Policy::sliding_window(Quota::per_second(5)));
+    let mut waiting: Waiting<'_> = Box::pin(limiter.wait(6, None));
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(WaitError::Never(_)))));
+}
+
+#[test]
+fn a_leaky_bucket_is_waited_out() {
+    let bucket = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_secs(1)).unwrap();
+    let (timer, limiter) = limiter(bucket);
+    assert!(limiter.acquire(1).is_allowed());
+    let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut waiting).is_pending());
+    timer.advance(Nanos::from_millis(99));
+    assert!(poll(&mut waiting).is_pending());
+    timer.advance(Nanos::from_millis(1));
+    assert!(is_admitted(&mut waiting));
+}
+
+#[test]
+fn a_delay_that_nobody_waits_out_is_given_back() {
+    let bucket = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_secs(1)).unwrap();
+    let (timer, limiter) = limiter(bucket);
+    assert!(limiter.acquire(1).is_allowed());
+    let mut dropped: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut dropped).is_pending());
+    drop(dropped);
+    let mut late: Waiting<'_> = Box::pin(limiter.wait(1, Some(Nanos::from_millis(100_099))));
+    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    let mut next: Waiting<'_> = Box::pin(limiter.wait(1, Some(Nanos::from_millis(100_100))));
+    assert!(poll(&mut next).is_pending(), "the first place after now is free again");
+    timer.advance(Nanos::from_millis(100));
+    assert!(is_admitted(&mut next));
+}
+
+#[test]
+fn keys_wait_in_lines_of_their_own() {
+    let timer = ManualTimer::new(Nanos::from_secs(100));
+    let policy = Policy::token_bucket(Quota::per_second(1));
+    let limiter = KeyedLimiter::builder(policy).clock(timer.clone()).build().unwrap();
+    assert!(limiter.acquire("a", 1).is_allowed());
+    let mut a: Waiting<'_> = Box::pin(limiter.wait("a", 1, None));
+    assert!(poll(&mut a).is_pending());
+    let mut b: Waiting<'_> = Box::pin(limiter.wait("b", 1, None));
+    assert!(is_admitted(&mut b), "nobody is before b");
+    assert!(limiter.acquire("a", 1).is_denied() && limiter.acquire("c", 1).is_allowed());
+    timer.advance(Nanos::from_secs(1));
+    assert!(is_admitted(&mut a));
+}
+
+#[test]
+fn waiting_needs_no_runtime_and_works_on_the_systems_clock() {
+    let limiter = Limiter::with_clock(Policy::token_bucket(Quota::per_second(200)), SystemClock::new());
+    let before = limiter.acquire_up_to(200).0;
+    futures::executor::block_on(async {
+        for _ in 0..3 {
+            let _ = limiter.wait(1, None).await.unwrap();
+        }
+    });
+    assert_eq!(before, 200);
+}

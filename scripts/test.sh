@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands. Installs what the tests need: on Debian and its kin by apt-get,
+# elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null && return
+    if command -v apt-get >/dev/null; then
+        say "installing $2"
+        local sudo=""
+        [ "$(id -u)" = 0 ] || sudo="sudo"
+        $sudo apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$2" >/dev/null
+        # The tests start their own servers on free ports.
+        command -v systemctl >/dev/null && $sudo systemctl disable --now "$2" >/dev/null 2>&1 || true
+    else
+        echo "the tests need $1: install the package that has it (Debian: $2)" >&2
+        exit 1
+    fi
+}
+
+need cc gcc
+need redis-server redis-server
+need redis-cli redis-tools
+
+say "formatting and lints"
+cargo fmt --all --check
+cargo clippy --workspace --all-targets --locked -- -D warnings
+
+say "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+say "the core without the standard library"
+cargo check --locked --quiet -p tidegate-core --no-default-features
+
+say "lock-free pieces in every interleaving (loom)"
+RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
+    -p tidegate-core --test loom_cells -p tidegate-keyed --test loom_table
+
+say "tests"
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+cargo test --workspace --locked 2>&1 | tee "$results"
+awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"
