@@ -1,0 +1,47 @@
+//! What the system says about this process and this machine (Linux).
+
+use std::{fs, io};
+
+fn field(path: &str, name: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(path)?;
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    value.ok_or_else(|| io::Error::other(format!("{path} has no number after {name:?}")))
+}
+
+/// How often this thread was taken from its processor while it wanted to go on.
+pub fn preemptions() -> io::Result<u64> {
+    field("/proc/thread-self/status", "nonvoluntary_ctxt_switches:")
+}
+
+/// Resident bytes of this process. From the page tables: `statm` adds up what each processor keeps for itself, and
+/// may be late.
+pub fn resident() -> io::Result<u64> {
+    Ok(field("/proc/self/smaps_rollup", "Rss:")? * 1024)
+}
+
+/// Load average of the last minute, as the system writes it.
+pub fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("unknown").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touched_memory_is_resident() {
+        let before = resident().unwrap();
+        let touched = std::hint::black_box(vec![1_u8; 256 << 20]);
+        let after = resident().unwrap();
+        // Other tests come and go beside this one, with less.
+        assert!(after >= before + (128 << 20), "{before} {after}");
+        drop(touched);
+    }
+
+    #[test]
+    fn preemptions_are_counted() {
+        assert!(preemptions().is_ok());
+    }
+}
