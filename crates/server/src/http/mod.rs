@@ -1,6 +1,6 @@
 //! HTTP/1.1 with JSON: the limits for programs in any language, and the server's health and metrics.
 //!
-//! `ask` reads what a body asks, [`routes`] says which path does what, `answer` and `problem` write what comes back,
+//! `ask` reads what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back,
 //! `serve` has the connections.
 
 mod answer;
