@@ -13,6 +13,7 @@ use tidegate_server::{
 ///
 /// Prints the limits in it, or everything that is wrong with it: line, reason, mend. Exits with 1 when it cannot be used.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = REFERENCE)]
 pub struct Args {
     /// The rules file
     file: PathBuf,
@@ -20,6 +21,36 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
 }
+
+/// What a rules file may say.
+const REFERENCE: &str = "\
+Rules are YAML: a list of limits.
+
+  limits:
+    - name: per-user              # what requests call it: letters, digits, . _ : -
+      limit: 100/1m               # N/duration: 500ms, 10s, 1m, 2h, 1d
+      algorithm: sliding-window   # the default; its options beside it
+      slots: 60
+      overrides: { admin: 1000/1m, batch: { limit: 50/1m, slots: 10 } }
+      deny: [mallory]
+
+For every limit:
+  global: true         one state for all instead of one for each key
+  shadow: true         counted and reported, never denies
+  max_keys: N          keys remembered at most (else --max-keys)
+  overrides: {...}     keys with a limit of their own; what they do not name stays the limit's
+  deny: [...]          keys that are always denied
+  count_denied: true   denied requests consume too
+
+The algorithms, what they admit in any window at most, and their options:
+  fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)
+  sliding-log      limit, exactly   closed: true (a request counts to the end of its window)
+  sliding-window   limit, exactly   slots: 10; mode: strict or balanced (2 x limit, denies less)
+  sliding-counter  about 2 x limit
+  token-bucket     limit + burst    burst: N (default: the limit)
+  leaky-bucket     an even pace     max_wait: duration (default: the window)
+  concurrency      limit in flight  limit: N without a duration; hold: duration (a permit not given
+                                    back comes back by itself)";
 
 pub fn run(args: &Args) -> ExitCode {
     let made = rules::load(&args.file)

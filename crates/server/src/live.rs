@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use rapidhash::RapidHashMap;
 use tidegate_core::{Decision, Nanos, Policy};
 use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
 
@@ -18,7 +19,8 @@ use crate::{
 pub struct LiveRules {
     /// In the order of the file.
     limits: Vec<Arc<Limit>>,
-    by_name: HashMap<Box<[u8]>, usize>,
+    /// Hashed quickly, not against collisions: whoever writes the rules chooses the names.
+    by_name: RapidHashMap<Box<[u8]>, usize>,
     default_max_keys: usize,
 }
 

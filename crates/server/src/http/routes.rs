@@ -196,7 +196,34 @@ async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response
     response
 }
 
-/// A method's beginning: a client may make one up.
+/// A method's beginning, as a client may make one up.
 fn shown(method: &Method) -> &str {
     method.as_str().get(..16).unwrap_or(method.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        // Time stands still until nothing else is left to do, and then jumps to the next deadline.
+        let never = Body::new(http_body_util::StreamBody::new(Silence));
+        let refused = body(Request::new(never)).await.unwrap_err();
+        assert_eq!(refused.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+    }
+
+    /// A client that sends nothing and does not leave.
+    struct Silence;
+
+    impl futures_core::Stream for Silence {
+        type Item = Result<hyper::body::Frame<Bytes>, std::io::Error>;
+
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Pending
+        }
+    }
 }
