@@ -1,2 +1,37 @@
-//! stub
-fn main() {}
+//! The `tidegate` command.
+
+mod check;
+mod manual;
+mod serve;
+mod simulate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Decides whether a piece of work may go ahead now, later, or not at all.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<serve::Args>),
+    Check(check::Args),
+    Simulate(Box<simulate::Args>),
+    Completions(manual::Completions),
+    Man(manual::Man),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Check(args) => check::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+    }
+}

@@ -5,7 +5,8 @@ use core::fmt;
 use crate::{
     Algorithm, Decision, Nanos, Quota, QuotaError,
     algorithm::{
-        Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+        Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog, SlidingWindow,
+        TokenBucket,
     },
 };
 
@@ -155,6 +156,15 @@ impl Policy {
         matches!(self.rule, Rule::Concurrency(_))
     }
 
+    /// One jump to the algorithm's own function: inlined side by side, each would pay for the registers of all.
+    #[inline(never)]
+    fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+        if self.count_denied {
+            return self.decide_counting(state, now, cost);
+        }
+        each!(self, algorithm => decide_with(algorithm, state, now, cost))
+    }
+
     #[cold]
     fn decide_counting(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         let decision = each!(self, algorithm => algorithm.decide(state, now, cost));
@@ -163,6 +173,15 @@ impl Policy {
         }
         self.record(state, now, cost);
         self.check(state, now, cost)
+    }
+
+    /// The usual case of a token bucket, if this is one.
+    #[inline]
+    pub(crate) const fn plain_bucket(&self, cost: u32) -> Option<PlainBucket> {
+        match &self.rule {
+            Rule::TokenBucket(bucket) if !self.count_denied => bucket.plain(cost),
+            _ => None,
+        }
     }
 
     /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: a change of
@@ -227,18 +246,24 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.used(state, now))
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
-        if self.count_denied {
-            return self.decide_counting(state, now, cost);
+        if let Some(bucket) = self.plain_bucket(cost) {
+            return match bucket.step(state[0], now) {
+                Ok((next, after)) => {
+                    state[0] = next;
+                    bucket.allow(after)
+                }
+                Err(denied) => denied,
+            };
         }
-        // One jump to the algorithm's own function: inlined side by side, each would pay for the registers of all.
-        each!(self, algorithm => decide_apart(algorithm, state, now, cost))
+        self.decide_apart(state, now, cost)
     }
 }
 
 #[inline(never)]
-fn decide_apart(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+fn decide_with(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
     algorithm.decide(state, now, cost)
 }
 

@@ -5,7 +5,7 @@ use core::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 use crate::Nanos;
 
 /// The longest window a quota may have: 366 days.
-pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 
 /// At most `limit` units in each window.
 ///

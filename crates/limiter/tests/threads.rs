@@ -21,7 +21,7 @@ fn policies(limit: u32) -> Vec<Policy> {
         Policy::token_bucket(quota),
         Policy::token_bucket(Quota::new(limit, std::time::Duration::from_secs(3_601)).unwrap()),
         Policy::concurrency(limit),
-        Concurrency::new(limit).hold(std::time::Duration::from_secs(60)).unwrap().into(),
+        Concurrency::new(limit).hold(std::time::Duration::from_mins(1)).unwrap().into(),
     ]
 }
 

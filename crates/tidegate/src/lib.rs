@@ -21,3 +21,8 @@
 //! ```
 
 pub use tidegate_limiter::*;
+
+/// The README's example, so that it keeps running.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

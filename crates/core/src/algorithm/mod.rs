@@ -15,6 +15,7 @@ pub use leaky_bucket::LeakyBucket;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
+pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
 use crate::{Decision, Nanos};

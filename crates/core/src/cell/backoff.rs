@@ -18,11 +18,12 @@ impl Backoff {
     /// The first wait is the shortest.
     #[must_use]
     pub const fn new() -> Self {
-        Self { round: 0 }
+        Self { round: 6 }
     }
 
     /// Waits a little longer than the last time.
     #[cold]
+    #[inline(never)]
     pub fn wait(&mut self) {
         if cfg!(loom) || self.round >= Self::SPIN_ROUNDS {
             yield_now();

@@ -61,19 +61,30 @@ impl Lock {
     pub fn update<R>(&self, mut step: impl FnMut(u64) -> (Option<u64>, R)) -> R {
         let mut backoff = Backoff::new();
         loop {
-            // Acquire and release: whoever reads a value also sees what its writer did before; the word itself is all
-            // that a decision needs.
-            let value = self.0.load(Ordering::Acquire);
-            if value & LOCKED == 0 {
+            if let Some(value) = self.read() {
                 let (next, result) = step(value);
                 let Some(next) = next else { return result };
-                debug_assert_eq!(next & LOCKED, 0);
-                let swapped = self.0.compare_exchange_weak(value, next, Ordering::AcqRel, Ordering::Relaxed);
-                if swapped.is_ok() {
+                if self.replace(value, next) {
                     return result;
                 }
             }
             backoff.wait();
         }
+    }
+
+    /// The value, unless somebody holds the lock.
+    #[inline]
+    pub fn read(&self) -> Option<u64> {
+        // Acquire, and release below: whoever reads a value also sees what its writer did before; the word itself is all
+        // that a decision needs.
+        let value = self.0.load(Ordering::Acquire);
+        (value & LOCKED == 0).then_some(value)
+    }
+
+    /// Replaces `value`, as [`read`](Self::read) returned it, unless it has changed meanwhile (or seems to have).
+    #[inline]
+    pub fn replace(&self, value: u64, next: u64) -> bool {
+        debug_assert_eq!((value | next) & LOCKED, 0);
+        self.0.compare_exchange_weak(value, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }

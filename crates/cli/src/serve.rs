@@ -1,0 +1,247 @@
+//! `tidegate serve`: the options of the server, its log, and what it prints when it is ready.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::ValueEnum;
+use tidegate_core::{parse_duration, write_duration};
+use tidegate_server::{Ended, Options, Server, signals};
+use tracing_subscriber::filter::LevelFilter;
+
+/// What a limit without a bound of its own remembers.
+pub const MAX_KEYS: u32 = 1 << 20;
+
+/// Serve limits over HTTP and the Redis protocol
+///
+/// Without options: the built-in example rules, on 127.0.0.1, HTTP on port 8080 and the Redis protocol on 6380. SIGHUP loads
+/// the rules file again, SIGTERM stops. Every option is also an environment variable.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where HTTP listens; `off` for not at all
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
+    http: String,
+    /// Where the Redis protocol listens; `off` for not at all
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
+    resp: String,
+    /// The rules, in YAML; loaded again when the file changes [default: built-in example rules]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
+    rules: Option<PathBuf>,
+    /// Keys remembered by each limit that has no max_keys of its own, and by CL.THROTTLE
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
+    max_keys: u32,
+    /// Where limits are kept over a restart
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
+    state: Option<PathBuf>,
+    /// How often the state is written
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STATE_INTERVAL", default_value = "30s", value_parser = positive)]
+    state_interval: Duration,
+    /// How often the rules file is looked at; a change is loaded when two looks agree on it
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RELOAD_INTERVAL", default_value = "1s", value_parser = positive)]
+    reload_interval: Duration,
+    /// What Redis clients must give with AUTH (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_RESP_PASSWORD", hide_env_values = true)]
+    resp_password: Option<String>,
+    /// Threads for the Redis protocol; one answers hundreds of thousands of requests a second
+    #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    resp_threads: u16,
+    /// Close a Redis connection after this long without a command; 0s for never
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
+    resp_idle_timeout: Duration,
+    /// Connections that each protocol takes
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+    /// How long requests under way may take when the server stops
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
+    grace: Duration,
+    /// How the log on standard error is written
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    /// What the log tells: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|e| e.to_string())
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    duration(text)
+        .and_then(|span| if span.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(span) })
+}
+
+pub fn run(args: Args) -> ExitCode {
+    start_log(args.log_format, args.log_level);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start threads: {error}")),
+    };
+    let code = runtime.block_on(serve(args));
+    // Connections that were to be cut off are not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn serve(args: Args) -> ExitCode {
+    // Before anything else: a signal that comes while the server starts must not kill it halfway.
+    let orders = match signals() {
+        Ok(orders) => orders,
+        Err(error) => return fail(&format!("cannot listen for signals: {error}")),
+    };
+    let told = Told::of(&args);
+    let server = match Server::start(args.options()).await {
+        Ok(server) => server,
+        Err(error) => return fail(&error.to_string()),
+    };
+    told.tell(&server);
+    match server.run(orders).await {
+        // What was promised was done; that some connection did not end in time was logged.
+        Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
+    }
+}
+
+impl Args {
+    fn options(self) -> Options {
+        let listener = |address: String| (!address.eq_ignore_ascii_case("off")).then_some(address);
+        Options {
+            http: listener(self.http),
+            resp: listener(self.resp),
+            rules: self.rules,
+            max_keys: self.max_keys as usize,
+            state: self.state,
+            state_interval: self.state_interval,
+            reload_interval: self.reload_interval,
+            resp_password: self.resp_password.filter(|password| !password.is_empty()),
+            resp_threads: self.resp_threads.into(),
+            resp_idle_timeout: self.resp_idle_timeout,
+            max_connections: self.max_connections as usize,
+            grace: self.grace,
+        }
+    }
+}
+
+fn start_log(format: LogFormat, level: LevelFilter) {
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+fn fail(why: &str) -> ExitCode {
+    tracing::error!("{why}");
+    ExitCode::FAILURE
+}
+
+/// What is printed when the server is ready.
+struct Told {
+    format: LogFormat,
+    rules: String,
+    state: Option<String>,
+    password: bool,
+}
+
+impl Told {
+    fn of(args: &Args) -> Self {
+        let every = |interval| {
+            let mut text = String::new();
+            // Writing to a `String` does not fail.
+            let _ = write_duration(&mut text, interval);
+            text
+        };
+        Self {
+            format: args.log_format,
+            rules: match &args.rules {
+                Some(path) => path.display().to_string(),
+                None => "built-in examples (your own: --rules FILE)".to_owned(),
+            },
+            state: args
+                .state
+                .as_ref()
+                .map(|path| format!("{}, written every {}", path.display(), every(args.state_interval))),
+            password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
+        }
+    }
+
+    fn tell(&self, server: &Server) {
+        let (http, resp) = (server.http_address(), server.resp_address());
+        if self.format == LogFormat::Json {
+            let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
+            tracing::info!(
+                http = shown(http),
+                resp = shown(resp),
+                rules = self.rules,
+                state = self.state,
+                "listening"
+            );
+            return;
+        }
+        let limits = server.service().rules().names();
+        let mut text = format!("tidegate {} is ready.\n\n", env!("CARGO_PKG_VERSION"));
+        let mut line = |what: &str, value: &str| {
+            let _ = writeln!(text, "  {what:<7}{value}");
+        };
+        line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
+        line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
+        line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
+        line(
+            "state",
+            self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"),
+        );
+        text.push_str("\nTry:\n\n");
+        for command in commands(http, resp, self.password, &limits) {
+            let _ = writeln!(text, "  {command}");
+        }
+        // A closed standard output is no reason not to serve.
+        let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
+    }
+}
+
+/// Three commands that work as they stand.
+fn commands(
+    http: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
+    password: bool,
+    limits: &[String],
+) -> Vec<String> {
+    let limit = limits.first().map_or("per-user", String::as_str);
+    let mut commands = Vec::new();
+    if let Some(http) = http.map(reachable) {
+        commands.push(format!(
+            "curl -i http://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+        ));
+        if resp.is_none() {
+            commands
+                .push(format!("curl http://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
+            commands.push(format!("curl http://{http}/metrics"));
+        }
+    }
+    if let Some(resp) = resp.map(reachable) {
+        let auth = if password { "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD " } else { "" };
+        let cli = format!("{auth}redis-cli -h {} -p {}", resp.ip(), resp.port());
+        commands.push(format!("{cli} ACQUIRE {limit} alice"));
+        if http.is_none() {
+            commands.push(format!("{cli} PEEK {limit} alice"));
+        }
+        commands.push(format!("{cli} CL.THROTTLE bob 15 30 60"));
+    }
+    commands
+}
+
+/// An address that a client on this machine can connect to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

@@ -1,0 +1,211 @@
+//! The options of `tidegate simulate`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Parser, ValueEnum};
+use tidegate_core::{Quota, parse_duration};
+use tidegate_sim::{
+    AlgorithmSpec, Goal, Share,
+    input::{By, Format, UnknownFormat},
+    workload::{Arrival, Traffic},
+};
+
+/// Replay a log through candidate limits and see who would have been denied.
+///
+/// Every request of the log is put to the real algorithms at the time it came, and each decision is compared with that
+/// of an exact sliding log that runs beside them.
+#[derive(Debug, Parser)]
+#[command(after_long_help = AFTER)]
+pub struct Args {
+    /// Logs: common or combined access logs, JSON lines, or requests per second (whole numbers with blanks between
+    /// them); plain, .gz, .bz2 or .tar; `-` is standard input.
+    #[arg(value_name = "FILE", required_unless_present = "synthetic", conflicts_with = "synthetic")]
+    pub files: Vec<PathBuf>,
+
+    /// A limit to try, as in 100/1m; several may be given.
+    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present = "suggest")]
+    pub limits: Vec<Quota>,
+
+    /// What each limit is kept for: ip, path, method, status, user-agent, a field of JSON lines, global (one limit for
+    /// all), or several joined as in ip,path. [default: ip; for requests per second: global]
+    #[arg(long)]
+    pub by: Option<By>,
+
+    /// Algorithms to compare, joined by commas, options behind colons. [default: all six]
+    ///
+    /// fixed-window[:first-hit], sliding-log[:closed], sliding-window[:slots=10][:mode=strict|balanced],
+    /// sliding-counter, token-bucket[:burst=N], leaky-bucket[:max-wait=DURATION]; each also [:count-denied].
+    #[arg(long = "algorithm", short, value_name = "LIST", value_parser = AlgorithmSpec::parse_list)]
+    pub algorithms: Option<Vec<Vec<AlgorithmSpec>>>,
+
+    /// The log's form: auto, common or combined (access logs), jsonl, rate (requests per second).
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format)]
+    pub format_in: FormatIn,
+
+    /// The field of JSON lines that holds the time: RFC 3339, or a number since 1970. [default: the first there is of
+    /// time, timestamp, @timestamp, ts, date]
+    #[arg(long, value_name = "FIELD")]
+    pub time_field: Option<String>,
+
+    /// Spread a second's requests evenly over it, for logs of requests per second. Without it they all come at its
+    /// start, as in a log with times of whole seconds.
+    #[arg(long)]
+    pub spread: bool,
+
+    /// How to print the findings.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Output,
+
+    /// Also write a page with charts to this file.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
+    /// How many of the keys that are denied most the table shows, at most 20.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub top: u8,
+
+    /// Threads to replay on, at most 1024; the findings do not depend on it. [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    #[command(flatten)]
+    pub synthetic: SyntheticArgs,
+
+    #[command(flatten)]
+    pub suggest: SuggestArgs,
+}
+
+/// Traffic without a log.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Made-up traffic")]
+pub struct SyntheticArgs {
+    /// Make traffic instead of reading a log.
+    #[arg(long)]
+    pub synthetic: bool,
+
+    /// How many sources (keys) it comes from.
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().sources,
+        requires = "synthetic", conflicts_with = "files"
+    )]
+    pub sources: u32,
+
+    /// How many requests all of them make.
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().requests,
+        requires = "synthetic", conflicts_with = "files"
+    )]
+    pub requests: u64,
+
+    /// How long they take.
+    #[arg(
+        long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration,
+        requires = "synthetic", conflicts_with = "files"
+    )]
+    pub duration: Duration,
+
+    /// How unequal the sources are: the one of rank r makes requests in proportion to 1/r^S; 0 makes all alike.
+    #[arg(
+        long, value_name = "S", default_value_t = Traffic::default().zipf,
+        requires = "synthetic", conflicts_with = "files"
+    )]
+    pub zipf: f64,
+
+    /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias between 0.5 (even)
+    /// and 1 (all at once); bursty is 0.75.
+    #[arg(long, default_value = "poisson", requires = "synthetic", conflicts_with = "files")]
+    pub arrival: Arrival,
+
+    /// The same seed makes the same traffic.
+    #[arg(
+        long, value_name = "N", default_value_t = Traffic::default().seed,
+        requires = "synthetic", conflicts_with = "files"
+    )]
+    pub seed: u64,
+}
+
+impl SyntheticArgs {
+    pub fn traffic(&self) -> Traffic {
+        let &Self { sources, requests, duration, zipf, arrival, seed, .. } = self;
+        Traffic { sources, requests, duration, zipf, arrival, seed }
+    }
+}
+
+/// A limit to be found.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Suggesting a limit")]
+pub struct SuggestArgs {
+    /// Find, for each algorithm, the smallest limit that denies at most a share of the keys or of the requests.
+    #[arg(long)]
+    pub suggest: bool,
+
+    /// The window that the limit is to be in; without it those of the given limits.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "suggest")]
+    pub window: Option<Duration>,
+
+    /// The share of keys that may be denied at least once, as in 1%. [default: 1% unless --deny-requests is given]
+    #[arg(long, value_name = "PERCENT", requires = "suggest")]
+    pub deny_keys: Option<Share>,
+
+    /// The share of requests that may be denied, as in 0.1%.
+    #[arg(long, value_name = "PERCENT", requires = "suggest")]
+    pub deny_requests: Option<Share>,
+}
+
+impl SuggestArgs {
+    pub fn goal(&self) -> Goal {
+        let keys = self.deny_keys.or(self.deny_requests.is_none().then_some(Share::ONE_PERCENT));
+        Goal { keys, requests: self.deny_requests }
+    }
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Output {
+    /// Tables for a person.
+    #[default]
+    Table,
+    /// An array with one object for each limit and algorithm.
+    Json,
+}
+
+/// The form of the input: none is to be detected.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatIn(pub Option<Format>);
+
+fn parse_format(text: &str) -> Result<FormatIn, UnknownFormat> {
+    if text == "auto" { Ok(FormatIn(None)) } else { text.parse().map(Some).map(FormatIn) }
+}
+
+const AFTER: &str = "\
+Examples:
+  Who would be denied by 100 requests a minute, and which algorithm keeps to it?
+      tidegate simulate access.log.gz --limit 100/1m
+
+  Three algorithms, with a page to look at:
+      tidegate simulate access.log --limit 6/25s --by ip \\
+          --algorithm sliding-log,sliding-window,fixed-window --report findings.html
+
+  A limit for each user and path of a service that logs JSON:
+      tidegate simulate app.jsonl --limit 20/10s --by user.id,path \\
+          --time-field ts
+
+  A limit that would have denied at most one client in a thousand:
+      tidegate simulate access.log --suggest --window 1m --deny-keys 0.1% \\
+          --algorithm sliding-window
+
+  Made-up traffic, as JSON for a script:
+      tidegate simulate --synthetic --sources 1000 --requests 1000000 \\
+          --arrival bursty --limit 50/1s --format json
+
+The columns:
+  wrongly admitted   admitted, though an exact sliding log (on admissions of
+                     its own) denied the request
+  wrongly denied     denied, though that log admitted it
+  worst window       the most requests of one key admitted in any window of the
+                     limit's length: above the limit means that the algorithm
+                     let the limit be exceeded
+
+A request that the leaky bucket delays counts as admitted when it came; how long
+such requests wait is told below the table. Lines that are no requests are left
+out, counted, and the first few named on standard error.";

@@ -1,0 +1,292 @@
+//! `tidegate serve` and `tidegate check` as a user runs them: the real program, its output, its signals.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+/// How long a test waits for what should happen at once.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn tidegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    // What the tests' own environment says is not for the program.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// An empty directory for one test.
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("tidegate-cli-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// The running program; it is killed if a test fails.
+struct Serving {
+    child: Child,
+    http: String,
+    resp: String,
+    /// What it printed until it was ready.
+    told: String,
+    log: mpsc::Receiver<String>,
+}
+
+impl Serving {
+    /// Runs `serve` on ports of the system's choice with further arguments, until it says that it is ready.
+    fn with(arguments: &[&str]) -> Self {
+        Self::run(
+            tidegate().args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(arguments),
+        )
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (line, log) = mpsc::channel();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        let mut told = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        // The last line is the last of the commands to try.
+        while told.split_once("Try:").is_none_or(|(_, commands)| commands.trim().lines().count() < 3) {
+            assert_ne!(stdout.read_line(&mut told).unwrap(), 0, "it ended early, having said:\n{told}");
+        }
+        let address = |what: &str| {
+            let line = told.lines().find_map(|line| line.trim().strip_prefix(what)).unwrap().trim();
+            line.split_once("://").map_or(line, |(_, address)| address).to_owned()
+        };
+        let (http, resp) = (address("HTTP"), address("RESP"));
+        Self { child, http, resp, told, log }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for a line of the log.
+    fn logs(&self, words: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("the log never said {words:?}"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    fn ended(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    fn ask(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(&self.resp).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply.replace("\r\n", " ").trim_end().trim_end_matches("+OK").trim_end().to_owned()
+    }
+
+    fn post(&self, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let head =
+            format!("POST /v1/acquire HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}");
+        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn check(file: &Path) -> Output {
+    tidegate().arg("check").arg(file).output().unwrap()
+}
+
+#[test]
+fn without_options_it_says_where_it_listens_and_three_commands_that_work() {
+    let server = Serving::with(&[]);
+    for part in ["is ready", "built-in examples", "per-user, logins, everyone", "in memory only"] {
+        assert!(server.told.contains(part), "{part} is not in:\n{}", server.told);
+    }
+    let (_, commands) = server.told.split_once("Try:").unwrap();
+    let commands: Vec<&str> = commands.trim().lines().map(str::trim).collect();
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        let program = command.split(' ').next().unwrap();
+        let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+        if there.status.success() {
+            let output = Command::new("sh").args(["-c", command]).output().unwrap();
+            let told = text(&output.stdout);
+            assert!(
+                output.status.success() && !told.contains("ERR"),
+                "{command}: {told}{}",
+                text(&output.stderr)
+            );
+            assert!(told.contains("99") || told.contains("98") || told.contains("16"), "{command}: {told}");
+        }
+    }
+    // Whether or not curl and redis-cli are there.
+    assert!(server.post(r#"{"limit":"per-user","key":"zoe"}"#).starts_with("HTTP/1.1 200 OK"));
+    assert!(server.ask("ACQUIRE per-user zoe").starts_with("*5 :0 :100 :98 :-1 :"));
+    assert_eq!(server.ask("CL.THROTTLE zoe 15 30 60"), "*5 :0 :16 :15 :-1 :2");
+}
+
+#[test]
+fn told_to_stop_it_writes_the_state_and_exits_with_0_and_goes_on_from_there() {
+    let directory = scratch("stop");
+    let state = directory.join("state");
+    for (signal, remaining) in [("TERM", 3), ("INT", 2)] {
+        let server = Serving::with(&["--state", state.to_str().unwrap()]);
+        let reply = server.ask("ACQUIRE logins alice");
+        assert!(reply.starts_with(&format!("*5 :0 :5 :{} :-1", remaining + 1)), "{reply}");
+        server.signal(signal);
+        assert_eq!(server.ended(), Some(0), "SIG{signal}");
+    }
+    assert!(fs::read(&state).unwrap().starts_with(b"TIDEGATE"));
+}
+
+#[test]
+fn a_hangup_reloads_the_rules_and_a_bad_file_is_told_in_one_line() {
+    let rules = scratch("hangup").join("rules.yaml");
+    fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--reload-interval", "1h"]);
+    fs::write(&rules, "limits: [{name: second, limit: 1/1s}]").unwrap();
+    server.signal("HUP");
+    server.logs("rules loaded");
+    assert!(server.ask("PEEK second x").starts_with("*5"));
+    fs::write(&rules, "limits:\n  - name: third\n    limit: 100\n").unwrap();
+    server.signal("HUP");
+    let line = server.logs("rules refused");
+    for part in ["line=3", "a quota is N/duration", "mend=", "the old ones go on", "rules.yaml"] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(server.ask("PEEK second x").starts_with("*5"));
+}
+
+#[test]
+fn a_change_of_the_file_is_noticed_without_a_signal() {
+    let rules = scratch("notice").join("rules.yaml");
+    fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--reload-interval", "20ms"]);
+    fs::write(rules.with_extension("new"), "limits: [{name: second, limit: 1/1s}]").unwrap();
+    fs::rename(rules.with_extension("new"), &rules).unwrap();
+    server.logs("rules loaded");
+    assert!(server.ask("PEEK second x").starts_with("*5"));
+}
+
+#[test]
+fn a_damaged_state_is_refused_clearly_and_set_aside() {
+    let state = scratch("damaged").join("state");
+    fs::write(&state, "TIDEGATE but not really").unwrap();
+    let server = Serving::with(&["--state", state.to_str().unwrap()]);
+    let line = server.logs("the state file is refused");
+    assert!(line.contains("state.damaged-1"), "{line}");
+    assert!(server.ask("PEEK logins alice").starts_with("*5 :0 :5 :5"));
+}
+
+#[test]
+fn every_option_is_a_variable_too_and_either_protocol_may_be_off() {
+    let mut command = tidegate();
+    command.arg("serve").env("TIDEGATE_HTTP", "off").env("TIDEGATE_RESP", "127.0.0.1:0");
+    command.env("TIDEGATE_RESP_PASSWORD", "sesame").env("TIDEGATE_MAX_KEYS", "77");
+    let server = Serving::run(&mut command);
+    assert_eq!(server.http, "off");
+    assert!(server.told.contains("REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD redis-cli"), "{}", server.told);
+    assert_eq!(server.ask("PING"), "-NOAUTH Authentication required.");
+    assert!(server.ask("AUTH sesame").starts_with("+OK"));
+    let help = text(&tidegate().args(["serve", "--help"]).output().unwrap().stdout);
+    let options = help.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next());
+    for option in options {
+        let variable = format!("TIDEGATE_{}", option.to_uppercase().replace('-', "_"));
+        assert!(help.contains(&format!("[env: {variable}")), "--{option} has no {variable}");
+    }
+}
+
+#[test]
+fn a_log_in_json_is_one_object_a_line() {
+    let mut command = tidegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-format", "json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    log.read_line(&mut first).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((&line["message"], &line["level"]), (&"listening".into(), &"INFO".into()));
+    assert!(TcpStream::connect(line["resp"].as_str().unwrap()).is_ok());
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    for line in log.lines() {
+        serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap();
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_told_with_the_mend() {
+    let server = Serving::with(&[]);
+    let output = tidegate().args(["serve", "--http", &server.http, "--resp", "off"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains(&server.http) && told.contains("stop it, or choose another"), "{told}");
+    let nothing = tidegate().args(["serve", "--http", "off", "--resp", "off"]).output().unwrap();
+    assert!(text(&nothing.stderr).contains("give --http or --resp an address"));
+}
+
+#[test]
+fn a_bad_rules_file_keeps_the_server_from_starting() {
+    let rules = scratch("bad-start").join("rules.yaml");
+    fs::write(&rules, "limits:\n  - name: a\n    limit: 100\n").unwrap();
+    let output = tidegate().args(["serve", "--rules", rules.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("rules.yaml: line 3:"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn check_shows_what_a_good_file_holds() {
+    let rules = scratch("check-good").join("rules.yaml");
+    fs::write(&rules, "limits:\n  - {name: per-user, limit: 100/1m, slots: 60, max_keys: 1000}\n  - {name: all, limit: 5/1s, algorithm: token-bucket, global: true, shadow: true}\n").unwrap();
+    let output = check(&rules);
+    assert_eq!(output.status.code(), Some(0));
+    let told = text(&output.stdout);
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("LIMIT     QUOTA   ALGORITHM       FOR"), "{told}");
+    assert!(lines[1].starts_with("per-user  100/1m  sliding-window  each key  1000"), "{told}");
+    assert!(lines[1].ends_with("slots: 60") && lines[2].ends_with("shadow"), "{told}");
+    assert!(told.contains("is good: 2 limits."), "{told}");
+}
+
+#[test]
+fn check_tells_all_that_is_wrong_and_exits_with_1() {
+    let rules = scratch("check-bad").join("rules.yaml");
+    fs::write(&rules, "limits:\n  - name: a\n    limit: 100\n  - name: b\n    limit: 1/1s\n    burts: 3\n")
+        .unwrap();
+    let output = check(&rules);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("rules.yaml: line 3: ") && told.contains("rules.yaml: line 6: "), "{told}");
+    assert!(told.contains("did you mean `burst`?") && told.contains("has 2 problems"), "{told}");
+    let missing = check(Path::new("/nonexistent.yaml"));
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("cannot read /nonexistent.yaml"));
+}

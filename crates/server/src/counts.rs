@@ -1,0 +1,73 @@
+//! How often one limit said what: bounded by the number of limits, never by their keys.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::Decision;
+
+/// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no exact instant.
+#[derive(Debug, Default)]
+pub struct Counts {
+    allowed: AtomicU64,
+    delayed: AtomicU64,
+    denied: AtomicU64,
+    shadow_denied: AtomicU64,
+}
+
+/// The counters read at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountsRead {
+    /// Admitted at once.
+    pub allowed: u64,
+    /// Admitted after a delay.
+    pub delayed: u64,
+    /// Denied.
+    pub denied: u64,
+    /// Let through by a shadow limit that would have denied.
+    pub shadow_denied: u64,
+}
+
+impl Counts {
+    /// Counts a decision that was enforced.
+    #[inline]
+    pub fn add(&self, decision: &Decision) {
+        let counter = if decision.is_denied() {
+            &self.denied
+        } else if decision.delay().is_zero() {
+            &self.allowed
+        } else {
+            &self.delayed
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a decision of a shadow limit.
+    #[inline]
+    pub fn add_shadow(&self, decision: &Decision) {
+        if decision.is_denied() {
+            self.shadow_denied.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.add(decision);
+        }
+    }
+
+    /// Goes on from where others stood.
+    pub(crate) fn add_all(&self, other: &CountsRead) {
+        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+        add(&self.allowed, other.allowed);
+        add(&self.delayed, other.delayed);
+        add(&self.denied, other.denied);
+        add(&self.shadow_denied, other.shadow_denied);
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn read(&self) -> CountsRead {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CountsRead {
+            allowed: read(&self.allowed),
+            delayed: read(&self.delayed),
+            denied: read(&self.denied),
+            shadow_denied: read(&self.shadow_denied),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! An answer on the wire: the decision as JSON, and the header fields of the IETF draft
+//! `draft-ietf-httpapi-ratelimit-headers`, version 10.
+
+use std::{fmt::Write, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde::Serialize;
+
+use crate::service::{Answer, JointAnswer};
+
+/// A decision as clients read it. Times are rounded up; `null` where no time can be named.
+#[derive(Debug, Serialize)]
+pub(super) struct DecisionBody<'a> {
+    allowed: bool,
+    limit_name: &'a str,
+    limit: u64,
+    remaining: u64,
+    /// Of a denial: when asking again is admitted.
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    /// Leaky bucket: how long to wait before going ahead.
+    delay_ms: u64,
+    /// Only on limits that are counted but not enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<ShadowBody>,
+}
+
+/// What a shadow limit would have said.
+#[derive(Debug, Serialize)]
+struct ShadowBody {
+    would_deny: bool,
+    retry_after_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct JointBody<'a> {
+    #[serde(flatten)]
+    bound: DecisionBody<'a>,
+    decisions: Vec<DecisionBody<'a>>,
+}
+
+impl<'a> DecisionBody<'a> {
+    fn new(answer: &'a Answer) -> Self {
+        let raw = &answer.decision;
+        let shadow = answer.limit.spec().shadow.then(|| ShadowBody {
+            would_deny: raw.is_denied(),
+            retry_after_ms: raw.retry_after().map(ceil_ms),
+        });
+        Self {
+            allowed: answer.is_allowed(),
+            limit_name: &answer.limit.spec().name,
+            limit: raw.limit(),
+            remaining: raw.remaining(),
+            retry_after_ms: answer.retry_after().map(ceil_ms),
+            reset_after_ms: answer.reset_after().map(ceil_ms),
+            delay_ms: ceil_ms(raw.delay()),
+            shadow,
+        }
+    }
+}
+
+/// The answer of one limit, with this status for an admission or a denial alike, or the usual ones.
+pub(super) fn one(answer: &Answer, status: Option<StatusCode>) -> Response<Body> {
+    respond(&DecisionBody::new(answer), answer, std::slice::from_ref(answer), status)
+}
+
+/// The answer of several limits: that of the one that bound, and all of them under `decisions`.
+pub(super) fn all(joint: &JointAnswer, status: Option<StatusCode>) -> Response<Body> {
+    let bound = &joint.answers[joint.bound];
+    let body = JointBody {
+        bound: DecisionBody { allowed: joint.is_allowed(), ..DecisionBody::new(bound) },
+        decisions: joint.answers.iter().map(DecisionBody::new).collect(),
+    };
+    respond(&body, bound, &joint.answers, status)
+}
+
+fn respond(
+    body: &impl Serialize,
+    bound: &Answer,
+    answers: &[Answer],
+    status: Option<StatusCode>,
+) -> Response<Body> {
+    let usual = if bound.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = json(body);
+    *response.status_mut() = status.unwrap_or(usual);
+    let headers = response.headers_mut();
+    let mut set = |name: &'static str, value: &str| {
+        // Limit names are plain letters, so no value is ever refused.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    set("ratelimit-policy", &list(answers, write_policy));
+    set("ratelimit", &list(answers, write_state));
+    if !bound.is_allowed()
+        && let Some(wait) = bound.retry_after()
+    {
+        set("retry-after", &ceil_secs(wait).to_string());
+    }
+    response
+}
+
+/// Any value as a JSON response.
+pub(super) fn json(body: &impl Serialize) -> Response<Body> {
+    // The bodies here are structs of numbers and strings, which always serialize.
+    let text = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The answers as members of a structured field's list; a limit that is asked for several keys gives one each.
+fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
+    let mut text = String::new();
+    for answer in answers {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = write!(text, "\"{}\"", answer.limit.spec().name);
+        write(&mut text, answer);
+    }
+    text
+}
+
+/// `q`: the quota. `w`: the window in seconds, where it is a whole number of them. `qu`: what is counted.
+fn write_policy(text: &mut String, answer: &Answer) {
+    let policy = answer.limit.policy_of(&answer.key);
+    // Writing to a `String` does not fail.
+    let _ = write!(text, ";q={}", policy.limit);
+    match policy.window {
+        Some(window) if window.subsec_nanos() == 0 => {
+            let _ = write!(text, ";w={}", window.as_secs());
+        }
+        Some(_) => {}
+        None => text.push_str(";qu=\"concurrent-requests\""),
+    }
+}
+
+/// `r`: what remains. `t`: the seconds until all of it is back, where that can be named.
+fn write_state(text: &mut String, answer: &Answer) {
+    let _ = write!(text, ";r={}", answer.decision.remaining());
+    if let Some(reset) = answer.reset_after() {
+        let _ = write!(text, ";t={}", ceil_secs(reset));
+    }
+}
+
+fn ceil_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn ceil_secs(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}

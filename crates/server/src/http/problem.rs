@@ -1,0 +1,109 @@
+//! Refusals in the form of RFC 9457: `application/problem+json`.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::{Value, json};
+
+use crate::service::Refusal;
+
+/// What was wrong with a request, and what to do about it.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    title: &'static str,
+    detail: String,
+    /// Where in the body, as a JSON pointer.
+    pointer: Option<String>,
+    /// The limits that exist, where an unknown one was asked.
+    known: Option<Vec<String>>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, title, detail: detail.into(), pointer: None, known: None }
+    }
+
+    pub fn bad_json(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Not JSON", detail)
+    }
+
+    pub fn bad_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        let pointer = Some(pointer.into());
+        Self { pointer, ..Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail) }
+    }
+
+    /// What the service refused, at this place of the body.
+    pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
+        let detail = refusal.to_string();
+        let at = |field: &str| Some(format!("{place}/{field}"));
+        match refusal {
+            Refusal::UnknownLimit { known, .. } => Self {
+                pointer: at("limit"),
+                known: Some(known),
+                ..Self::new(StatusCode::NOT_FOUND, "Unknown limit", detail)
+            },
+            Refusal::KeyMissing { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key missing", detail) }
+            }
+            Refusal::KeyTooLong { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
+            }
+            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
+                Self::new(StatusCode::CONFLICT, "Limit full", detail)
+            }
+            Refusal::GlobalHasNoKeys { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
+            }
+            Refusal::DeniedByRules { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }
+            }
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        if let Some(pointer) = &self.pointer {
+            body["pointer"] = json!(pointer);
+        }
+        if let Some(known) = &self.known {
+            body["known_limits"] = json!(known);
+        }
+        body
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.to_json().to_string()));
+        *response.status_mut() = self.status;
+        let json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        response
+    }
+}
+
+/// A [`Problem`], boxed: the way out of a handler that rarely goes this way.
+#[derive(Clone, Debug)]
+pub(super) struct Refused(Box<Problem>);
+
+impl Refused {
+    #[cfg(test)]
+    pub fn problem(&self) -> &Problem {
+        &self.0
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        self.0.into_response()
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}

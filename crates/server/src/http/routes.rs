@@ -1,0 +1,202 @@
+//! Which path does what.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{HeaderValue, Method, Response, StatusCode, header},
+    routing::{MethodFilter, on},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::json;
+
+use super::{
+    answer,
+    ask::{self, Ask, Asks},
+    problem::{Problem, Refused},
+};
+use crate::{
+    metrics::Metrics,
+    service::{self, Service},
+};
+
+/// The longest body, in bytes.
+pub const MAX_BODY: usize = 64 * 1024;
+/// How long a client may take to send its body.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// What the handlers share.
+pub(crate) struct App {
+    pub service: Arc<Service>,
+    pub metrics: Metrics,
+    /// Whether new work is welcome: not any more once the server stops.
+    pub ready: AtomicBool,
+}
+
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Ask one limit, or several together, and take the cost.
+    Acquire,
+    /// Ask without taking.
+    Peek,
+    /// Give back.
+    Refund,
+    /// Deny a key.
+    Block,
+    /// Let a blocked key ask again.
+    Unblock,
+    /// Whether the process lives.
+    Health,
+    /// Whether it wants requests.
+    Ready,
+    /// Prometheus.
+    Metrics,
+    /// The description of all this.
+    OpenApi,
+}
+
+/// All paths: method, path, what it does.
+pub const ROUTES: [(&str, &str, Endpoint); 9] = [
+    ("POST", "/v1/acquire", Endpoint::Acquire),
+    ("POST", "/v1/peek", Endpoint::Peek),
+    ("POST", "/v1/refund", Endpoint::Refund),
+    ("POST", "/v1/block", Endpoint::Block),
+    ("POST", "/v1/unblock", Endpoint::Unblock),
+    ("GET", "/healthz", Endpoint::Health),
+    ("GET", "/readyz", Endpoint::Ready),
+    ("GET", "/metrics", Endpoint::Metrics),
+    ("GET", "/openapi.json", Endpoint::OpenApi),
+];
+
+/// The routes, ready to serve.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for (method, path, endpoint) in ROUTES {
+        let filter = if method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
+        let handler = move |State(app): State<Arc<App>>, request: Request| async move {
+            let started = app.service.now();
+            let response = run(&app, endpoint, request).await.unwrap_or_else(Refused::into_response);
+            let took = app.service.now().saturating_since(started);
+            app.metrics.http_request(path, response.status().as_u16(), took);
+            response
+        };
+        router = router.route(path, on(filter, handler));
+    }
+    router.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
+    match endpoint {
+        Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
+        Endpoint::Ready if app.ready.load(Ordering::Acquire) => Ok(answer::json(&json!({"status": "ready"}))),
+        Endpoint::Ready => {
+            let detail = "the server is stopping; ask another one";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", detail).into())
+        }
+        Endpoint::Metrics => {
+            Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+        }
+        Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
+        Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?),
+        Endpoint::Refund => {
+            let ask = ask::one(&body(request).await?)?;
+            let answer = app.service.refund(question(&ask), app.service.now());
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::one(&answer, Some(StatusCode::OK)))
+        }
+        Endpoint::Block => {
+            let block = ask::block(&body(request).await?)?;
+            let key = block.key.as_deref().map(str::as_bytes);
+            let done = app.service.block(block.limit.as_bytes(), key, block.span);
+            done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::json(&json!({"blocked": true})))
+        }
+        Endpoint::Unblock => {
+            let block = ask::unblock(&body(request).await?)?;
+            let key = block.key.as_deref().map(str::as_bytes);
+            let was_blocked = app.service.unblock(block.limit.as_bytes(), key);
+            let was_blocked = was_blocked.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::json(&json!({"unblocked": was_blocked})))
+        }
+    }
+}
+
+fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {
+    let service = &app.service;
+    let now = service.now();
+    let takes = endpoint == Endpoint::Acquire;
+    // A peek has been answered, whatever the answer is; 429 is for what was turned away.
+    let status = if takes { None } else { Some(StatusCode::OK) };
+    match ask::asks(body)? {
+        Asks::One(ask) => {
+            let ask = question(&ask);
+            let answer = if takes { service.acquire(ask, now) } else { service.peek(ask, now) };
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::one(&answer, status))
+        }
+        Asks::All(all) => {
+            let asks: Vec<_> = all.iter().map(question).collect();
+            let joint = if takes { service.acquire_all(&asks, now) } else { service.peek_all(&asks, now) };
+            let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
+            Ok(answer::all(&joint.map_err(place)?, status))
+        }
+    }
+}
+
+fn question(ask: &Ask) -> service::Ask<'_> {
+    service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref().map(str::as_bytes), cost: ask.cost }
+}
+
+/// The body, whatever its declared type: the JSON in it is checked, and `curl -d` declares a form.
+async fn body(request: Request) -> Result<Bytes, Refused> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    match tokio::time::timeout(BODY_TIME, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => {
+            let detail = format!("the body is longer than {MAX_BODY} bytes; ask for fewer limits at once");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail).into())
+        }
+        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {e}")).into()),
+        Err(_) => {
+            let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail).into())
+        }
+    }
+}
+
+fn text(text: String, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+async fn not_found(State(app): State<Arc<App>>) -> Response<Body> {
+    let paths: Vec<_> = ROUTES.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let detail = format!("there is no such path; the paths are: {}", paths.join(", "));
+    app.metrics.http_request("other", 404, tidegate_core::Nanos::ZERO);
+    Problem::new(StatusCode::NOT_FOUND, "No such path", detail).into_response()
+}
+
+async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let path = request.uri().path();
+    let allowed = ROUTES.iter().find(|route| route.1 == path).map_or("GET", |route| route.0);
+    let detail = format!("{} is not for {path}; use {allowed}", shown(request.method()));
+    app.metrics.http_request("other", 405, tidegate_core::Nanos::ZERO);
+    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// A method's beginning: a client may make one up.
+fn shown(method: &Method) -> &str {
+    method.as_str().get(..16).unwrap_or(method.as_str())
+}

@@ -1,0 +1,43 @@
+//! The Tidegate server: limits for programs in any language, over HTTP and the Redis protocol.
+//!
+//! ```text
+//! rules file ─ rules ─► live ─┐
+//!  HTTP ─ http ──────────────►├─ service ─► tidegate-limiter
+//!  RESP ─ resp ──────────────►│
+//! state file ◄─ state_file ──►┘        metrics, reload, shutdown beside it
+//! ```
+//!
+//! Nothing here decides: [`service`] finds the limit that a request names and asks it. [`Server`] puts the parts together;
+//! `tidegate serve` is a command line for it.
+//!
+//! ```
+//! use tidegate_server::{Options, Order, Server};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! let server = Server::start(Options::default()).await?;
+//! println!("http://{}", server.http_address().expect("HTTP is on by default"));
+//! let (orders, receiver) = tokio::sync::mpsc::channel(1);
+//! orders.send(Order::Stop).await?;
+//! server.run(receiver).await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod counts;
+pub mod http;
+pub mod live;
+mod metrics;
+mod reload;
+pub mod resp;
+pub mod rules;
+mod server;
+pub mod service;
+mod shutdown;
+mod state;
+mod state_file;
+pub mod throttle;
+
+pub use server::{Ended, Options, Order, Server, StartError};
+pub use shutdown::signals;

@@ -1,0 +1,252 @@
+//! What the server tells Prometheus. Every label has few values: limits by name, outcomes, routes; never a key.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
+    metrics::{MetricType, counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use tidegate_core::Nanos;
+use tidegate_limiter::Stats;
+
+use crate::{
+    counts::CountsRead,
+    resp::RespStats,
+    service::{Service, THROTTLE},
+};
+
+/// Seconds: from the quickest answer to what somebody should look into.
+const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
+
+/// What happened, other than decisions. Relaxed counters: a scrape needs no exact instant.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub reloads: AtomicU64,
+    pub reloads_refused: AtomicU64,
+    /// When the rules were last loaded, in nanoseconds of the server's clock.
+    pub rules_loaded_at: AtomicU64,
+    pub state_writes: AtomicU64,
+    pub state_writes_failed: AtomicU64,
+    pub state_written_at: AtomicU64,
+    pub state_bytes: AtomicU64,
+    pub http_connections: AtomicUsize,
+    pub http_accepted: AtomicU64,
+}
+
+/// All metrics of one server.
+pub(crate) struct Metrics {
+    registry: Registry,
+    http: Family<HttpLabels, Counter>,
+    latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HttpLabels {
+    route: &'static str,
+    status: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RouteLabels {
+    route: &'static str,
+}
+
+impl Metrics {
+    pub fn new(service: Arc<Service>, events: Arc<Events>, resp: Arc<RespStats>) -> Self {
+        let mut registry = Registry::with_prefix("tidegate");
+        let http = Family::default();
+        let latency = Family::new_with_constructor((|| Histogram::new(LATENCIES)) as fn() -> Histogram);
+        registry.register("http_requests", "HTTP requests by route and status", http.clone());
+        let help = "Seconds from an HTTP request's head to its answer";
+        registry.register("http_request_seconds", help, latency.clone());
+        registry.register_collector(Box::new(AtScrape { service, events, resp }));
+        Self { registry, http, latency }
+    }
+
+    /// Counts one HTTP request. The route is one of the server's own, so their number is bounded.
+    pub fn http_request(&self, route: &'static str, status: u16, took: Nanos) {
+        self.http.get_or_create(&HttpLabels { route, status: status.into() }).inc();
+        self.latency.get_or_create(&RouteLabels { route }).observe(took.get() as f64 / 1e9);
+    }
+
+    /// All of them, in the text format of `OpenMetrics`.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a `String` does not fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// What is counted where it happens, and read when somebody asks.
+struct AtScrape {
+    service: Arc<Service>,
+    events: Arc<Events>,
+    resp: Arc<RespStats>,
+}
+
+impl fmt::Debug for AtScrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtScrape").finish_non_exhaustive()
+    }
+}
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A metric's name, help and type, and how it is read from one limit.
+type PerLimit = (&'static str, &'static str, MetricType, fn(&CountsRead, &Stats) -> u64);
+
+const PER_LIMIT: [PerLimit; 7] = [
+    ("shadow_denials", "Decisions that a shadow limit would have denied", MetricType::Counter, |c, _| {
+        c.shadow_denied
+    }),
+    ("keys", "Keys that a limit remembers", MetricType::Gauge, |_, s| s.keys),
+    ("keys_max", "Keys that a limit may remember", MetricType::Gauge, |_, s| s.max_keys),
+    ("store_bytes", "Bytes reserved for a limit's states", MetricType::Gauge, |_, s| s.bytes),
+    ("keys_reclaimed", "States forgotten because they were as good as fresh", MetricType::Counter, |_, s| {
+        s.reclaimed
+    }),
+    (
+        "keys_evicted",
+        "Keys that gave way while still limited; their debt was kept",
+        MetricType::Counter,
+        |_, s| s.evicted,
+    ),
+    ("keys_inherited", "Keys that began with the debt of an evicted one", MetricType::Counter, |_, s| {
+        s.inherited
+    }),
+];
+
+impl Collector for AtScrape {
+    fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
+        let rules = self.service.rules();
+        let throttle = self.service.throttle();
+        let limits: Vec<(&str, CountsRead, Stats)> = rules
+            .limits()
+            .iter()
+            .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.limiter().stats()))
+            .chain([(THROTTLE, throttle.counts().read(), throttle.limiter().stats())])
+            .collect();
+        let help = "Decisions by limit and outcome";
+        let mut family = out.encode_descriptor("decisions", help, None, MetricType::Counter)?;
+        for (limit, counts, _) in &limits {
+            for (outcome, count) in
+                [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
+            {
+                counter(&mut family, &[("limit", limit), ("outcome", outcome)], count)?;
+            }
+        }
+        for (name, help, kind, read) in PER_LIMIT {
+            let mut family = out.encode_descriptor(name, help, None, kind)?;
+            for (limit, counts, stats) in &limits {
+                let value = read(counts, stats);
+                match kind {
+                    MetricType::Counter => counter(&mut family, &[("limit", limit)], value)?,
+                    _ => gauge(&mut family, &[("limit", limit)], value)?,
+                }
+            }
+        }
+        self.encode_connections(&mut out)?;
+        self.encode_events(&mut out, rules.limits().len() as u64)
+    }
+}
+
+impl AtScrape {
+    fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (resp, events) = (&self.resp, &self.events);
+        let protocols =
+            |http: u64, resp: u64| [(&[("protocol", "http")], http), (&[("protocol", "resp")], resp)];
+        let open = protocols(
+            events.http_connections.load(Ordering::Relaxed) as u64,
+            resp.connections.load(Ordering::Relaxed) as u64,
+        );
+        let mut family = out.encode_descriptor("connections", "Open connections", None, MetricType::Gauge)?;
+        open.into_iter().try_for_each(|(labels, value)| gauge(&mut family, labels, value))?;
+        let accepted = protocols(read(&events.http_accepted), read(&resp.accepted));
+        let mut family =
+            out.encode_descriptor("connections_accepted", "Connections accepted", None, MetricType::Counter)?;
+        accepted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        for (name, help, value) in [
+            ("resp_commands", "RESP commands", read(&resp.commands)),
+            ("resp_connections_refused", "RESP connections beyond the bound", read(&resp.refused)),
+            (
+                "resp_protocol_errors",
+                "RESP connections closed for malformed input",
+                read(&resp.protocol_errors),
+            ),
+            ("resp_timeouts", "RESP connections closed for being idle or stuck", read(&resp.timeouts)),
+        ] {
+            counter(&mut out.encode_descriptor(name, help, None, MetricType::Counter)?, &[], value)?;
+        }
+        Ok(())
+    }
+
+    fn encode_events(&self, out: &mut DescriptorEncoder<'_>, limits: u64) -> fmt::Result {
+        let events = &self.events;
+        let outcomes = |ok: &AtomicU64, failed: &AtomicU64| {
+            [(&[("result", "ok")], read(ok)), (&[("result", "failed")], read(failed))]
+        };
+        for (name, help, values) in [
+            (
+                "rules_reloads",
+                "Times the rules file was loaded again, or refused",
+                outcomes(&events.reloads, &events.reloads_refused),
+            ),
+            (
+                "state_writes",
+                "Times the state file was written, or could not be",
+                outcomes(&events.state_writes, &events.state_writes_failed),
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            values.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        }
+        let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
+        for (name, help, value) in [
+            ("rules_limits", "Limits in the rules", limits),
+            (
+                "rules_loaded_timestamp_seconds",
+                "When the rules were loaded last",
+                seconds(&events.rules_loaded_at),
+            ),
+            (
+                "state_written_timestamp_seconds",
+                "When the state was written last",
+                seconds(&events.state_written_at),
+            ),
+            ("state_bytes", "Length of the state file", read(&events.state_bytes)),
+        ] {
+            gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], value)?;
+        }
+        let build = [("version", env!("CARGO_PKG_VERSION"))];
+        let mut family = out.encode_descriptor("build", "The server's version", None, MetricType::Info)?;
+        family.encode_info(&build)
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn counter(family: &mut MetricEncoder<'_>, labels: Labels<'_>, value: u64) -> fmt::Result {
+    if labels.is_empty() {
+        return family.encode_counter::<NoLabelSet, _, u64>(&value, None);
+    }
+    family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+}
+
+fn gauge(family: &mut MetricEncoder<'_>, labels: Labels<'_>, value: u64) -> fmt::Result {
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    if labels.is_empty() {
+        return family.encode_gauge(&value);
+    }
+    family.encode_family(&labels)?.encode_gauge(&value)
+}

@@ -1,0 +1,229 @@
+//! The commands that limit, and the table of all commands.
+
+use std::{str, time::Duration};
+
+use tidegate_core::{Decision, Nanos};
+
+use super::{
+    handshake, introspection,
+    session::{Context, Flow},
+};
+use crate::{
+    live::Limit,
+    service::{Refusal, reset_after, resolve},
+    throttle::{self, ThrottleQuota},
+};
+
+/// One command: how it is called, and what runs it.
+pub(super) struct Command {
+    /// In lower case.
+    pub name: &'static str,
+    /// The least and the most arguments behind the name.
+    pub args: (usize, usize),
+    /// Whether a client may send it before `AUTH`.
+    pub before_auth: bool,
+    /// Which argument is a key in the eyes of a client that routes by keys; 0 for none.
+    pub key: usize,
+    pub usage: &'static str,
+    pub summary: &'static str,
+    pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
+}
+
+const MANY: usize = super::MAX_ARGS;
+
+/// A row of [`COMMANDS`].
+macro_rules! command {
+    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:path) => {
+        Command {
+            name: $name,
+            args: $args,
+            before_auth: false,
+            key: $key,
+            usage: $usage,
+            summary: $summary,
+            run: $run,
+        }
+    };
+    (open $($rest:tt)*) => {
+        Command { before_auth: true, ..command!($($rest)*) }
+    };
+}
+
+/// All commands, the busiest first: a lookup goes through them in this order.
+pub(super) static COMMANDS: [Command; 18] = [
+    command!("acquire"(1, 3), 2, "limit key [cost]", "Take cost (1) from a limit if it admits that", acquire),
+    command!(
+        "cl.throttle"(4, 5),
+        1,
+        "key max_burst count period [quantity]",
+        "Take from a bucket given here, as redis-cell does",
+        cl_throttle
+    ),
+    command!("peek"(1, 3), 2, "limit key [cost]", "Whether a limit would admit, taking nothing", peek),
+    command!("refund"(1, 3), 2, "limit key [cost]", "Give back up to cost (1) that was taken", refund),
+    command!(
+        "block"(2, 3),
+        2,
+        "limit key [milliseconds]",
+        "Deny a key, for a time or until it is unblocked",
+        block
+    ),
+    command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", unblock),
+    command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
+    command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
+    command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),
+    command!(open "auth" (1, 2), 0, "[user] password", "Give the password", handshake::auth),
+    command!(
+        "client"(1, MANY),
+        0,
+        "GETNAME|ID|INFO|LIST|SETINFO|SETNAME",
+        "About this connection",
+        handshake::client
+    ),
+    command!("select"(1, 1), 0, "0", "Choose the one database there is", handshake::select),
+    command!(open "quit" (0, MANY), 0, "", "Close the connection", handshake::quit),
+    command!(open "reset" (0, 0), 0, "", "Begin the connection anew", handshake::reset),
+    command!("command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
+    command!("info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
+    command!("config"(1, MANY), 0, "GET pattern", "Settings that clients ask for", introspection::config),
+    command!("dbsize"(0, 0), 0, "", "How many keys are remembered", introspection::dbsize),
+];
+
+/// The command of this name, in any case.
+#[inline]
+pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+    COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+#[inline]
+fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "acquire", args, Limit::acquire)
+}
+
+fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "peek", args, Limit::peek)
+}
+
+fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "refund", args, |limit, key, cost, now| {
+        limit.refund(key, cost, now);
+        limit.peek(key, 0, now)
+    })
+}
+
+/// `limit key [cost]` → five integers. The key of a global limit may be left out, or is ignored.
+#[inline]
+fn decide(
+    context: &mut Context<'_>,
+    name: &str,
+    args: &[&[u8]],
+    decide: impl FnOnce(&Limit, &[u8], u32, Nanos) -> Decision,
+) -> Flow {
+    let (limit, key) = match resolve(context.rules, args[0], args.get(1).copied()) {
+        Ok(resolved) => resolved,
+        Err(refusal) => return refuse(context, name, &refusal),
+    };
+    let cost = match args.get(2) {
+        None => 1,
+        Some(text) => match number(text).and_then(|cost| u32::try_from(cost).ok()) {
+            Some(cost) => cost,
+            None => return refuse_number(context, "cost", text, "a whole number from 0 to 4294967295"),
+        },
+    };
+    let decision = decide(limit, key, cost, context.now);
+    let allowed = decision.is_allowed() || limit.spec().shadow;
+    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    let wait = if !allowed {
+        decision.retry_after().map_or(-1, ms)
+    } else if decision.delay().is_zero() {
+        -1
+    } else {
+        ms(decision.delay())
+    };
+    let mut replies = context.replies();
+    replies.array(5);
+    replies.integer(i64::from(!allowed));
+    replies.count(decision.limit());
+    replies.count(decision.remaining());
+    replies.integer(wait);
+    replies.integer(reset_after(&decision).map_or(-1, ms));
+    Flow::Continue
+}
+
+fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let mut numbers = [0, 0, 0, 1];
+    for (to, text) in numbers.iter_mut().zip(&args[1..]) {
+        let Some(number) = number(text) else {
+            // redis-cell's own words.
+            let text = String::from_utf8_lossy(text);
+            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
+            return Flow::Continue;
+        };
+        *to = number;
+    }
+    let [max_burst, count, period, quantity] = numbers;
+    if args[0].len() > crate::service::MAX_KEY_BYTES {
+        let refusal = Refusal::KeyTooLong { bytes: args[0].len() };
+        return refuse(context, "cl.throttle", &refusal);
+    }
+    let quota = ThrottleQuota { max_burst, count, period };
+    match context.shared.service.throttle().acquire(args[0], quota, quantity, context.now) {
+        Ok(decision) => {
+            let mut replies = context.replies();
+            replies.array(5);
+            for number in throttle::reply(&decision) {
+                replies.integer(number);
+            }
+        }
+        Err(e) => context.replies().error(&e.to_string()),
+    }
+    Flow::Continue
+}
+
+fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let span = match args.get(2) {
+        None => None,
+        Some(text) => match number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
+            Some(ms) => Some(Duration::from_millis(ms)),
+            None => return refuse_number(context, "milliseconds", text, "a whole number above 0"),
+        },
+    };
+    match context.shared.service.block(args[0], Some(args[1]), span) {
+        Ok(()) => context.replies().ok(),
+        Err(refusal) => return refuse(context, "block", &refusal),
+    }
+    Flow::Continue
+}
+
+fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    match context.shared.service.unblock(args[0], Some(args[1])) {
+        Ok(was_blocked) => context.replies().integer(i64::from(was_blocked)),
+        Err(refusal) => return refuse(context, "unblock", &refusal),
+    }
+    Flow::Continue
+}
+
+/// A whole number as redis-cell and Redis read one.
+#[inline]
+fn number(text: &[u8]) -> Option<i64> {
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cold]
+fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
+    let text = match refusal {
+        Refusal::KeyMissing { .. } => {
+            format!("ERR wrong number of arguments for '{name}' command: {refusal}")
+        }
+        _ => format!("ERR {refusal}"),
+    };
+    context.replies().error(&text);
+    Flow::Continue
+}
+
+#[cold]
+fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
+    let got = String::from_utf8_lossy(&got[..got.len().min(32)]);
+    context.replies().error(&format!("ERR {what} is '{got}'; it must be {wants}"));
+    Flow::Continue
+}

@@ -1,0 +1,231 @@
+//! One connection: what was read but not answered, what was answered but not sent, and the bounds of both.
+
+use std::{
+    io::{self, Read, Write},
+    mem,
+    sync::atomic::Ordering,
+};
+
+use tidegate_core::Nanos;
+
+use super::{
+    MAX_FRAME, Shared,
+    parse::{Args, parse},
+    reply::Replies,
+    session::{Context, Flow, Session, run},
+};
+use crate::live::LiveRules;
+
+/// How much is read from a socket at a time.
+const READ: usize = 64 * 1024;
+/// The size of the buffer that all connections of a reactor read into: a read, and an unfinished frame before it.
+pub(super) const BUFFER: usize = READ + MAX_FRAME;
+/// With this much to send, no further command of the connection runs until it is sent.
+const OUTPUT_FULL: usize = 256 * 1024;
+/// An output buffer that has grown beyond this is given back when it is empty.
+const OUTPUT_KEPT: usize = 4 * 1024;
+/// Reads in one turn before the other connections have theirs.
+const READS_A_TURN: usize = 4;
+/// How long a frame may stay unfinished, or a reply unsent.
+const STUCK: Nanos = Nanos::from_secs(30);
+
+/// A client behind a stream that never blocks.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own; most combinations occur")]
+pub(super) struct Connection<S> {
+    pub stream: S,
+    session: Session,
+    /// An unfinished frame, or frames that wait until output is sent.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    /// Complete frames in `input` wait for output to be sent.
+    waiting: bool,
+    /// To be closed when the output is sent.
+    closing: bool,
+    /// Registered for writing instead of reading.
+    pub blocked: bool,
+    /// Has output and a place in the reactor's list of those.
+    pub listed: bool,
+    last_command: Nanos,
+    stuck_since: Option<Nanos>,
+}
+
+/// What a turn left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing more to read now.
+    Done,
+    /// There is more; the others come first.
+    More,
+    /// The peer is gone.
+    Gone,
+}
+
+/// What a connection runs commands with.
+#[derive(Clone, Copy)]
+pub(super) struct World<'a> {
+    pub shared: &'a Shared,
+    pub rules: &'a LiveRules,
+    pub now: Nanos,
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub fn new(stream: S, session: Session, now: Nanos) -> Self {
+        Self {
+            stream,
+            session,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            waiting: false,
+            closing: false,
+            blocked: false,
+            listed: false,
+            last_command: now,
+            stuck_since: None,
+        }
+    }
+
+    /// Reads what the socket has and answers every complete frame in it; `buffer` is [`BUFFER`] long.
+    ///
+    /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
+    pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
+        if self.waiting {
+            let waiting = mem::take(&mut self.input);
+            let used = self.answer(&waiting, world);
+            self.keep(&waiting[used..]);
+        }
+        for _ in 0..READS_A_TURN {
+            if self.closing || self.is_full() {
+                return Turn::Done;
+            }
+            let held = self.input.len();
+            buffer[..held].copy_from_slice(&self.input);
+            let read = match self.stream.read(&mut buffer[held..held + READ]) {
+                Ok(0) => {
+                    // A client may close its half and still wait for its answers.
+                    self.closing = true;
+                    return Turn::Done;
+                }
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Turn::Done,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Turn::Gone,
+            };
+            let data = &buffer[..held + read];
+            let used = self.answer(data, world);
+            self.keep(&data[used..]);
+            if read < READ && !closed {
+                return Turn::Done;
+            }
+        }
+        Turn::More
+    }
+
+    /// Runs the commands in `data`; how many bytes of it are done with.
+    fn answer(&mut self, data: &[u8], world: World<'_>) -> usize {
+        let stats = &world.shared.stats;
+        let mut args = Args::new();
+        let (mut used, mut commands) = (0, 0);
+        while used < data.len() && !self.closing && !self.is_full() {
+            match parse(&data[used..], &mut args) {
+                Ok(Some(length)) => {
+                    used += length;
+                    if args.get().is_empty() {
+                        continue;
+                    }
+                    commands += 1;
+                    let mut context = Context {
+                        shared: world.shared,
+                        rules: world.rules,
+                        now: world.now,
+                        session: &mut self.session,
+                        out: &mut self.output,
+                    };
+                    self.closing = run(&mut context, args.get()) == Flow::Close;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    stats.protocol_errors.fetch_add(1, Ordering::Relaxed);
+                    let mut replies = Replies { out: &mut self.output, protocol: self.session.protocol };
+                    replies.error(&format!("ERR {error}"));
+                    tracing::debug!(peer = %self.session.peer, %error, "connection closed");
+                    self.closing = true;
+                }
+            }
+        }
+        self.waiting = self.is_full() && used < data.len();
+        if commands > 0 {
+            stats.commands.fetch_add(commands, Ordering::Relaxed);
+            self.last_command = world.now;
+        }
+        if self.closing { data.len() } else { used }
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() && self.input.capacity() > 0 {
+            self.input = Vec::new();
+        } else {
+            self.input.clear();
+            self.input.extend_from_slice(rest);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.output.len() - self.sent >= OUTPUT_FULL
+    }
+
+    pub fn has_output(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    /// Whether commands wait in memory for output to be sent.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// No further command runs; what has been answered is still sent.
+    pub fn close_when_sent(&mut self) {
+        self.closing = true;
+    }
+
+    /// Sends what the socket takes; whether that was everything.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.sent += sent,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.sent = 0;
+        self.output.clear();
+        if self.output.capacity() > OUTPUT_KEPT {
+            self.output = Vec::new();
+        }
+        Ok(true)
+    }
+
+    /// Whether the connection has been idle, or stuck in a frame or a reply, for too long. Asked every second or so.
+    pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
+        if self.input.is_empty() && !self.has_output() && !self.closing {
+            self.stuck_since = None;
+        } else if now.saturating_since(*self.stuck_since.get_or_insert(now)) >= STUCK {
+            return true;
+        }
+        idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
+    }
+}
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

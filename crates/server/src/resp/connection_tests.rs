@@ -1,0 +1,273 @@
+//! A connection over a scripted stream: reads come in any pieces, writes take any number of bytes.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    sync::Arc,
+};
+
+use proptest::prelude::*;
+use tidegate_core::{ManualClock, Nanos};
+
+use super::*;
+use crate::{
+    live::LiveRules,
+    resp::{RespConfig, RespStats},
+    rules,
+    service::Service,
+    throttle::Throttle,
+};
+
+/// What arrives, piece by piece, and how much each write takes.
+#[derive(Default)]
+struct Script {
+    arriving: VecDeque<Vec<u8>>,
+    /// The peer has closed its half behind what arrives.
+    closed: bool,
+    /// How many bytes are taken until a write would block.
+    room: usize,
+    sent: Vec<u8>,
+}
+
+impl Read for Script {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(mut piece) = self.arriving.pop_front() else {
+            return if self.closed { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        };
+        let taken = piece.len().min(buffer.len());
+        buffer[..taken].copy_from_slice(&piece[..taken]);
+        if taken < piece.len() {
+            self.arriving.push_front(piece.split_off(taken));
+        }
+        Ok(taken)
+    }
+}
+
+impl Write for Script {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let taken = bytes.len().min(self.room);
+        self.room -= taken;
+        self.sent.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn shared() -> Shared {
+    let rules =
+        "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
+    let live = LiveRules::new(rules::parse(rules).unwrap(), 100, |_| None, Nanos::ZERO).unwrap();
+    let clock = Arc::new(ManualClock::default());
+    Shared {
+        service: Arc::new(Service::new(live, Throttle::new(100, None).unwrap(), clock)),
+        config: RespConfig { password: None, max_connections: 1, idle_timeout: None, threads: 1, port: 0 },
+        started: Nanos::ZERO,
+        stats: Arc::new(RespStats::default()),
+    }
+}
+
+fn connection(shared: &Shared, script: Script) -> Connection<Script> {
+    let session = Session::new(shared, "127.0.0.1:1".parse().unwrap());
+    Connection::new(script, session, Nanos::ZERO)
+}
+
+/// Reads until nothing more arrives, without sending anything.
+fn read_all(connection: &mut Connection<Script>, shared: &Shared) -> Turn {
+    let mut buffer = vec![0; BUFFER];
+    let rules = shared.service.rules();
+    let world = World { shared, rules: &rules, now: Nanos::from_secs(1) };
+    loop {
+        let turn = connection.read(&mut buffer, world, true);
+        if turn != Turn::More {
+            return turn;
+        }
+    }
+}
+
+/// What a client that sends these pieces is answered.
+fn answers(pieces: Vec<Vec<u8>>) -> Vec<u8> {
+    let shared = shared();
+    let script = Script { arriving: pieces.into(), closed: true, room: usize::MAX, ..Script::default() };
+    let mut connection = connection(&shared, script);
+    read_all(&mut connection, &shared);
+    assert!(connection.flush().unwrap());
+    connection.stream.sent
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    use std::fmt::Write;
+    let mut frame = format!("*{}\r\n", words.len());
+    for word in words {
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
+    }
+    frame.into_bytes()
+}
+
+/// Not `INFO`: it tells how many commands have run, and those of one read are counted together.
+fn requests() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        Just("acquire"),
+        Just("ACQUIRE"),
+        Just("PEEK"),
+        Just("REFUND"),
+        Just("CL.THROTTLE"),
+        Just("BLOCK"),
+        Just("UNBLOCK"),
+        Just("CLIENT"),
+        Just("SETNAME"),
+        Just("COMMAND"),
+        Just("COUNT"),
+        Just("CONFIG"),
+        Just("GET"),
+        Just("*"),
+        Just("HELLO"),
+        Just("3"),
+        Just("AUTH"),
+        Just("SELECT"),
+        Just("RESET"),
+        Just("a"),
+        Just("g"),
+        Just("nowhere"),
+        Just("alice"),
+        Just("2"),
+        Just("-1"),
+        Just("0"),
+        Just("PING"),
+        Just("ECHO"),
+        Just("é\r\n"),
+    ];
+    let framed = proptest::collection::vec(word, 0..7).prop_map(|words| command(&words));
+    let inline = "(PING|ACQUIRE a bob|peek a \"bob\"|)\r\n".prop_map(String::into_bytes);
+    let broken = proptest::collection::vec(any::<u8>(), 0..12);
+    let frame = prop_oneof![8 => framed, 2 => inline, 1 => broken];
+    proptest::collection::vec(frame, 0..12).prop_map(|frames| frames.concat())
+}
+
+proptest! {
+    /// Whatever a client sends, and however the network cuts it up, the answers are the same, and nothing panics.
+    #[test]
+    fn any_split_into_reads_gives_the_same_answers(
+        bytes in requests(),
+        cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..8),
+    ) {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        cuts.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for cut in cuts.into_iter().chain([bytes.len()]) {
+            pieces.push(bytes[from..cut].to_vec());
+            from = cut;
+        }
+        pieces.retain(|piece| !piece.is_empty());
+        prop_assert_eq!(answers(pieces), answers(vec![bytes.clone()].into_iter().filter(|b| !b.is_empty()).collect()));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    let shared = shared();
+    // Each asks for a long answer: far more than the output may hold.
+    let script =
+        Script { arriving: (0..10_000).map(|_| b"COMMAND DOCS\r\n".to_vec()).collect(), ..Script::default() };
+    let mut connection = connection(&shared, script);
+    read_all(&mut connection, &shared);
+    let longest = answers(vec![b"COMMAND DOCS\r\n".to_vec()]).len();
+    assert!(connection.output.len() <= OUTPUT_FULL + longest, "{}", connection.output.len());
+    let left = connection.stream.arriving.len();
+    assert!(left > 8_000, "only {left} are left unread");
+    // When the client reads after all, everything is answered, in order.
+    let mut turns = 0;
+    while !connection.stream.arriving.is_empty() || connection.has_output() || connection.has_waiting() {
+        connection.stream.room = 100_000;
+        connection.flush().unwrap();
+        read_all(&mut connection, &shared);
+        turns += 1;
+        assert!(turns < 1_000_000 && connection.input.len() <= BUFFER);
+    }
+    assert_eq!(connection.stream.sent.len(), longest * 10_000);
+}
+
+#[test]
+fn frames_that_waited_for_room_are_answered_without_a_further_read() {
+    let shared = shared();
+    let script = Script { arriving: [b"COMMAND DOCS\r\n".repeat(1_000)].into(), ..Script::default() };
+    let mut connection = connection(&shared, script);
+    read_all(&mut connection, &shared);
+    assert!(connection.has_waiting());
+    while connection.has_waiting() {
+        connection.stream.room = usize::MAX;
+        assert!(connection.flush().unwrap());
+        read_all(&mut connection, &shared);
+    }
+    connection.stream.room = usize::MAX;
+    assert!(connection.flush().unwrap());
+    let one = answers(vec![b"COMMAND DOCS\r\n".to_vec()]);
+    assert_eq!(connection.stream.sent, one.repeat(1_000));
+}
+
+#[test]
+fn buffers_are_given_back_when_they_are_empty() {
+    let shared = shared();
+    let script = Script {
+        arriving: [b"COMMAND DOCS\r\n".repeat(3), b"*2\r\n$4\r\nECHO".to_vec(), b"\r\n$1\r\nx\r\n".to_vec()]
+            .into(),
+        room: usize::MAX,
+        ..Script::default()
+    };
+    let mut connection = connection(&shared, script);
+    read_all(&mut connection, &shared);
+    assert!(connection.flush().unwrap());
+    assert_eq!(connection.input.capacity(), 0);
+    assert!(connection.output.capacity() <= OUTPUT_KEPT);
+    assert!(connection.stream.sent.ends_with(b"$1\r\nx\r\n"));
+}
+
+#[test]
+fn malformed_input_is_answered_with_an_error_and_the_end() {
+    let sent = answers(vec![b"PING\r\n*1\r\n:5\r\nPING\r\n".to_vec()]);
+    assert_eq!(
+        sent.escape_ascii().to_string(),
+        "+PONG\\r\\n-ERR Protocol error: expected \\'$\\', got \\':\\'\\r\\n"
+    );
+}
+
+#[test]
+fn a_client_that_closes_its_half_still_gets_its_answers() {
+    let sent = answers(vec![b"PING\r\nPING\r\n*1\r\n$4\r\nPI".to_vec()]);
+    assert_eq!(sent, b"+PONG\r\n+PONG\r\n");
+}
+
+#[test]
+fn nothing_runs_after_quit() {
+    assert_eq!(answers(vec![b"QUIT\r\nPING\r\n".to_vec(), b"PING\r\n".to_vec()]), b"+OK\r\n");
+}
+
+#[test]
+fn an_unfinished_frame_and_an_unread_reply_are_overdue_after_half_a_minute() {
+    let shared = shared();
+    let at = |seconds| Nanos::from_secs(seconds);
+    for arriving in ["*1\r\n$4\r\nPI", "PING\r\n"] {
+        let script = Script { arriving: [arriving.as_bytes().to_vec()].into(), ..Script::default() };
+        let mut connection = connection(&shared, script);
+        assert!(!connection.is_overdue(None, at(0)));
+        read_all(&mut connection, &shared);
+        assert!(!connection.is_overdue(None, at(1)) && !connection.is_overdue(None, at(30)));
+        assert!(connection.is_overdue(None, at(31)));
+    }
+}
+
+#[test]
+fn a_connection_is_idle_since_its_last_command_and_only_where_that_matters() {
+    let shared = shared();
+    let mut connection = connection(&shared, Script::default());
+    assert!(!connection.is_overdue(None, Nanos::from_secs(1_000_000)));
+    let limit = Some(Nanos::from_secs(60));
+    assert!(!connection.is_overdue(limit, Nanos::from_secs(59)));
+    assert!(connection.is_overdue(limit, Nanos::from_secs(60)));
+}

@@ -1,0 +1,218 @@
+//! What clients send by themselves when they connect, and about their connection.
+
+use super::{
+    Protocol,
+    session::{Context, Flow, wrong_number},
+};
+
+/// The longest name that a client may give itself.
+const MAX_NAME: usize = 128;
+
+pub(super) fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    match args {
+        [message] => context.replies().bulk(message),
+        _ => context.replies().simple("PONG"),
+    }
+    Flow::Continue
+}
+
+pub(super) fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    context.replies().bulk(args[0]);
+    Flow::Continue
+}
+
+pub(super) fn select(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    match args[0] {
+        b"0" => context.replies().ok(),
+        other if other.iter().all(u8::is_ascii_digit) => {
+            context.replies().error("ERR DB index is out of range; there is one database, 0");
+        }
+        _ => context.replies().error("ERR invalid DB index"),
+    }
+    Flow::Continue
+}
+
+pub(super) fn quit(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
+    context.replies().ok();
+    Flow::Close
+}
+
+pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
+    let shared = context.shared;
+    context.session.reset(shared);
+    context.replies().simple("RESET");
+    Flow::Continue
+}
+
+pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let (user, password) = match args {
+        [password] if context.shared.config.password.is_none() => {
+            let _ = password;
+            context.replies().error(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+                 your configuration is correct?",
+            );
+            return Flow::Continue;
+        }
+        [password] => (&b"default"[..], *password),
+        _ => (args[0], args[1]),
+    };
+    if log_in(context, user, password) {
+        context.replies().ok();
+    }
+    Flow::Continue
+}
+
+/// Lets the client in, or tells it why not.
+fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
+    let right = match &context.shared.config.password {
+        // As Redis' default user has it that needs no password.
+        None => true,
+        Some(expected) => same_secret(password, expected.as_bytes()),
+    };
+    if right && user == b"default" {
+        context.session.authenticated = true;
+        return true;
+    }
+    context.replies().error("WRONGPASS invalid username-password pair or user is disabled.");
+    false
+}
+
+/// Compares in a time that does not tell how far the two agree.
+fn same_secret(given: &[u8], expected: &[u8]) -> bool {
+    given.len() == expected.len()
+        && given.iter().zip(expected).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let protocol = match args.first().copied() {
+        None => context.session.protocol,
+        Some(b"2") => Protocol::Resp2,
+        Some(b"3") => Protocol::Resp3,
+        Some(_) => {
+            context.replies().error("NOPROTO unsupported protocol version");
+            return Flow::Continue;
+        }
+    };
+    let mut rest = args.get(1..).unwrap_or_default();
+    let mut name = None;
+    while let [option, tail @ ..] = rest {
+        rest = match tail {
+            [user, password, tail @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                if !log_in(context, user, password) {
+                    return Flow::Continue;
+                }
+                tail
+            }
+            [given, tail @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                name = Some(*given);
+                tail
+            }
+            _ => {
+                let option = String::from_utf8_lossy(option).into_owned();
+                context.replies().error(&format!("ERR Syntax error in HELLO option '{option}'"));
+                return Flow::Continue;
+            }
+        };
+    }
+    if !context.session.authenticated {
+        context.replies().error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
+        );
+        return Flow::Continue;
+    }
+    if name.is_some_and(|name| !set_name(context, name)) {
+        return Flow::Continue;
+    }
+    context.session.protocol = protocol;
+    let id = context.session.id;
+    let mut replies = context.replies();
+    replies.map(7);
+    for (field, value) in [("server", "tidegate"), ("version", env!("CARGO_PKG_VERSION"))] {
+        replies.bulk(field.as_bytes());
+        replies.bulk(value.as_bytes());
+    }
+    replies.bulk(b"proto");
+    replies.integer(protocol.number());
+    replies.bulk(b"id");
+    replies.count(id);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        replies.bulk(field.as_bytes());
+        replies.bulk(value.as_bytes());
+    }
+    replies.bulk(b"modules");
+    replies.array(0);
+    Flow::Continue
+}
+
+pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let (subcommand, args) = (args[0].to_ascii_uppercase(), &args[1..]);
+    match (subcommand.as_slice(), args) {
+        (b"SETNAME", [name]) => {
+            if set_name(context, name) {
+                context.replies().ok();
+            }
+        }
+        (b"GETNAME", []) => match context.session.name.clone() {
+            name if name.is_empty() => context.replies().null(),
+            name => context.replies().bulk(&name),
+        },
+        (b"ID", []) => {
+            let id = context.session.id;
+            context.replies().count(id);
+        }
+        // Which library a client uses is taken note of by Redis; here nothing asks for it.
+        (b"SETINFO", [option, _])
+            if option.eq_ignore_ascii_case(b"lib-name") || option.eq_ignore_ascii_case(b"lib-ver") =>
+        {
+            context.replies().ok();
+        }
+        (b"INFO", []) | (b"LIST", _) => {
+            let line = describe(context);
+            context.replies().verbatim(&line);
+        }
+        (b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING", [switch]) if switch.eq_ignore_ascii_case(b"OFF") => {
+            context.replies().ok();
+        }
+        (b"NO-EVICT" | b"NO-TOUCH", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
+        (b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
+        (b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"INFO", _) => {
+            let name = String::from_utf8_lossy(&subcommand).to_ascii_lowercase();
+            wrong_number(context, &format!("client|{name}"));
+        }
+        _ => {
+            let name = String::from_utf8_lossy(&subcommand).into_owned();
+            context.replies().error(&format!(
+                "ERR unknown subcommand '{name}'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
+            ));
+        }
+    }
+    Flow::Continue
+}
+
+fn set_name(context: &mut Context<'_>, name: &[u8]) -> bool {
+    let fits = name.len() <= MAX_NAME && name.iter().all(|byte| (b'!'..=b'~').contains(byte));
+    if fits {
+        context.session.name = name.to_vec();
+    } else {
+        context.replies().error(
+            "ERR Client names cannot contain spaces, newlines or special characters, and have at most 128 bytes.",
+        );
+    }
+    fits
+}
+
+/// This connection in the form of Redis' client list, as far as there is anything to tell. Other connections are
+/// nobody's business.
+fn describe(context: &Context<'_>) -> String {
+    let session = &context.session;
+    let name = String::from_utf8_lossy(&session.name);
+    format!(
+        "id={} addr={} name={name} db=0 resp={} user=default\n",
+        session.id,
+        session.peer,
+        session.protocol.number()
+    )
+}

@@ -1,0 +1,84 @@
+//! The Redis protocol, versions 2 and 3, on a listener of its own.
+//!
+//! ```text
+//! bytes ─ parse ─► arguments ─ session, commands ─► service ─► reply ─► bytes
+//! └───────────────────── connection ─────────────────────┘
+//! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
+//! ```
+//!
+//! The listener has threads of its own on `mio` instead of tokio tasks. A task costs about as much a wakeup, but a reactor
+//! decides *when* to write: it answers everything that is ready before it writes anything, so that a client with many
+//! connections is woken once for a batch instead of once for each answer. It also lets all connections share one read
+//! buffer: a silent connection holds no buffer at all.
+
+mod commands;
+mod connection;
+mod gather;
+mod handshake;
+mod introspection;
+mod parse;
+mod reactor;
+mod reply;
+mod session;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize},
+};
+
+use tidegate_core::Nanos;
+
+pub use parse::{Args, MAX_ARGS, MAX_BULK, MAX_FRAME, ProtocolError, parse};
+pub(crate) use reactor::{Reactors, start};
+
+use crate::service::Service;
+
+/// The protocol's versions; a connection begins with 2 and may change with `HELLO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Resp2,
+    Resp3,
+}
+
+impl Protocol {
+    fn number(self) -> i64 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
+/// What all connections of the listener share.
+pub(crate) struct Shared {
+    pub service: Arc<Service>,
+    pub config: RespConfig,
+    pub started: Nanos,
+    pub stats: Arc<RespStats>,
+}
+
+/// How the listener behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct RespConfig {
+    /// What `AUTH` must give; `None` lets everybody in.
+    pub password: Option<String>,
+    pub max_connections: usize,
+    /// After this long without a command a connection is closed; `None` never.
+    pub idle_timeout: Option<Nanos>,
+    pub threads: usize,
+    /// For `INFO`.
+    pub port: u16,
+}
+
+/// What happened on the listener. Relaxed counters: a scrape needs no exact instant.
+#[derive(Debug, Default)]
+pub(crate) struct RespStats {
+    pub connections: AtomicUsize,
+    pub accepted: AtomicU64,
+    pub refused: AtomicU64,
+    pub commands: AtomicU64,
+    pub protocol_errors: AtomicU64,
+    /// Connections that were closed for being idle, or stuck in the middle of a frame or a reply.
+    pub timeouts: AtomicU64,
+    pub next_id: AtomicU64,
+}

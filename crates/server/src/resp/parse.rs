@@ -1,0 +1,292 @@
+//! The request half of the Redis protocol: arrays of bulk strings, and inline commands.
+//!
+//! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. A frame that is not
+//! complete yet is simply read again when more has come; [`MAX_FRAME`] bounds what that can cost.
+
+use std::fmt;
+
+/// The longest frame, in bytes.
+pub const MAX_FRAME: usize = 16 * 1024;
+/// The longest single argument, in bytes.
+pub const MAX_BULK: usize = 4 * 1024;
+/// The most arguments in one frame, the command's name included.
+pub const MAX_ARGS: usize = 64;
+
+/// The arguments of one command, as slices of the input.
+#[derive(Debug)]
+pub struct Args<'a> {
+    items: [&'a [u8]; MAX_ARGS],
+    len: usize,
+}
+
+impl<'a> Args<'a> {
+    /// No arguments yet; made once for many frames.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { items: [&[]; MAX_ARGS], len: 0 }
+    }
+
+    /// The arguments of the frame that was parsed last; empty for an empty line.
+    #[must_use]
+    pub fn get(&self) -> &[&'a [u8]] {
+        &self.items[..self.len]
+    }
+
+    fn push(&mut self, item: &'a [u8]) -> Result<(), ProtocolError> {
+        let slot = self.items.get_mut(self.len).ok_or(ProtocolError::TooManyArguments)?;
+        *slot = item;
+        self.len += 1;
+        Ok(())
+    }
+}
+
+impl Default for Args<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why bytes are no request. The connection cannot be understood from here on and is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// The number behind `*` is no number.
+    MultibulkLength,
+    /// More than [`MAX_ARGS`] arguments.
+    TooManyArguments,
+    /// Something else than `$` where an argument begins.
+    ExpectedBulk(u8),
+    /// The number behind `$` is no number, or negative.
+    BulkLength,
+    /// An argument longer than [`MAX_BULK`].
+    BulkTooLong,
+    /// An argument that is not followed by CR LF.
+    BulkEnd,
+    /// A frame longer than [`MAX_FRAME`].
+    FrameTooLong,
+    /// An inline command whose quotes do not match, or with an escape inside quotes.
+    Quotes,
+    /// An HTTP request that came to the wrong port, perhaps by a browser that was tricked into it.
+    Http,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Protocol error: ")?;
+        match self {
+            Self::MultibulkLength => f.write_str("invalid multibulk length"),
+            Self::TooManyArguments => write!(f, "more than {MAX_ARGS} arguments"),
+            Self::ExpectedBulk(got) => write!(f, "expected '$', got '{}'", got.escape_ascii()),
+            Self::BulkLength => f.write_str("invalid bulk length"),
+            Self::BulkTooLong => write!(f, "an argument longer than {MAX_BULK} bytes"),
+            Self::BulkEnd => f.write_str("expected CR LF behind an argument"),
+            Self::FrameTooLong => write!(f, "a command longer than {MAX_FRAME} bytes"),
+            Self::Quotes => f.write_str("unbalanced quotes, or an escape, in an inline request"),
+            Self::Http => f.write_str("this is the Redis protocol's port; HTTP has its own"),
+        }
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+/// Reads one frame from the beginning of `input`: its arguments into `args`, and its length in bytes; `None` while
+/// the frame is not complete.
+///
+/// # Errors
+/// When no continuation of `input` could be a request.
+#[inline]
+pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
+    args.len = 0;
+    let end = match input.first() {
+        None => return Ok(None),
+        Some(b'*') => parse_array(input, args)?,
+        Some(_) => parse_inline(input, args)?,
+    };
+    match end {
+        Some(end) if end <= MAX_FRAME => Ok(Some(end)),
+        None if input.len() < MAX_FRAME => Ok(None),
+        _ => Err(ProtocolError::FrameTooLong),
+    }
+}
+
+#[inline]
+fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
+    let Some((count, mut at)) = number(input, 1, ProtocolError::MultibulkLength)? else { return Ok(None) };
+    // Redis takes `*0` and `*-1` for no command at all.
+    let count = usize::try_from(count).unwrap_or(0);
+    if count > MAX_ARGS {
+        return Err(ProtocolError::TooManyArguments);
+    }
+    for _ in 0..count {
+        match input.get(at) {
+            None => return Ok(None),
+            Some(b'$') => {}
+            Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+        }
+        let Some((length, start)) = number(input, at + 1, ProtocolError::BulkLength)? else {
+            return Ok(None);
+        };
+        let length = usize::try_from(length).map_err(|_| ProtocolError::BulkLength)?;
+        if length > MAX_BULK {
+            return Err(ProtocolError::BulkTooLong);
+        }
+        let end = start + length;
+        match input.get(end..end + 2) {
+            Some(b"\r\n") => {}
+            Some(_) => return Err(ProtocolError::BulkEnd),
+            None => return Ok(None),
+        }
+        args.push(&input[start..end])?;
+        at = end + 2;
+    }
+    Ok(Some(at))
+}
+
+/// A decimal number and the CR LF behind it: its value, and where the next line begins.
+#[inline]
+fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64, usize)>, ProtocolError> {
+    let mut at = from;
+    let mut value = 0_i64;
+    let negative = input.get(at) == Some(&b'-');
+    at += usize::from(negative);
+    let digits = at;
+    loop {
+        match input.get(at) {
+            None => return Ok(None),
+            // Nine digits are more than any bound here, and never overflow.
+            Some(digit @ b'0'..=b'9') if at - digits < 9 => value = value * 10 + i64::from(digit - b'0'),
+            Some(b'\r') if at > digits => break,
+            Some(_) => return Err(wrong),
+        }
+        at += 1;
+    }
+    match input.get(at + 1) {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some((if negative { -value } else { value }, at + 2))),
+        Some(_) => Err(wrong),
+    }
+}
+
+/// One line of words between blanks; a word may be quoted.
+#[cold]
+fn parse_inline<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
+    let Some(end) = input.iter().take(MAX_FRAME).position(|byte| *byte == b'\n') else { return Ok(None) };
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    let mut rest = line.trim_ascii_start();
+    while let Some(first) = rest.first() {
+        let (word, behind) = if matches!(first, b'"' | b'\'') {
+            let close = rest[1..].iter().position(|byte| byte == first).ok_or(ProtocolError::Quotes)?;
+            (&rest[1..=close], &rest[close + 2..])
+        } else {
+            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+            (&rest[..end], &rest[end..])
+        };
+        let ends = behind.first().is_none_or(u8::is_ascii_whitespace);
+        let quoted = matches!(first, b'"' | b'\'');
+        if !ends || (quoted && word.contains(&b'\\')) {
+            return Err(ProtocolError::Quotes);
+        }
+        args.push(word)?;
+        rest = behind.trim_ascii_start();
+    }
+    let http = |name: &[u8]| name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:");
+    if args.get().first().is_some_and(|name| http(name)) {
+        return Err(ProtocolError::Http);
+    }
+    Ok(Some(end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Frame<'a> = (Vec<&'a [u8]>, usize);
+
+    fn read(input: &[u8]) -> Result<Option<Frame<'_>>, ProtocolError> {
+        let mut args = Args::new();
+        let end = parse(input, &mut args)?;
+        Ok(end.map(|end| (args.get().to_vec(), end)))
+    }
+
+    #[test]
+    fn an_array_of_bulk_strings_is_a_command() {
+        let input = b"*3\r\n$7\r\nACQUIRE\r\n$1\r\na\r\n$0\r\n\r\n*1";
+        assert_eq!(read(input), Ok(Some((vec![&b"ACQUIRE"[..], b"a", b""], 30))));
+        assert_eq!(read(b"*0\r\nrest"), Ok(Some((vec![], 4))));
+        assert_eq!(read(b"*-1\r\n"), Ok(Some((vec![], 5))));
+    }
+
+    #[test]
+    fn an_argument_may_hold_any_bytes() {
+        let input = b"*1\r\n$5\r\n\r\n\0\xFF*\r\n";
+        assert_eq!(read(input), Ok(Some((vec![&b"\r\n\0\xFF*"[..]], 15))));
+    }
+
+    #[test]
+    fn a_line_is_a_command_too() {
+        assert_eq!(read(b"PING\r\n"), Ok(Some((vec![&b"PING"[..]], 6))));
+        let words = vec![&b"ACQUIRE"[..], b"a b", b"", b"x"];
+        assert_eq!(read(b"  ACQUIRE \"a b\" '' x \nrest"), Ok(Some((words, 22))));
+        assert_eq!(read(b"\r\n"), Ok(Some((vec![], 2))));
+    }
+
+    #[test]
+    fn an_unfinished_frame_asks_for_more() {
+        let whole = b"*2\r\n$4\r\nECHO\r\n$3\r\nabc\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), Ok(None), "after {end} bytes");
+        }
+        assert_eq!(read(whole).unwrap().unwrap().1, whole.len());
+    }
+
+    #[test]
+    fn what_can_never_be_a_request_is_refused() {
+        let many = format!("*{}\r\n", MAX_ARGS + 1);
+        let long = format!("*1\r\n${}\r\n", MAX_BULK + 1);
+        let line = vec![b'a'; MAX_FRAME];
+        let frame = format!("*64\r\n{}", format!("${MAX_BULK}\r\n{}\r\n", "x".repeat(MAX_BULK)).repeat(5));
+        for (input, error) in [
+            (&b"*x\r\n"[..], ProtocolError::MultibulkLength),
+            (b"*\r\n", ProtocolError::MultibulkLength),
+            (b"*99999999999999999999\r\n", ProtocolError::MultibulkLength),
+            (b"*1\rx", ProtocolError::MultibulkLength),
+            (many.as_bytes(), ProtocolError::TooManyArguments),
+            (b"*1\r\n:5\r\n", ProtocolError::ExpectedBulk(b':')),
+            (b"*1\r\n$-1\r\n", ProtocolError::BulkLength),
+            (b"*1\r\n$1x\r\n", ProtocolError::BulkLength),
+            (long.as_bytes(), ProtocolError::BulkTooLong),
+            (b"*1\r\n$1\r\nabc", ProtocolError::BulkEnd),
+            (&line, ProtocolError::FrameTooLong),
+            (frame.as_bytes(), ProtocolError::FrameTooLong),
+            (b"ECHO \"a\n", ProtocolError::Quotes),
+            (b"ECHO \"a\\n\"\n", ProtocolError::Quotes),
+            (b"ECHO 'a'b\n", ProtocolError::Quotes),
+            (b"POST / HTTP/1.1\r\n", ProtocolError::Http),
+        ] {
+            assert_eq!(read(input), Err(error), "{}", input.escape_ascii());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_waited_for_or_refused(input: Vec<u8>) {
+            if let Ok(Some((_, end))) = read(&input) {
+                proptest::prop_assert!(end <= input.len() && end > 0);
+            }
+        }
+
+        /// More bytes never change what the first ones said.
+        #[test]
+        fn a_verdict_on_a_prefix_stands(
+            input in "(\\*[0-9]{1,2}\r\n|\\$[0-9]{1,2}\r\n|[a-z]{0,4}\r\n|PING|[\"' \r\n]){0,12}",
+        ) {
+            let input = input.as_bytes();
+            for end in 0..input.len() {
+                let prefix = read(&input[..end]);
+                if prefix != Ok(None) {
+                    proptest::prop_assert_eq!(prefix, read(input));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The threads of the listener: each waits for many sockets at once.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use mio::{
+    Events, Interest, Poll, Token, Waker,
+    event::Event,
+    net::{TcpListener, TcpStream},
+};
+use slab::Slab;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::sync::mpsc;
+
+use super::{
+    Shared,
+    connection::{BUFFER, Connection, Turn, World},
+    gather::{Gather, PAUSE},
+    session::Session,
+};
+
+const LISTENER: Token = Token(usize::MAX);
+const CONTROL: Token = Token(usize::MAX - 1);
+const EVENTS: usize = 1024;
+/// How often timeouts are looked at, and a refused `accept` is tried again.
+const TICK: Duration = Duration::from_secs(1);
+/// Connections taken in one turn before those that exist are served.
+const ACCEPTS_A_TURN: usize = 64;
+/// A silent peer is asked whether it still lives, as Redis does.
+const KEEPALIVE: Duration = Duration::from_mins(5);
+
+/// Serving, until told otherwise.
+const SERVE: u8 = 0;
+/// No further connections or commands; what has been answered is sent.
+const DRAIN: u8 = 1;
+/// Stop at once.
+const ABORT: u8 = 2;
+
+struct Control {
+    state: AtomicU8,
+    wakers: Vec<Waker>,
+}
+
+/// The running threads.
+pub(crate) struct Reactors {
+    control: Arc<Control>,
+    /// Every thread holds a sender; when all are gone, so are the threads.
+    running: mpsc::Receiver<()>,
+}
+
+impl Reactors {
+    /// Lets the threads end when all that was asked is answered and sent.
+    pub fn drain(&self) {
+        self.control.set(DRAIN);
+    }
+
+    /// Lets the threads end now.
+    pub fn abort(&self) {
+        self.control.set(ABORT);
+    }
+
+    /// Until all threads have ended.
+    pub async fn ended(&mut self) {
+        let _ = self.running.recv().await;
+    }
+}
+
+impl Control {
+    fn set(&self, state: u8) {
+        // Release, so that a thread that sees the state sees what happened before; it never goes back.
+        self.state.fetch_max(state, Ordering::Release);
+        for waker in &self.wakers {
+            if let Err(error) = waker.wake() {
+                tracing::warn!(%error, "a listener thread could not be woken; it will see the change within a second");
+            }
+        }
+    }
+}
+
+/// Starts the listener's threads.
+///
+/// # Errors
+/// When the system refuses threads or descriptors.
+pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
+    listener.set_nonblocking(true)?;
+    let mut polls = Vec::new();
+    let mut wakers = Vec::new();
+    for _ in 0..shared.config.threads.max(1) {
+        let poll = Poll::new()?;
+        wakers.push(Waker::new(poll.registry(), CONTROL)?);
+        let mut listener = TcpListener::from_std(listener.try_clone()?);
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        polls.push((poll, listener));
+    }
+    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
+    let (sender, running) = mpsc::channel(1);
+    for (at, (poll, listener)) in polls.into_iter().enumerate() {
+        let reactor = Reactor {
+            poll,
+            listener: Some(listener),
+            accept: Accept::OnEvent,
+            connections: Slab::new(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            unread: Vec::new(),
+            unsent: Vec::new(),
+            gather: Gather::default(),
+            shared: Arc::clone(shared),
+            control: Arc::clone(&control),
+        };
+        let sender = sender.clone();
+        thread::Builder::new().name(format!("tidegate-resp-{at}")).spawn(move || {
+            reactor.run();
+            drop(sender);
+        })?;
+    }
+    Ok(Reactors { control, running })
+}
+
+/// When the listener is asked for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accept {
+    OnEvent,
+    /// There may be more than were taken: in the next turn.
+    NextTurn,
+    /// The system had no descriptor to give: at the next tick.
+    NextTick,
+}
+
+struct Reactor {
+    poll: Poll,
+    /// `None` once the server stops accepting.
+    listener: Option<TcpListener>,
+    /// More connections may wait, without a further event.
+    accept: Accept,
+    connections: Slab<Connection<TcpStream>>,
+    buffer: Box<[u8]>,
+    /// Connections with more to read, without a further event.
+    unread: Vec<usize>,
+    /// Connections with something to send.
+    unsent: Vec<usize>,
+    gather: Gather,
+    shared: Arc<Shared>,
+    control: Arc<Control>,
+}
+
+impl Reactor {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut next_tick = self.shared.service.now();
+        loop {
+            let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
+            let timeout = if waits { TICK } else { Duration::ZERO };
+            if let Err(error) = self.poll.poll(&mut events, Some(timeout))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the RESP listener cannot wait for its sockets and stops");
+                return;
+            }
+            self.turn(&events);
+            match self.control.state.load(Ordering::Acquire) {
+                SERVE => {}
+                DRAIN => self.drain(),
+                _ => return,
+            }
+            if self.listener.is_none() && self.connections.is_empty() {
+                return;
+            }
+            let now = self.shared.service.now();
+            if now >= next_tick {
+                next_tick = now.saturating_add(TICK.into());
+                self.close_overdue();
+                if self.accept == Accept::NextTick {
+                    self.accept();
+                }
+            }
+            if self.gather.pays(now) {
+                // Ends early, or late, at no harm.
+                thread::park_timeout(PAUSE);
+            }
+        }
+    }
+
+    /// Reads and decides for all that is ready, and only then writes.
+    fn turn(&mut self, events: &Events) {
+        let earlier = std::mem::take(&mut self.unread);
+        if self.accept == Accept::NextTurn {
+            self.accept();
+        }
+        for event in events {
+            match event.token() {
+                LISTENER => self.accept(),
+                CONTROL => {}
+                Token(at) => self.on_event(at, event),
+            }
+        }
+        for at in earlier {
+            self.read(at, true);
+        }
+        for at in std::mem::take(&mut self.unsent) {
+            self.flush(at);
+        }
+    }
+
+    fn on_event(&mut self, at: usize, event: &Event) {
+        let Some(connection) = self.connections.get(at) else { return };
+        if event.is_error() {
+            self.remove(at);
+        } else if connection.blocked {
+            // Registered for writing alone: room has come, or the peer is gone and the write will tell.
+            self.list(at);
+        } else {
+            self.read(at, event.is_read_closed());
+        }
+    }
+
+    fn read(&mut self, at: usize, closed: bool) {
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        self.gather.saw(at);
+        let rules = self.shared.service.rules();
+        let now = self.shared.service.now();
+        let world = World { shared: &self.shared, rules: &rules, now };
+        match connection.read(&mut self.buffer, world, closed) {
+            Turn::Done => {}
+            Turn::More => self.unread.push(at),
+            Turn::Gone => return self.remove(at),
+        }
+        let connection = &self.connections[at];
+        if connection.has_output() || connection.is_closing() {
+            self.list(at);
+        }
+    }
+
+    /// Notes that a connection is to be flushed at the end of the turn.
+    fn list(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if !connection.listed {
+            connection.listed = true;
+            self.unsent.push(at);
+        }
+    }
+
+    fn flush(&mut self, at: usize) {
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        connection.listed = false;
+        match connection.flush() {
+            Ok(true) if connection.is_closing() => {
+                let mut stream = self.take(at).stream;
+                // A socket that is closed with bytes unread resets the connection, and the last reply with it.
+                let _ = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut self.buffer));
+            }
+            Ok(true) if connection.blocked => {
+                connection.blocked = false;
+                self.reregister(at, Interest::READABLE);
+            }
+            // The output was full, and is not any more: commands may wait in memory, where no event announces them.
+            Ok(true) if connection.has_waiting() => self.unread.push(at),
+            Ok(true) => {}
+            Ok(false) if connection.blocked => {}
+            Ok(false) => {
+                connection.blocked = true;
+                self.reregister(at, Interest::WRITABLE);
+            }
+            Err(_) => self.remove(at),
+        }
+    }
+
+    fn reregister(&mut self, at: usize, interest: Interest) {
+        let connection = &mut self.connections[at];
+        if self.poll.registry().reregister(&mut connection.stream, Token(at), interest).is_err() {
+            self.remove(at);
+        } else if interest == Interest::READABLE {
+            // What arrived in the meantime, or waits in memory, may come without a further event.
+            self.unread.push(at);
+        }
+    }
+
+    fn accept(&mut self) {
+        self.accept = Accept::OnEvent;
+        for _ in 0..ACCEPTS_A_TURN {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    if let Err(error) = self.admit(stream, peer) {
+                        tracing::debug!(%peer, %error, "connection dropped");
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // The client left before it was accepted.
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept RESP connections; trying again each second (are the open files used up?)");
+                    self.accept = Accept::NextTick;
+                    return;
+                }
+            }
+        }
+        self.accept = Accept::NextTurn;
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
+        let stats = &self.shared.stats;
+        let most = self.shared.config.max_connections;
+        let room = |open: usize| (open < most).then_some(open + 1);
+        if stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            return stream.write_all(b"-ERR max number of clients reached\r\n");
+        }
+        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        let registered = stream
+            .set_nodelay(true)
+            .and_then(|()| {
+                SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
+            })
+            .and_then(|()| {
+                let token = Token(self.connections.vacant_key());
+                self.poll.registry().register(&mut stream, token, Interest::READABLE)
+            });
+        if let Err(error) = registered {
+            self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        let session = Session::new(&self.shared, peer);
+        self.connections.insert(Connection::new(stream, session, self.shared.service.now()));
+        Ok(())
+    }
+
+    /// Answers what has already arrived, and takes nothing new.
+    fn drain(&mut self) {
+        if self.listener.take().is_none() {
+            return;
+        }
+        let open: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
+        for at in open {
+            if !self.connections[at].blocked {
+                self.read(at, true);
+            }
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.close_when_sent();
+                self.list(at);
+            }
+        }
+        self.unread.clear();
+        for at in std::mem::take(&mut self.unsent) {
+            self.flush(at);
+        }
+    }
+
+    fn close_overdue(&mut self) {
+        let now = self.shared.service.now();
+        let idle_timeout = self.shared.config.idle_timeout;
+        let overdue: Vec<usize> = self
+            .connections
+            .iter_mut()
+            .filter_map(|(at, connection)| connection.is_overdue(idle_timeout, now).then_some(at))
+            .collect();
+        for at in overdue {
+            self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+            self.remove(at);
+        }
+    }
+
+    fn take(&mut self, at: usize) -> Connection<TcpStream> {
+        self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        let mut connection = self.connections.remove(at);
+        // A descriptor that closes leaves the poll by itself; this frees mio's own record of it.
+        let _ = self.poll.registry().deregister(&mut connection.stream);
+        connection
+    }
+
+    fn remove(&mut self, at: usize) {
+        drop(self.take(at));
+    }
+}

@@ -1,0 +1,137 @@
+//! The reply half: what is written to a client, in version 2 or 3 of the protocol.
+
+use super::Protocol;
+
+/// Replies on their way to one client, appended to its output.
+pub(super) struct Replies<'a> {
+    pub out: &'a mut Vec<u8>,
+    pub protocol: Protocol,
+}
+
+impl Replies<'_> {
+    /// `+OK`
+    pub fn ok(&mut self) {
+        self.out.extend_from_slice(b"+OK\r\n");
+    }
+
+    /// A short text without line ends.
+    pub fn simple(&mut self, text: &'static str) {
+        self.out.push(b'+');
+        self.out.extend_from_slice(text.as_bytes());
+        self.end();
+    }
+
+    /// An error, its code first. Line ends in it become blanks, as what a client sent may be quoted in it.
+    pub fn error(&mut self, text: &str) {
+        self.out.push(b'-');
+        self.out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.end();
+    }
+
+    #[inline]
+    pub fn integer(&mut self, number: i64) {
+        self.number(b':', number);
+    }
+
+    /// An integer that is never negative; the protocol ends at 2⁶³.
+    #[inline]
+    pub fn count(&mut self, number: u64) {
+        self.integer(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    #[inline]
+    pub fn array(&mut self, length: usize) {
+        self.length(b'*', length);
+    }
+
+    /// Pairs follow: a map in version 3, a flat array before.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.length(b'*', 2 * pairs),
+            Protocol::Resp3 => self.length(b'%', pairs),
+        }
+    }
+
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.length(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.end();
+    }
+
+    /// A text that is meant to be read by people.
+    pub fn verbatim(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => {
+                self.length(b'=', text.len() + 4);
+                self.out.extend_from_slice(b"txt:");
+                self.out.extend_from_slice(text.as_bytes());
+                self.end();
+            }
+        }
+    }
+
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    #[inline]
+    fn length(&mut self, kind: u8, length: usize) {
+        self.number(kind, i64::try_from(length).unwrap_or(i64::MAX));
+    }
+
+    #[inline]
+    fn number(&mut self, kind: u8, number: i64) {
+        self.out.push(kind);
+        // Most of what limits answer is below ten, where a table beats a formatter.
+        if let Ok(digit @ 0..=9) = u8::try_from(number) {
+            self.out.push(b'0' + digit);
+        } else {
+            self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        }
+        self.end();
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl FnOnce(&mut Replies<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Replies { out: &mut out, protocol });
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_version_has_its_own_maps_nulls_and_texts() {
+        let write = |replies: &mut Replies<'_>| {
+            replies.map(1);
+            replies.bulk(b"k");
+            replies.null();
+            replies.verbatim("hi");
+        };
+        assert_eq!(written(Protocol::Resp2, write), "*2\r\n$1\r\nk\r\n$-1\r\n$2\r\nhi\r\n");
+        assert_eq!(written(Protocol::Resp3, write), "%1\r\n$1\r\nk\r\n_\r\n=6\r\ntxt:hi\r\n");
+    }
+
+    #[test]
+    fn an_error_is_one_line_whatever_it_quotes() {
+        assert_eq!(written(Protocol::Resp2, |r| r.error("ERR a\r\nb")), "-ERR a  b\r\n");
+    }
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        let numbers = [0, 7, 10, -1, 600_000, i64::MAX, i64::MIN];
+        let expected = numbers.map(|number| format!(":{number}\r\n")).concat();
+        assert_eq!(written(Protocol::Resp2, |r| numbers.into_iter().for_each(|n| r.integer(n))), expected);
+    }
+}

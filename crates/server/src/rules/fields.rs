@@ -1,0 +1,137 @@
+//! Reading the values of a mapping one by one, collecting what is wrong instead of stopping at it.
+
+use std::time::Duration;
+
+use tidegate_core::parse_duration;
+
+use super::{
+    Problem, nearest,
+    yaml::{Kind, Node, abridged},
+};
+
+/// The problems of one file, and what the reader is inside of.
+#[derive(Default)]
+pub(super) struct Complaints {
+    problems: Vec<Problem>,
+}
+
+impl Complaints {
+    pub fn add(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// All of them, in the order of their lines.
+    pub fn into_sorted(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(Problem::line);
+        self.problems
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// A mapping whose keys are known words; each is taken out once.
+pub(super) struct Fields<'a> {
+    line: usize,
+    entries: Vec<(&'a str, &'a Node)>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the keys of a mapping; unknown, odd and repeated ones are complaints.
+    pub fn open(
+        node: &'a Node,
+        what: &str,
+        known: &[&'static str],
+        complaints: &mut Complaints,
+    ) -> Option<Self> {
+        let Kind::Mapping(entries) = &node.kind else {
+            complaints.add(
+                Problem::at(node.line, format!("{what} must be a mapping, not {}", node.describe()))
+                    .mend(format!("write `name: value` pairs, with names of: {}", known.join(", "))),
+            );
+            return None;
+        };
+        let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()) };
+        for (key, value) in entries {
+            let Some(name) = key.text() else {
+                complaints.add(Problem::at(key.line, format!("{} is no option of {what}", key.describe())));
+                continue;
+            };
+            if !known.contains(&name) {
+                let mend = match nearest(name, known.iter().copied()) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => format!("the options are: {}", known.join(", ")),
+                };
+                complaints.add(
+                    Problem::at(key.line, format!("{what} has no option `{}`", abridged(name))).mend(mend),
+                );
+            } else if fields.entries.iter().any(|(seen, _)| *seen == name) {
+                complaints.add(
+                    Problem::at(key.line, format!("`{name}` is given twice in {what}")).mend("keep one"),
+                );
+            } else {
+                fields.entries.push((name, value));
+            }
+        }
+        Some(fields)
+    }
+
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    pub fn get(&self, name: &str) -> Option<&'a Node> {
+        self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
+    }
+
+    /// A field read by `read`, which says what it wants in case it does not get it.
+    fn read<T>(
+        &self,
+        name: &str,
+        wants: &str,
+        complaints: &mut Complaints,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let node = self.get(name)?;
+        let value = node.text().and_then(read);
+        if value.is_none() {
+            complaints.add(
+                Problem::at(node.line, format!("`{name}` is {}", node.describe()))
+                    .mend(format!("it must be {wants}")),
+            );
+        }
+        value
+    }
+
+    pub fn flag(&self, name: &str, complaints: &mut Complaints) -> Option<bool> {
+        self.read(name, "true or false", complaints, |text| text.parse().ok())
+    }
+
+    /// A whole number from `least` to 4294967295.
+    pub fn number(&self, name: &str, least: u32, complaints: &mut Complaints) -> Option<u32> {
+        let wants = format!("a whole number from {least} to {}", u32::MAX);
+        self.read(name, &wants, complaints, |text| text.parse().ok().filter(|number| *number >= least))
+    }
+
+    pub fn duration(&self, name: &str, complaints: &mut Complaints) -> Option<Duration> {
+        let wants = "a duration such as 500ms, 10s, 1m30s, 2h or 1d";
+        self.read(name, wants, complaints, |text| parse_duration(text).ok())
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)], complaints: &mut Complaints) -> Option<T> {
+        let node = self.get(name)?;
+        let names = || words.iter().map(|(word, _)| *word);
+        let text = node.text().unwrap_or_default();
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*value);
+        }
+        let mend = match nearest(text, names()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("choose one of: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        complaints.add(Problem::at(node.line, format!("`{name}` is {}", node.describe())).mend(mend));
+        None
+    }
+}

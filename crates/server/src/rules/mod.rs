@@ -1,0 +1,53 @@
+//! Rules: what a file says (`yaml`, `fields`, `parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::live::LiveRules)), and how they
+//! change while the server runs (`watch`).
+
+mod fields;
+mod parse;
+mod problem;
+mod spec;
+mod watch;
+mod yaml;
+
+use std::{fs, io::Read, path::Path};
+
+pub use parse::{parse, parse_policy};
+pub(crate) use problem::nearest;
+pub use problem::{Problem, RulesError};
+pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+pub(crate) use watch::Watch;
+
+/// The largest rules file that is read: 4 MiB.
+const MAX_FILE: u64 = 4 << 20;
+
+/// What `tidegate serve` enforces without `--rules`: something to try at once, and to start a file from.
+pub const EXAMPLE: &str = include_str!("example.yaml");
+
+/// Reads and checks a rules file.
+///
+/// # Errors
+/// When it cannot be read, is larger than 4 MiB, or has problems; then none of it is used.
+pub fn load(path: &Path) -> Result<Rules, RulesError> {
+    let read = |source| RulesError::Read { path: path.to_owned(), source };
+    let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
+    let mut bytes = Vec::new();
+    fs::File::open(path).map_err(read)?.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(read)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let problem = Problem::overall("the file is larger than 4 MiB");
+        return Err(invalid(vec![problem.mend("is this the right file? rules are a list of limits")]));
+    }
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = good.split(|byte| *byte == b'\n').count();
+        invalid(vec![Problem::at(line, "the text is not UTF-8").mend("save the file as UTF-8")])
+    })?;
+    parse(&text).map_err(invalid)
+}
+
+/// The built-in example rules.
+///
+/// # Panics
+/// Never: a test reads them.
+#[must_use]
+pub fn example() -> Rules {
+    parse(EXAMPLE).expect("the example rules are tested")
+}

@@ -1,0 +1,363 @@
+//! From YAML to [`Rules`]: every option of every algorithm, and all that is wrong with a file in one go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use tidegate_core::{ParseQuotaError, Quota};
+
+use super::{
+    AlgorithmName, LimitSpec, PolicySpec, Problem, Rules,
+    fields::{Complaints, Fields},
+    yaml::{Kind, Node, abridged, parse as parse_yaml},
+};
+use crate::service::{MAX_KEY_BYTES, THROTTLE};
+
+/// A name's greatest length: it goes into every metric and every header.
+const MAX_NAME: usize = 64;
+/// The most limits in one file: each has metrics of its own, whose number must be bounded.
+const MAX_LIMITS: usize = 1_000;
+
+const OPTIONS: [&str; 10] = [
+    "limit",
+    "slots",
+    "mode",
+    "first_hit",
+    "closed",
+    "burst",
+    "max_wait",
+    "hold",
+    "count_denied",
+    "algorithm",
+];
+const FIELDS: [&str; 16] = [
+    "name",
+    "limit",
+    "algorithm",
+    "global",
+    "shadow",
+    "overrides",
+    "deny",
+    "max_keys",
+    "slots",
+    "mode",
+    "first_hit",
+    "closed",
+    "burst",
+    "max_wait",
+    "hold",
+    "count_denied",
+];
+
+/// Which algorithm an option belongs to.
+const OWNERS: [(&str, AlgorithmName); 7] = [
+    ("slots", AlgorithmName::SlidingWindow),
+    ("mode", AlgorithmName::SlidingWindow),
+    ("first_hit", AlgorithmName::FixedWindow),
+    ("closed", AlgorithmName::SlidingLog),
+    ("burst", AlgorithmName::TokenBucket),
+    ("max_wait", AlgorithmName::LeakyBucket),
+    ("hold", AlgorithmName::Concurrency),
+];
+
+/// Reads a rules file's text.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the lines.
+pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
+    let mut complaints = Complaints::default();
+    let limits =
+        match parse_yaml(text) {
+            Ok(Some(root)) => read_rules(&root, &mut complaints),
+            Ok(None) => {
+                complaints.add(Problem::overall("the file is empty").mend(
+                    "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
+                ));
+                Vec::new()
+            }
+            Err(problem) => {
+                complaints.add(problem);
+                Vec::new()
+            }
+        };
+    if complaints.is_empty() { Ok(Rules { limits }) } else { Err(complaints.into_sorted()) }
+}
+
+/// Reads one policy written as a mapping, the form in which [`PolicySpec`] prints itself.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
+    let mut complaints = Complaints::default();
+    let root = parse_yaml(text).map_err(|problem| vec![problem])?;
+    let root = root.ok_or_else(|| vec![Problem::overall("the policy is empty")])?;
+    let spec = Fields::open(&root, "a policy", &OPTIONS, &mut complaints)
+        .and_then(|fields| read_policy(&fields, "the policy", None, &mut complaints));
+    match spec {
+        Some(spec) if complaints.is_empty() => Ok(spec),
+        _ => Err(complaints.into_sorted()),
+    }
+}
+
+fn read_rules(root: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
+    let Some(fields) = Fields::open(root, "the file", &["limits"], complaints) else { return Vec::new() };
+    let Some(node) = fields.get("limits") else {
+        complaints
+            .add(Problem::at(fields.line(), "there is no `limits:`").mend("add it, with a list of limits"));
+        return Vec::new();
+    };
+    let items = match &node.kind {
+        Kind::Sequence(items) if !items.is_empty() => items,
+        _ => {
+            complaints.add(
+                Problem::at(node.line, format!("`limits` is {}", empty_or(node)))
+                    .mend("write at least one limit, as in `- {name: per-user, limit: 100/1m}`"),
+            );
+            return Vec::new();
+        }
+    };
+    if items.len() > MAX_LIMITS {
+        let what = format!("{} limits are more than {MAX_LIMITS}", items.len());
+        complaints.add(Problem::at(node.line, what).mend("use keys and overrides instead of a limit each"));
+    }
+    let mut names = BTreeMap::new();
+    let mut limits = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        let Some((limit, line)) = read_limit(item, at + 1, complaints) else { continue };
+        if let Some(first) = names.insert(limit.name.clone(), line) {
+            let what = format!("the name `{}` is already taken on line {first}", limit.name);
+            complaints.add(Problem::at(line, what).mend("give each limit a name of its own"));
+        }
+        limits.push(limit);
+    }
+    limits
+}
+
+fn empty_or(node: &Node) -> String {
+    match &node.kind {
+        Kind::Sequence(items) if items.is_empty() => "an empty list".to_owned(),
+        _ => node.describe(),
+    }
+}
+
+/// One limit, and the line of its name.
+fn read_limit(node: &Node, number: usize, complaints: &mut Complaints) -> Option<(LimitSpec, usize)> {
+    let called = match node.kind {
+        Kind::Mapping(ref entries) => entries
+            .iter()
+            .find(|(key, _)| key.text() == Some("name"))
+            .and_then(|(_, value)| value.text())
+            .map(|name| format!("limit `{}`", abridged(name))),
+        _ => None,
+    };
+    let called = called.unwrap_or_else(|| format!("limit number {number}"));
+    let fields = Fields::open(node, &called, &FIELDS, complaints)?;
+    let name = read_name(&fields, &called, complaints);
+    let policy = read_policy(&fields, &called, None, complaints);
+    let global = fields.flag("global", complaints).unwrap_or(false);
+    let shadow = fields.flag("shadow", complaints).unwrap_or(false);
+    let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+    let overrides = read_overrides(&fields, &called, policy.as_ref(), complaints);
+    let deny = read_deny(&fields, complaints);
+    for key in overrides.keys().filter(|key| deny.contains(*key)) {
+        let line = fields.get("deny").map_or(fields.line(), |deny| deny.line);
+        let what = format!("{called}: the key `{}` is both denied and overridden", abridged(key));
+        complaints.add(Problem::at(line, what).mend("take it out of `deny` or out of `overrides`"));
+    }
+    if global {
+        for keyed in ["overrides", "deny", "max_keys"] {
+            if let Some(node) = fields.get(keyed) {
+                let what = format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
+                complaints.add(Problem::at(node.line, what).mend("remove it, or remove `global`"));
+            }
+        }
+    }
+    let line = fields.get("name").map_or(fields.line(), |name| name.line);
+    Some((LimitSpec { name: name?, policy: policy?, global, shadow, max_keys, overrides, deny }, line))
+}
+
+fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> Option<String> {
+    let Some(node) = fields.get("name") else {
+        let problem = Problem::at(fields.line(), format!("{called} has no name"));
+        complaints.add(problem.mend("add `name:`; requests and metrics call the limit by it"));
+        return None;
+    };
+    let letter = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
+    match node.text() {
+        Some(THROTTLE) => {
+            let what = format!("the name `{THROTTLE}` belongs to the command");
+            complaints.add(Problem::at(node.line, what).mend("choose another"));
+            None
+        }
+        Some(name) if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(letter) => {
+            Some(name.to_owned())
+        }
+        _ => {
+            complaints.add(
+                Problem::at(node.line, format!("`name` is {}", node.describe()))
+                    .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:` or `-`")),
+            );
+            None
+        }
+    }
+}
+
+/// The algorithm with its options; `base` is what an override starts from.
+fn read_policy(
+    fields: &Fields<'_>,
+    called: &str,
+    base: Option<&PolicySpec>,
+    complaints: &mut Complaints,
+) -> Option<PolicySpec> {
+    let names = AlgorithmName::ALL.map(|algorithm| (algorithm.name(), algorithm));
+    let algorithm = match (base, fields.get("algorithm")) {
+        (Some(base), None) => base.algorithm,
+        // Exact by default: a user who does not choose gets no surprise.
+        (None, None) => AlgorithmName::SlidingWindow,
+        (_, Some(_)) => fields.word("algorithm", &names, complaints)?,
+    };
+    for (option, owner) in OWNERS {
+        if let Some(node) = fields.get(option).filter(|_| owner != algorithm) {
+            let what =
+                format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
+            complaints.add(Problem::at(node.line, what).mend("remove it, or change the algorithm"));
+        }
+    }
+    let quota = match (fields.get("limit"), base) {
+        (Some(node), _) => read_quota(node, algorithm, complaints),
+        (None, Some(base)) => Some((base.limit, base.window)),
+        (None, None) => {
+            let problem = Problem::at(fields.line(), format!("{called} has no limit"));
+            let example = if algorithm == AlgorithmName::Concurrency { "limit: 10" } else { "limit: 100/1m" };
+            complaints.add(problem.mend(format!("add one, as in `{example}`")));
+            None
+        }
+    };
+    let mut spec = base.cloned().unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
+    spec.slots = fields.number("slots", 1, complaints).or(spec.slots);
+    let modes = [("strict", false), ("balanced", true)];
+    spec.balanced = fields.word("mode", &modes, complaints).unwrap_or(spec.balanced);
+    spec.first_hit = fields.flag("first_hit", complaints).unwrap_or(spec.first_hit);
+    spec.closed = fields.flag("closed", complaints).unwrap_or(spec.closed);
+    spec.burst = fields.number("burst", 0, complaints).or(spec.burst);
+    spec.max_wait = fields.duration("max_wait", complaints).or(spec.max_wait);
+    spec.hold = fields.duration("hold", complaints).or(spec.hold);
+    spec.count_denied = fields.flag("count_denied", complaints).unwrap_or(spec.count_denied);
+    if spec.count_denied && algorithm == AlgorithmName::Concurrency {
+        let line = fields.get("count_denied").map_or(fields.line(), |node| node.line);
+        complaints.add(
+            Problem::at(line, format!("{called}: a permit that was denied can never be given back"))
+                .mend("remove `count_denied`"),
+        );
+    }
+    (spec.limit, spec.window) = quota?;
+    if let Err(e) = spec.policy() {
+        let line = fields.get("limit").map_or(fields.line(), |node| node.line);
+        complaints.add(Problem::at(line, format!("{called}: {e}")));
+        return None;
+    }
+    Some(spec)
+}
+
+/// `N/duration`, or for permits a bare number.
+fn read_quota(
+    node: &Node,
+    algorithm: AlgorithmName,
+    complaints: &mut Complaints,
+) -> Option<(u32, Option<std::time::Duration>)> {
+    let text = node.text().unwrap_or_default();
+    let complaint =
+        |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
+    if algorithm == AlgorithmName::Concurrency {
+        let permits = text.parse().ok();
+        if permits.is_none() {
+            complaints.add(
+                complaint(&"concurrency counts permits, not requests in a window").mend(
+                    "write a whole number, as in `limit: 10` (and `hold: 1m` to take lost permits back)",
+                ),
+            );
+        }
+        return permits.map(|permits| (permits, None));
+    }
+    match text.parse::<Quota>() {
+        Ok(quota) => Some((quota.limit(), Some(quota.window()))),
+        Err(e @ (ParseQuotaError::NoSlash | ParseQuotaError::Duration)) => {
+            complaints.add(complaint(&e).mend("for example 10/500ms, 100/1m or 5000/1d"));
+            None
+        }
+        Err(e) => {
+            complaints.add(complaint(&e));
+            None
+        }
+    }
+}
+
+fn read_overrides(
+    fields: &Fields<'_>,
+    called: &str,
+    base: Option<&PolicySpec>,
+    complaints: &mut Complaints,
+) -> BTreeMap<String, PolicySpec> {
+    let mut overrides = BTreeMap::new();
+    let Some(node) = fields.get("overrides").filter(|node| !node.is_null()) else { return overrides };
+    let Kind::Mapping(entries) = &node.kind else {
+        complaints.add(
+            Problem::at(node.line, format!("`overrides` is {}", node.describe()))
+                .mend("write keys with their limits, as in `overrides: {\"admin\": 100/10m}`"),
+        );
+        return overrides;
+    };
+    for (key, value) in entries {
+        let Some(name) = read_key(key, "overrides", complaints) else { continue };
+        let called = format!("{called}, override `{}`", abridged(name));
+        let Some(base) = base else { continue };
+        let spec = if value.text().is_some() {
+            read_quota(value, base.algorithm, complaints).and_then(|(limit, window)| {
+                let spec = PolicySpec { limit, window, ..base.clone() };
+                let made = spec.policy();
+                if let Err(e) = &made {
+                    complaints.add(Problem::at(value.line, format!("{called}: {e}")));
+                }
+                made.is_ok().then_some(spec)
+            })
+        } else {
+            Fields::open(value, &called, &OPTIONS[..OPTIONS.len() - 1], complaints)
+                .and_then(|fields| read_policy(&fields, &called, Some(base), complaints))
+        };
+        if let Some(spec) = spec
+            && overrides.insert(name.to_owned(), spec).is_some()
+        {
+            complaints.add(Problem::at(key.line, format!("{called} is given twice")).mend("keep one"));
+        }
+    }
+    overrides
+}
+
+fn read_deny(fields: &Fields<'_>, complaints: &mut Complaints) -> BTreeSet<String> {
+    let Some(node) = fields.get("deny").filter(|node| !node.is_null()) else { return BTreeSet::new() };
+    let Kind::Sequence(items) = &node.kind else {
+        complaints.add(
+            Problem::at(node.line, format!("`deny` is {}", node.describe()))
+                .mend("write a list of keys, as in `deny: [\"mallory\"]`"),
+        );
+        return BTreeSet::new();
+    };
+    items.iter().filter_map(|item| read_key(item, "deny", complaints)).map(str::to_owned).collect()
+}
+
+fn read_key<'a>(node: &'a Node, list: &str, complaints: &mut Complaints) -> Option<&'a str> {
+    match node.text() {
+        Some(key) if key.len() <= MAX_KEY_BYTES => Some(key),
+        Some(_) => {
+            let what = format!("a key in `{list}` is longer than {MAX_KEY_BYTES} bytes");
+            complaints.add(Problem::at(node.line, what).mend("requests with such a key are refused anyway"));
+            None
+        }
+        None => {
+            let what = format!("a key in `{list}` is {}", node.describe());
+            complaints.add(Problem::at(node.line, what).mend("write the key as text, in quotes if need be"));
+            None
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Noticing that a rules file has changed.
+//!
+//! The file is looked at again and again, instead of asking the system for events: events do not come from network file
+//! systems, watch an inode rather than a name (so an editor's rename and a `ConfigMap`'s symlink need a watch on every
+//! directory on the way), and can run out. A look is one `stat` a second, and sees all of these changes.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// What tells one content of a name from another: where the name leads after all symlinks, and that file's identity and
+/// times. The change time alone cannot be set back by whoever writes the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    leads_to: PathBuf,
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Fingerprint {
+    fn of(path: &Path) -> io::Result<Self> {
+        let leads_to = fs::canonicalize(path)?;
+        let file = fs::metadata(&leads_to)?;
+        Ok(Self {
+            leads_to,
+            device: file.dev(),
+            inode: file.ino(),
+            size: file.size(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
+    }
+}
+
+/// A rules file that is looked at from time to time.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    path: PathBuf,
+    /// What was loaded, or refused, last.
+    known: Option<Fingerprint>,
+    /// What was there at the last look, if it was something else.
+    seen: Option<Fingerprint>,
+}
+
+impl Watch {
+    /// Begins with the file as it is: made before it is loaded, so no change between is missed.
+    pub fn new(path: PathBuf) -> Self {
+        let known = Fingerprint::of(&path).ok();
+        Self { path, known, seen: None }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file has changed, and then rested since the last look: a file that is still being written is left
+    /// alone. Tells each change once. A file that is gone is no change; its name may be about to come back.
+    pub fn has_changed(&mut self) -> bool {
+        let now = Fingerprint::of(&self.path).ok();
+        if now.is_none() || now == self.known {
+            self.seen = None;
+            return false;
+        }
+        if now == self.seen {
+            self.seen = None;
+            self.known = now;
+            return true;
+        }
+        self.seen = now;
+        false
+    }
+
+    /// Takes the file as known, however it looks: it is about to be loaded anyway.
+    pub fn catch_up(&mut self) {
+        self.known = Fingerprint::of(&self.path).ok();
+        self.seen = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("tidegate-watch-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// A change is told at the second look, and not again.
+    fn changes_once(watch: &mut Watch) {
+        assert!(!watch.has_changed(), "it may still be being written");
+        assert!(watch.has_changed());
+        assert!(!watch.has_changed());
+    }
+
+    #[test]
+    fn a_file_that_stays_as_it_is_has_not_changed() {
+        let path = directory("same").join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(path);
+        assert!(!watch.has_changed() && !watch.has_changed());
+    }
+
+    #[test]
+    fn an_edit_in_place_and_a_rename_over_the_file_are_changes() {
+        let directory = directory("rename");
+        let path = directory.join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(path.clone());
+        fs::write(&path, "bb").unwrap();
+        changes_once(&mut watch);
+        fs::write(directory.join("rules.yaml~"), "cc").unwrap();
+        fs::rename(directory.join("rules.yaml~"), &path).unwrap();
+        changes_once(&mut watch);
+    }
+
+    #[test]
+    fn a_config_map_that_swaps_its_data_directory_is_a_change() {
+        // rules.yaml -> ..data/rules.yaml, ..data -> ..first; the swap renames a new link over ..data.
+        let directory = directory("configmap");
+        for version in ["..first", "..second"] {
+            fs::create_dir(directory.join(version)).unwrap();
+            fs::write(directory.join(version).join("rules.yaml"), version).unwrap();
+        }
+        symlink("..first", directory.join("..data")).unwrap();
+        symlink("..data/rules.yaml", directory.join("rules.yaml")).unwrap();
+        let mut watch = Watch::new(directory.join("rules.yaml"));
+        assert!(!watch.has_changed());
+        symlink("..second", directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+        changes_once(&mut watch);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_for_a_moment_is_no_change_until_it_is_back() {
+        let path = directory("gone").join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(path.clone());
+        fs::remove_file(&path).unwrap();
+        assert!(!watch.has_changed() && !watch.has_changed());
+        fs::write(&path, "new").unwrap();
+        changes_once(&mut watch);
+    }
+
+    #[test]
+    fn a_file_that_is_still_being_written_is_left_alone() {
+        let path = directory("growing").join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(path.clone());
+        for length in 2..5 {
+            fs::write(&path, "x".repeat(length)).unwrap();
+            assert!(!watch.has_changed());
+        }
+        assert!(watch.has_changed());
+    }
+}

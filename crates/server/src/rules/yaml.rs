@@ -1,0 +1,191 @@
+//! A YAML text as a tree in which every node knows its line, so that every complaint can name one.
+//!
+//! Built on the events of `saphyr-parser`, a kept YAML 1.2 parser. Serde would stop at the first mistake and lose the
+//! lines of what parsed but makes no sense; a rules file deserves all its problems in one go.
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::Problem;
+
+/// Rules are a list of flat mappings; whatever nests deeper is a mistake (or an attack).
+const MAX_DEPTH: usize = 16;
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub line: usize,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Scalar {
+        text: String,
+        /// Not quoted, so `true` and `~` have their YAML meaning.
+        plain: bool,
+    },
+    Sequence(Vec<Node>),
+    Mapping(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// What the node is, for a complaint about it.
+    pub fn describe(&self) -> String {
+        match &self.kind {
+            Kind::Scalar { .. } if self.is_null() => "nothing".to_owned(),
+            Kind::Scalar { text, .. } => format!("`{}`", abridged(text)),
+            Kind::Sequence(_) => "a list".to_owned(),
+            Kind::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
+    }
+
+    /// The text of a scalar that is not null.
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, .. } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// The beginning of a text that a stranger may have made long.
+pub(super) fn abridged(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().count() > SHOWN {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Reads the one document of a text; `None` for a text without any.
+pub(super) fn parse(text: &str) -> Result<Option<Node>, Problem> {
+    let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1 };
+    let mut root = None;
+    loop {
+        let (event, line) = reader.next()?;
+        match event {
+            Event::StreamEnd => return Ok(root),
+            Event::DocumentStart(_) if root.is_some() => {
+                return Err(Problem::at(line, "a second YAML document begins here")
+                    .mend("keep one document in the file: remove the `---` and what follows"));
+            }
+            Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
+            event => root = Some(reader.node(event, line, 0)?),
+        }
+    }
+}
+
+struct Reader<'a> {
+    parser: Parser<'a, saphyr_parser::StrInput<'a>>,
+    last_line: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, usize), Problem> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => {
+                self.last_line = line_of(&span);
+                Ok((event, self.last_line))
+            }
+            Some(Err(e)) => Err(Problem::at(e.marker().line(), format!("not YAML: {}", e.info()))
+                .mend("check the indentation, and quote values with special characters")),
+            None => Ok((Event::StreamEnd, self.last_line)),
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, Problem> {
+        if depth > MAX_DEPTH {
+            return Err(Problem::at(line, "the nesting is too deep")
+                .mend("rules are a list of mappings under `limits:`; see `tidegate check --help`"));
+        }
+        let anchor = match &event {
+            Event::Alias(_) => 1,
+            Event::Scalar(_, _, anchor, _)
+            | Event::SequenceStart(anchor, _)
+            | Event::MappingStart(anchor, _) => *anchor,
+            _ => 0,
+        };
+        if anchor != 0 {
+            return Err(Problem::at(line, "anchors and aliases (& and *) are not supported in rules")
+                .mend("write the value out, or quote it if the & or * belongs to it"));
+        }
+        let kind = match event {
+            Event::Scalar(text, style, _, _) => {
+                Kind::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
+            }
+            Event::SequenceStart(..) => {
+                let mut items = Vec::new();
+                loop {
+                    let (event, line) = self.next()?;
+                    if event == Event::SequenceEnd {
+                        break Kind::Sequence(items);
+                    }
+                    items.push(self.node(event, line, depth + 1)?);
+                }
+            }
+            Event::MappingStart(..) => {
+                let mut entries = Vec::new();
+                loop {
+                    let (event, line) = self.next()?;
+                    if event == Event::MappingEnd {
+                        break Kind::Mapping(entries);
+                    }
+                    let key = self.node(event, line, depth + 1)?;
+                    let (event, line) = self.next()?;
+                    entries.push((key, self.node(event, line, depth + 1)?));
+                }
+            }
+            // The parser pairs its starts and ends; an odd event is the end of a broken text.
+            _ => return Err(Problem::at(line, "the YAML ends unexpectedly").mend("close what is open here")),
+        };
+        Ok(Node { line, kind })
+    }
+}
+
+fn line_of(span: &Span) -> usize {
+    span.start.line().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(text: &str) -> Node {
+        parse(text).unwrap().unwrap()
+    }
+
+    #[test]
+    fn every_node_knows_its_line() {
+        let Kind::Mapping(top) = tree("# comment\nlimits:\n  - name: a\n    deny: [x,\n      y]\n").kind
+        else {
+            panic!()
+        };
+        assert_eq!(top[0].0.line, 2);
+        let Kind::Sequence(limits) = &top[0].1.kind else { panic!() };
+        let Kind::Mapping(fields) = &limits[0].kind else { panic!() };
+        assert_eq!((fields[0].0.line, fields[1].0.line), (3, 4));
+        let Kind::Sequence(deny) = &fields[1].1.kind else { panic!() };
+        assert_eq!((deny[0].line, deny[1].line), (4, 5));
+    }
+
+    #[test]
+    fn broken_yaml_is_refused_with_its_line() {
+        let problem = parse("limits:\n  - name: [a\n  - b\n").unwrap_err();
+        assert!(problem.line().is_some_and(|line| line >= 2), "{problem}");
+        for text in ["a: &x 1\nb: *x\n", "a: *x\n"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse("a: 1\n---\nb: 2\n").unwrap_err().to_string().contains("second"));
+        assert!(parse(&"[".repeat(10_000)).is_err());
+    }
+
+    #[test]
+    fn an_empty_text_is_no_document() {
+        assert!(parse("").unwrap().is_none());
+        assert!(parse("# nothing yet\n").unwrap().is_none());
+    }
+}

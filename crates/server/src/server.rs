@@ -1,0 +1,407 @@
+//! The server as a whole: what it is made of, how it starts, what it does beside answering, how it stops.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::{Clock, Nanos};
+use tidegate_limiter::SystemClock;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::{
+    http::{self, App, HttpConfig},
+    live::LiveRules,
+    metrics::{Events, Metrics},
+    reload::Reload,
+    resp::{self, Reactors, RespConfig, RespStats, Shared},
+    rules::{self, Rules, RulesError},
+    service::Service,
+    state::State,
+    throttle::Throttle,
+};
+
+/// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
+/// system's choice.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where HTTP listens; `None` for not at all.
+    pub http: Option<String>,
+    /// Where the Redis protocol listens; `None` for not at all.
+    pub resp: Option<String>,
+    /// The rules file; `None` for the built-in example.
+    pub rules: Option<PathBuf>,
+    /// How many keys each limit remembers that has no bound of its own.
+    pub max_keys: usize,
+    /// Where the state is kept over a restart.
+    pub state: Option<PathBuf>,
+    /// How often it is written.
+    pub state_interval: Duration,
+    /// How often the rules file is looked at. A change is loaded when two looks agree on it.
+    pub reload_interval: Duration,
+    /// What RESP clients must give with `AUTH`.
+    pub resp_password: Option<String>,
+    /// How many threads serve RESP.
+    pub resp_threads: usize,
+    /// After this long without a command a RESP connection is closed; zero for never.
+    pub resp_idle_timeout: Duration,
+    /// How many connections each protocol takes.
+    pub max_connections: usize,
+    /// How long requests under way may take when the server stops.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            http: Some("127.0.0.1:0".to_owned()),
+            resp: Some("127.0.0.1:0".to_owned()),
+            rules: None,
+            max_keys: 1 << 20,
+            state: None,
+            state_interval: Duration::from_secs(30),
+            reload_interval: Duration::from_secs(1),
+            resp_password: None,
+            resp_threads: 1,
+            resp_idle_timeout: Duration::ZERO,
+            max_connections: 10_000,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a server does not start. The message says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Both protocols are off.
+    NothingToServe,
+    /// The rules cannot be used.
+    Rules(RulesError),
+    /// A listener's address cannot be had.
+    Listen {
+        /// Which option asked for it.
+        option: &'static str,
+        /// The address.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The state file has no place.
+    State {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The threads, or the memory of `CL.THROTTLE`'s keys, cannot be had.
+    Resources(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingToServe => f.write_str("both listeners are off: give --http or --resp an address"),
+            Self::Rules(e) => e.fmt(f),
+            Self::Listen { option, address, source } => {
+                write!(f, "cannot listen on {address} (--{option}): {source}; ")?;
+                f.write_str(match source.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "another program has the address: stop it, or choose another (port 0 takes any free one)"
+                    }
+                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
+                    io::ErrorKind::AddrNotAvailable => {
+                        "this machine does not have that address: 127.0.0.1 is for local clients, 0.0.0.0 for all"
+                    }
+                    _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
+                })
+            }
+            Self::State { path, source } => write!(
+                f,
+                "the state cannot be kept in {}: {source}; choose a file in a directory that the server may write",
+                path.display()
+            ),
+            Self::Resources(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Rules(e) => Some(e),
+            Self::Listen { source, .. } | Self::State { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<RulesError> for StartError {
+    fn from(e: RulesError) -> Self {
+        Self::Rules(e)
+    }
+}
+
+/// What a running server may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Load the rules file again, changed or not.
+    Reload,
+    /// Stop; a second time: without waiting for requests under way; a third time: without waiting for the state to be
+    /// written.
+    Stop,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything under way was answered, and the state written.
+    Complete,
+    /// Some connections were cut off: the grace was over, or a second stop came.
+    Cut,
+}
+
+/// A server that listens.
+pub struct Server {
+    options: Options,
+    service: Arc<Service>,
+    app: Arc<App>,
+    events: Arc<Events>,
+    reload: Reload,
+    state: Option<Arc<State>>,
+    http: Option<(SocketAddr, JoinHandle<()>)>,
+    resp: Option<(SocketAddr, Reactors)>,
+    stop_http: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Reads the rules and the state, and starts to listen, on the system's clock. To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When any of it cannot be had: see [`StartError`].
+    pub async fn start(options: Options) -> Result<Self, StartError> {
+        let events = Arc::new(Events::default());
+        let state = State::open(options.state.clone(), &events)?;
+        // Time does not run backwards across a restart.
+        let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
+        Self::assemble(options, state, events, Arc::new(SystemClock::not_before(floor))).await
+    }
+
+    /// As [`start`](Self::start), on a clock of the caller's.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_on(options: Options, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        let events = Arc::new(Events::default());
+        let state = State::open(options.state.clone(), &events)?;
+        Self::assemble(options, state, events, clock).await
+    }
+
+    async fn assemble(
+        options: Options,
+        state: Option<State>,
+        events: Arc<Events>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        if options.http.is_none() && options.resp.is_none() {
+            return Err(StartError::NothingToServe);
+        }
+        let started = clock.now();
+        let reload = Reload::new(options.rules.clone(), Arc::clone(&events));
+        let rules = match &options.rules {
+            Some(path) => rules::load(path)?,
+            None => rules::example(),
+        };
+        let service = Arc::new(make_service(&options, rules, state.as_ref(), clock)?);
+        events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
+        if let Some(state) = &state {
+            state.restore(&service);
+        }
+        let stats = Arc::new(RespStats::default());
+        let metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
+        let app = Arc::new(App { service: Arc::clone(&service), metrics, ready: AtomicBool::new(true) });
+        let (stop_http, stopped) = watch::channel(false);
+        // Both addresses are taken before either is served.
+        let http = match &options.http {
+            Some(address) => Some(listen("http", address).await?),
+            None => None,
+        };
+        let resp = match &options.resp {
+            Some(address) => Some(listen("resp", address).await?),
+            None => None,
+        };
+        let http = http.map(|(listener, address)| {
+            let config = HttpConfig { max_connections: options.max_connections };
+            let router = http::router(Arc::clone(&app));
+            let serve = http::serve(listener, router, config, Arc::clone(&events), stopped);
+            (address, tokio::spawn(serve))
+        });
+        let resp = match resp {
+            Some((listener, address)) => {
+                let config = RespConfig {
+                    password: options.resp_password.clone(),
+                    max_connections: options.max_connections,
+                    idle_timeout: (!options.resp_idle_timeout.is_zero())
+                        .then(|| options.resp_idle_timeout.into()),
+                    threads: options.resp_threads,
+                    port: address.port(),
+                };
+                let shared = Shared { service: Arc::clone(&service), config, started, stats };
+                let refused =
+                    |e: io::Error| StartError::Resources(format!("the RESP listener cannot run: {e}"));
+                let listener = listener.into_std().map_err(refused)?;
+                Some((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
+            }
+            None => None,
+        };
+        Ok(Self { options, service, app, events, reload, state: state.map(Arc::new), http, resp, stop_http })
+    }
+
+    /// Where HTTP listens.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Where the Redis protocol listens.
+    #[must_use]
+    pub fn resp_address(&self) -> Option<SocketAddr> {
+        self.resp.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Tells each time that the rules file has been loaded again, or refused: how often by now.
+    #[must_use]
+    pub fn reloads(&self) -> watch::Receiver<u64> {
+        self.reload.attempts()
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
+    /// the orders is dropped the server stops, too.
+    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) -> Ended {
+        let mut look = interval(self.options.reload_interval.max(Duration::from_millis(1)));
+        let mut write = interval(self.options.state_interval.max(Duration::from_millis(1)));
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        write.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is at once: nothing has been used yet that was not just read.
+        write.tick().await;
+        loop {
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(Order::Reload) => self.reload.now(&self.service).await,
+                    Some(Order::Stop) | None => break,
+                },
+                _ = look.tick() => self.reload.if_changed(&self.service).await,
+                _ = write.tick() => self.write_state().await,
+            }
+        }
+        tracing::info!("stopping: no new connections; finishing what is under way");
+        let ended = self.stop(&mut orders).await;
+        // A second order to stop (which may be the first one, passed on twice) does not cost the state; a third one says
+        // that the disk is not worth waiting for.
+        let third = async {
+            if ended == Ended::Complete {
+                stop_again(&mut orders).await;
+            }
+            stop_again(&mut orders).await;
+        };
+        tokio::select! {
+            () = self.write_state() => {}
+            () = third => tracing::warn!("told to stop a third time: the state may not be written"),
+        }
+        tracing::info!(complete = ended == Ended::Complete, "stopped");
+        ended
+    }
+
+    async fn write_state(&self) {
+        if let Some(state) = &self.state {
+            let (state, service) = (Arc::clone(state), Arc::clone(&self.service));
+            // A panic while writing was told by the panic itself.
+            let _ = tokio::task::spawn_blocking(move || state.write(&service)).await;
+        }
+    }
+
+    async fn stop(&mut self, orders: &mut mpsc::Receiver<Order>) -> Ended {
+        self.app.ready.store(false, Ordering::Release);
+        // Nobody may be listening for it; then there is nothing to stop.
+        let _ = self.stop_http.send(true);
+        if let Some((_, reactors)) = &self.resp {
+            reactors.drain();
+        }
+        let (http, resp) = (&mut self.http, &mut self.resp);
+        let finished = async {
+            if let Some((_, http)) = http {
+                let _ = http.await;
+            }
+            if let Some((_, reactors)) = resp {
+                reactors.ended().await;
+            }
+        };
+        let ended = tokio::select! {
+            in_time = timeout(self.options.grace, finished) => {
+                if in_time.is_ok() { Ended::Complete } else { Ended::Cut }
+            }
+            () = stop_again(orders) => Ended::Cut,
+        };
+        if ended == Ended::Cut {
+            let open = self.events.http_connections.load(Ordering::Relaxed);
+            tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
+            if let Some((_, http)) = &self.http {
+                http.abort();
+            }
+            if let Some((_, reactors)) = &self.resp {
+                reactors.abort();
+            }
+        }
+        ended
+    }
+}
+
+/// Until somebody who told the server to stop does so again.
+async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        if order == Order::Stop {
+            return;
+        }
+    }
+    // Nobody can any more.
+    std::future::pending::<()>().await;
+}
+
+fn make_service(
+    options: &Options,
+    rules: Rules,
+    state: Option<&State>,
+    clock: Arc<dyn Clock>,
+) -> Result<Service, StartError> {
+    let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
+    let throttle = Throttle::new(options.max_keys, hash_keys(crate::service::THROTTLE))
+        .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?;
+    let live = LiveRules::new(rules, options.max_keys, hash_keys, clock.now())?;
+    Ok(Service::new(live, throttle, clock))
+}
+
+async fn listen(
+    option: &'static str,
+    address: &str,
+) -> Result<(tokio::net::TcpListener, SocketAddr), StartError> {
+    let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    Ok((listener, address))
+}

@@ -1,0 +1,141 @@
+//! The state file: what every key has used, across a restart.
+//!
+//! ```text
+//! "TIDEGATE" │ version u32 │ written at u64 │ how many limits u32
+//!   for each limit: name │ policy │ global u8 │ max keys u64 │ hash seeds 2 × u64 │ words u32 │ overridden keys
+//!                   its entries: kind u8, then tag (or cell) u64, then words
+//! CRC-32 of all that u32
+//! ```
+//!
+//! Numbers are little-endian; texts have a length of 16 bits before them. Keys are not in it, only their tags, and the
+//! seeds that make tags of keys: whoever reads the file could make keys that meet, so it is written for its owner alone.
+//!
+//! A file is read twice: once to check every byte of it, and only then to restore from it. What does not check is set
+//! aside, never overwritten.
+
+mod format;
+mod read;
+mod write;
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+pub use format::StateError;
+pub(crate) use read::{Headers, restore};
+pub(crate) use write::{try_place, write};
+
+/// Reads and checks a state file without restoring anything; `None` where there is none.
+///
+/// # Errors
+/// When it cannot be read, or is damaged.
+pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
+    match File::open(path) {
+        Ok(file) => read::headers(file).map(Some),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(StateError::Io(e)),
+    }
+}
+
+/// Renames a file that cannot be used to `FILE.damaged-1` (or `-2`, …), so that it is neither lost nor in the way.
+///
+/// # Errors
+/// When the system refuses to rename it.
+pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    for number in 1_u32.. {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".damaged-{number}"));
+        let aside = PathBuf::from(aside);
+        if !aside.try_exists()? {
+            fs::rename(path, &aside)?;
+            return Ok(aside);
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::{ManualClock, Nanos};
+
+    use super::*;
+    use crate::{
+        live::LiveRules,
+        rules,
+        service::{Ask, Service},
+        throttle::{Throttle, ThrottleQuota},
+    };
+
+    const NOW: Nanos = Nanos::from_secs(1_000);
+
+    /// A file with a bit of everything.
+    fn file(name: &str) -> (PathBuf, Service) {
+        let text =
+            "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
+        let live = LiveRules::new(rules::parse(text).unwrap(), 4, |_| None, NOW).unwrap();
+        let clock = Arc::new(ManualClock::new(NOW));
+        let service = Service::new(live, Throttle::new(4, None).unwrap(), clock);
+        for key in ["k0", "k1", "k2", "k3", "k4", "k5", "own"] {
+            let ask = Ask { limit: b"a", key: Some(key.as_bytes()), cost: 2 };
+            service.acquire(ask, NOW).unwrap();
+        }
+        service.block(b"a", Some(b"x"), None).unwrap();
+        let quota = ThrottleQuota { max_burst: 1, count: 1, period: 60 };
+        let _ = service.throttle().acquire(b"k", quota, 1, NOW).unwrap();
+        let path = std::env::temp_dir().join(format!("tidegate-state-{}-{name}", std::process::id()));
+        write(&path, &service).unwrap();
+        (path, service)
+    }
+
+    #[test]
+    fn a_file_in_which_any_byte_has_changed_or_is_missing_is_refused() {
+        let (path, _) = file("bytes");
+        let good = fs::read(&path).unwrap();
+        assert!(check(&path).unwrap().is_some());
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            fs::write(&path, &bad).unwrap();
+            assert!(check(&path).is_err(), "byte {at}");
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(check(&path).is_err(), "cut at {at}");
+        }
+        fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+        assert!(matches!(check(&path), Err(StateError::Length)));
+        fs::remove_file(&path).unwrap();
+        assert!(check(&path).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_of_another_version_says_so() {
+        let (path, _) = file("version");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[8] = 2;
+        fs::write(&path, &bytes).unwrap();
+        let error = check(&path).err().unwrap();
+        assert!(matches!(error, StateError::Version(2)) && error.to_string().contains("newer"), "{error}");
+    }
+
+    #[test]
+    fn evicted_debts_are_kept_too() {
+        // Seven keys went through a store of four: some gave way, and what they owe is in the file.
+        let (path, before) = file("debts");
+        let found = check(&path).unwrap().unwrap();
+        let text =
+            "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
+        let live = LiveRules::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), NOW).unwrap();
+        let throttle = Throttle::new(4, found.hash_keys(crate::service::THROTTLE)).unwrap();
+        let after = Service::new(live, throttle, Arc::new(ManualClock::new(NOW)));
+        let restored = restore(&path, &after, NOW).unwrap();
+        assert_eq!(restored.dropped, 0);
+        for key in ["k0", "k1", "k2", "k3", "k4", "k5"] {
+            let ask = Ask { limit: b"a", key: Some(key.as_bytes()), cost: 1 };
+            let limited = |service: &Service| service.peek(ask, NOW).unwrap().decision.is_denied();
+            assert!(limited(&before) && limited(&after), "{key}");
+        }
+    }
+}

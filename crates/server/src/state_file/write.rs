@@ -1,0 +1,170 @@
+//! Writing the state file, so that there is always a whole one.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
+
+use super::format::{BLOCKED, DEBT, END, KEY, MAGIC, OWN, VERSION};
+use crate::service::{Service, THROTTLE};
+
+/// Writes the state of all limits: to a file beside `path`, which then takes its place. Returns its length.
+///
+/// A crash at any moment leaves the old file or the new one. Decisions go on meanwhile. A limit's states are copied to
+/// memory before they are written, as a state is locked while it is looked at, and a disk may be slow.
+///
+/// # Errors
+/// When the system refuses any of it; the old file is then as it was.
+pub(crate) fn write(path: &Path, service: &Service) -> io::Result<u64> {
+    let temporary = beside(path);
+    let written = write_to(&temporary, service).and_then(|length| {
+        fs::rename(&temporary, path)?;
+        // The new name is safe once its directory is.
+        File::open(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+            .sync_all()?;
+        Ok(length)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+fn write_to(path: &Path, service: &Service) -> io::Result<u64> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut out = Out { file: BufWriter::new(file), checksum: crc32fast::Hasher::new(), length: 0 };
+    let now = service.now();
+    let rules = service.rules();
+    out.write(MAGIC)?;
+    out.u32(VERSION)?;
+    out.u64(now.get())?;
+    out.u32(rules.limits().len() as u32 + 1)?;
+    let throttle = service.throttle().limiter();
+    out.header(THROTTLE, "", false, throttle)?;
+    out.u32(0)?;
+    out.entries(|show| throttle.snapshot_at(now, show))?;
+    for limit in rules.limits() {
+        let spec = limit.spec();
+        out.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
+        out.u32(spec.overrides.len() as u32)?;
+        let hash = limit.limiter().hash_keys();
+        for (key, policy) in &spec.overrides {
+            out.u64(hash.tag(key.as_bytes()).get())?;
+            out.text(&policy.to_string())?;
+        }
+        out.entries(|show| limit.snapshot(now, show))?;
+    }
+    let checksum = out.checksum.clone().finalize();
+    out.u32(checksum)?;
+    let length = out.length;
+    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(length)
+}
+
+/// A file, with a checksum of what was written to it.
+struct Out {
+    file: BufWriter<File>,
+    checksum: crc32fast::Hasher,
+    length: u64,
+}
+
+impl Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum.update(bytes);
+        self.length += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    fn u32(&mut self, number: u32) -> io::Result<()> {
+        self.write(&number.to_le_bytes())
+    }
+
+    fn u64(&mut self, number: u64) -> io::Result<()> {
+        self.write(&number.to_le_bytes())
+    }
+
+    /// Names and policies have at most some hundred bytes.
+    fn text(&mut self, text: &str) -> io::Result<()> {
+        let length = u16::try_from(text.len()).map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
+        self.write(&length.to_le_bytes())?;
+        self.write(text.as_bytes())
+    }
+
+    fn header(
+        &mut self,
+        name: &str,
+        policy: &str,
+        global: bool,
+        limiter: &KeyedLimiter<()>,
+    ) -> io::Result<()> {
+        self.text(name)?;
+        self.text(policy)?;
+        self.write(&[u8::from(global)])?;
+        self.u64(limiter.stats().max_keys)?;
+        let (one, two) = limiter.hash_keys().seeds();
+        self.u64(one)?;
+        self.u64(two)?;
+        self.u32(limiter.policy().words() as u32)
+    }
+
+    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(Entry))) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        snapshot(&mut |entry| put(&mut bytes, &entry));
+        bytes.push(END);
+        self.write(&bytes)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, entry: &Entry) {
+    let mut number = |kind: &[u8], number: u64| {
+        bytes.extend_from_slice(kind);
+        bytes.extend_from_slice(&number.to_le_bytes());
+    };
+    let words = match entry {
+        Entry::Key { tag, state } => {
+            number(&[KEY], *tag);
+            state
+        }
+        Entry::Debt { cell, state } => {
+            number(&[DEBT], *cell);
+            state
+        }
+        Entry::Own { tag, state } => {
+            number(&[OWN], *tag);
+            number(&[], state.len() as u64);
+            state
+        }
+        Entry::Blocked { tag, until } => {
+            number(&[BLOCKED], *tag);
+            number(&[], *until);
+            return;
+        }
+        // A kind of a later library that this format has no place for.
+        _ => return,
+    };
+    for word in words {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Whether a state file could be written at this place: tried before the server starts.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn try_place(path: &Path) -> io::Result<()> {
+    let temporary = beside(path);
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    fs::remove_file(&temporary)
+}

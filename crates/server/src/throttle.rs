@@ -1,0 +1,159 @@
+//! `CL.THROTTLE`, answered as redis-cell does: the limit comes with each request, and the keys are its own.
+//!
+//! redis-cell is a token bucket in GCRA form. Its emission interval is `period / count`, cut off to whole nanoseconds;
+//! its bucket holds `max_burst + 1`; a key has one theoretical arrival time, whatever limit it was asked with last.
+//! Tidegate keeps that one number in the same form, so the answers are equal: `tests/throttle.rs` holds them to a
+//! transcription of redis-cell's arithmetic. The one difference: redis-cell cuts times to milliseconds before it rounds up to
+//! seconds, and computes `remaining` in whole microseconds; here both are exact.
+
+use std::{fmt, time::Duration};
+
+use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket};
+use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
+
+use crate::counts::Counts;
+
+/// The store behind `CL.THROTTLE`.
+pub struct Throttle {
+    limiter: KeyedLimiter<()>,
+    counts: Counts,
+}
+
+/// A request's limit: up to `max_burst + 1` at once, and `count` more in each `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThrottleQuota {
+    /// How many more than one at once.
+    pub max_burst: i64,
+    /// How many in each period.
+    pub count: i64,
+    /// The period in seconds.
+    pub period: i64,
+}
+
+/// Why a request's limit makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ThrottleError {
+    /// A count or a period of zero, or a rate above one in each nanosecond.
+    ZeroRate,
+    /// A number below zero.
+    Negative,
+    /// A burst or a quantity above 4,294,967,294.
+    TooLarge,
+    /// The bucket would take more than 73 years to fill.
+    TooSlow,
+}
+
+impl fmt::Display for ThrottleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            // redis-cell's own words, as clients may look for them.
+            Self::ZeroRate => "Cell error: Zero rates are not supported",
+            Self::Negative => "Cell error: max_burst, count, period and quantity must not be negative",
+            Self::TooLarge => "Cell error: max_burst and quantity are at most 4294967294",
+            Self::TooSlow => {
+                "Cell error: this burst would take more than 73 years to refill; lower it or raise the rate"
+            }
+        })
+    }
+}
+
+impl std::error::Error for ThrottleError {}
+
+impl ThrottleQuota {
+    /// The bucket, and how long it takes to fill in nanoseconds.
+    fn bucket(self) -> Result<(Policy, u64), ThrottleError> {
+        if self.max_burst < 0 || self.count < 0 || self.period < 0 {
+            return Err(ThrottleError::Negative);
+        }
+        let period = u128::from(self.period.unsigned_abs()) * 1_000_000_000;
+        let interval = period.checked_div(u128::from(self.count.unsigned_abs())).unwrap_or(0);
+        if interval == 0 {
+            return Err(ThrottleError::ZeroRate);
+        }
+        let interval = Nanos::new(u64::try_from(interval).unwrap_or(u64::MAX));
+        let burst = u32::try_from(self.max_burst).ok().and_then(|burst| burst.checked_add(1));
+        let burst = burst.ok_or(ThrottleError::TooLarge)?;
+        let bucket = TokenBucket::from_interval(interval, burst).map_err(|_| ThrottleError::TooSlow)?;
+        // No overflow: the bucket would have been refused.
+        Ok((bucket.into(), interval.get() * u64::from(burst)))
+    }
+}
+
+impl Throttle {
+    /// A store for at most `max_keys` keys; with the hash keys of another if its states are about to be restored.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    ///
+    /// # Panics
+    /// Never: a bucket that fills in a second is within every bound.
+    pub fn new(max_keys: usize, hash_keys: Option<HashKeys>) -> Result<Self, BuildError> {
+        let bucket = TokenBucket::from_interval(Nanos::from_secs(1), 1).expect("a second is short");
+        let mut builder = KeyedLimiter::builder(bucket).max_keys(max_keys).clock(());
+        if let Some(hash_keys) = hash_keys {
+            builder = builder.hash_keys(hash_keys);
+        }
+        Ok(Self { limiter: builder.build()?, counts: Counts::default() })
+    }
+
+    /// Takes `quantity` from a key's bucket; 0 is a peek.
+    ///
+    /// # Errors
+    /// When the numbers make no sense: see [`ThrottleError`].
+    pub fn acquire(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Result<Decision, ThrottleError> {
+        let (policy, fills_in) = quota.bucket()?;
+        let quantity = match u32::try_from(quantity) {
+            Ok(u32::MAX) => return Err(ThrottleError::TooLarge),
+            Ok(quantity) => quantity,
+            Err(_) if quantity < 0 => return Err(ThrottleError::Negative),
+            Err(_) => return Err(ThrottleError::TooLarge),
+        };
+        let decision = self.limiter.acquire_with_at(&policy, key, quantity, now);
+        if quantity > 0 {
+            self.counts.add(&decision);
+            return Ok(decision);
+        }
+        // A peek at a key that owes more than this bucket holds, from a limit that it was asked with before: a peek is
+        // always admitted here, but not by redis-cell.
+        let owes = decision.reset_after_nanos();
+        if decision.is_allowed() && owes > fills_in {
+            return Ok(Decision::deny(decision.limit() as u32, owes - fills_in, 0, 1, owes));
+        }
+        Ok(decision)
+    }
+
+    /// The keys and their state.
+    #[must_use]
+    pub fn limiter(&self) -> &KeyedLimiter<()> {
+        &self.limiter
+    }
+
+    /// How often it admitted and denied.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+/// The five numbers of the reply: 0 allowed or 1 denied, the limit, what remains, seconds until asking again makes
+/// sense (-1 where it does not apply, or never will), seconds until the bucket is full. Seconds are rounded up.
+#[must_use]
+pub fn reply(decision: &Decision) -> [i64; 5] {
+    let seconds = |span: Duration| {
+        i64::try_from(span.as_secs()).unwrap_or(i64::MAX).saturating_add(i64::from(span.subsec_nanos() > 0))
+    };
+    [
+        i64::from(decision.is_denied()),
+        i64::try_from(decision.limit()).unwrap_or(i64::MAX),
+        i64::try_from(decision.remaining()).unwrap_or(i64::MAX),
+        decision.retry_after().map_or(-1, seconds),
+        seconds(decision.reset_after()),
+    ]
+}

@@ -1,0 +1,294 @@
+//! A server on a clock that the test moves, and clients that speak its protocols byte by byte.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tidegate_core::{ManualClock, Nanos};
+use tidegate_server::{Ended, Options, Order, Server};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How long a test waits for what should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running server.
+pub struct Running {
+    pub http: SocketAddr,
+    pub resp: SocketAddr,
+    pub clock: Arc<ManualClock>,
+    reloads: watch::Receiver<u64>,
+    orders: mpsc::Sender<Order>,
+    thread: Option<JoinHandle<Ended>>,
+}
+
+impl Running {
+    /// A server with these rules.
+    pub fn with_rules(name: &str, rules: &str) -> Self {
+        Self::with_rules_and(name, rules, |_| ())
+    }
+
+    /// A server with these rules and other options.
+    pub fn with_rules_and(name: &str, rules: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let path = scratch(name).join("rules.yaml");
+        std::fs::write(&path, rules).unwrap();
+        let mut options = Options { rules: Some(path), ..Options::default() };
+        change(&mut options);
+        Self::start(options)
+    }
+
+    pub fn start(options: Options) -> Self {
+        // Noon of some day: where fixed windows begin should not depend on it being the first.
+        Self::start_at(options, Nanos::from_secs(1_700_049_600))
+    }
+
+    pub fn start_at(options: Options, now: Nanos) -> Self {
+        Self::try_start_at(options, now).expect("the server should start")
+    }
+
+    pub fn try_start_at(options: Options, now: Nanos) -> Result<Self, String> {
+        let clock = Arc::new(ManualClock::new(now));
+        let its = Arc::clone(&clock);
+        let (orders, receiver) = mpsc::channel(4);
+        let (told, tell) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async move {
+                match Server::start_on(options, its).await {
+                    Ok(server) => {
+                        let started = (server.http_address(), server.resp_address(), server.reloads());
+                        told.send(Ok(started)).unwrap();
+                        server.run(receiver).await
+                    }
+                    Err(error) => {
+                        told.send(Err(error.to_string())).unwrap();
+                        Ended::Cut
+                    }
+                }
+            })
+        });
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (http, resp, reloads) = tell.blocking_recv().expect("the server's thread panicked")?;
+        let (http, resp) = (http.unwrap_or(nowhere), resp.unwrap_or(nowhere));
+        Ok(Self { http, resp, clock, reloads, orders, thread: Some(thread) })
+    }
+
+    pub fn advance(&self, span: Duration) {
+        self.clock.advance(span.into());
+    }
+
+    pub fn orders(&self) -> mpsc::Sender<Order> {
+        self.orders.clone()
+    }
+
+    pub fn order(&self, order: Order) {
+        self.orders.blocking_send(order).unwrap();
+    }
+
+    /// Runs `change`, then waits until the rules have been loaded, or refused, after it.
+    pub fn reloading(&mut self, change: impl FnOnce()) {
+        let before = *self.reloads.borrow_and_update();
+        change();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let reloaded = self.reloads.wait_for(|count| *count > before);
+            tokio::time::timeout(PATIENCE, reloaded)
+                .await
+                .expect("the rules should be loaded again")
+                .unwrap();
+        });
+    }
+
+    pub fn stop(self) -> Ended {
+        self.order(Order::Stop);
+        self.ended()
+    }
+
+    /// Waits for the end of a server that was told to stop.
+    pub fn ended(mut self) -> Ended {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    pub fn post(&self, path: &str, body: &str) -> Response {
+        Http::connect(self.http).send("POST", path, body)
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        Http::connect(self.http).send("GET", path, "")
+    }
+
+    /// One of the server's metrics, by its name with labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}")).parse().unwrap()
+    }
+
+    /// One RESP command on a connection of its own.
+    pub fn resp(&self, command: &str) -> String {
+        Resp::connect(self.resp).ask(command)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = self.orders.blocking_send(Order::Stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An empty directory for one test.
+pub fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("tidegate-server-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// An HTTP response, taken apart.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
+    }
+}
+
+/// An HTTP connection that stays open.
+pub struct Http(BufReader<TcpStream>);
+
+impl Http {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub fn send(&mut self, method: &str, path: &str, body: &str) -> Response {
+        let length = body.len();
+        self.write(
+            format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+                .as_bytes(),
+        );
+        self.read()
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub fn read(&mut self) -> Response {
+        let mut line = || {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        let first = line();
+        let status =
+            first.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {first:?}")).parse().unwrap();
+        let mut headers = Vec::new();
+        loop {
+            let line = line();
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.push((name.to_ascii_lowercase(), value.to_owned()));
+        }
+        let mut response = Response { status, headers, body: String::new() };
+        let length: usize = response.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        response.body = String::from_utf8(body).unwrap();
+        response
+    }
+
+    /// Whether the server closes the connection without a further byte.
+    pub fn ends(&mut self) -> bool {
+        matches!(self.0.read(&mut [0]), Ok(0))
+    }
+}
+
+/// A RESP connection.
+pub struct Resp(BufReader<TcpStream>);
+
+impl Resp {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Sends words as a frame and shows the reply in the manner of redis-cli: integers bare, an array in brackets.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.send(&frame(command));
+        self.reply()
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let line = line.trim_end();
+        let Some(kind) = line.get(..1) else { return "closed".to_owned() };
+        let rest = &line[1..];
+        match kind {
+            "+" | ":" | "-" => rest.to_owned(),
+            "_" => "nil".to_owned(),
+            "$" if rest == "-1" => "nil".to_owned(),
+            "$" | "=" => {
+                let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
+                self.0.read_exact(&mut bytes).unwrap();
+                bytes.truncate(bytes.len() - 2);
+                String::from_utf8(bytes).unwrap()
+            }
+            "*" | "%" => {
+                let items = rest.parse::<usize>().unwrap() * if kind == "%" { 2 } else { 1 };
+                let items: Vec<_> = (0..items).map(|_| self.reply()).collect();
+                let (open, close) = if kind == "%" { ("{", "}") } else { ("[", "]") };
+                format!("{open}{}{close}", items.join(" "))
+            }
+            _ => panic!("no reply: {line:?}"),
+        }
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+
+    /// Whether the server closes the connection without a further byte.
+    pub fn ends(&mut self) -> bool {
+        // A reset is an end, too.
+        !matches!(self.0.read(&mut [0]), Ok(1..))
+    }
+}
+
+/// Words between blanks as a frame; `''` is the empty word.
+pub fn frame(command: &str) -> Vec<u8> {
+    let words: Vec<&str> = command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+    let mut frame = format!("*{}\r\n", words.len());
+    for word in words {
+        write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
+    }
+    frame.into_bytes()
+}

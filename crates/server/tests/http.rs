@@ -1,0 +1,411 @@
+//! What the HTTP interface promises, over real sockets.
+
+mod harness;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use harness::{Http, Response, Running};
+use serde_json::{Value, json};
+use tidegate_server::http::{MAX_ALL, MAX_BODY, ROUTES};
+
+const RULES: &str = "
+limits:
+  - {name: per-user, limit: 3/1m, algorithm: sliding-log}
+  - {name: bucket, limit: 60/1m, algorithm: token-bucket, burst: 2}
+  - {name: seats, limit: 2, algorithm: concurrency}
+  - {name: paced, limit: 2/1s, algorithm: leaky-bucket, max_wait: 500ms}
+  - {name: everyone, limit: 4/500ms, algorithm: fixed-window, global: true}
+  - {name: trial, limit: 1/1m, algorithm: sliding-log, shadow: true}
+  - name: logins
+    limit: 1/10m
+    algorithm: sliding-log
+    overrides: {admin: 5/1m}
+    deny: [mallory]
+";
+
+fn acquire(server: &Running, body: &str) -> Response {
+    server.post("/v1/acquire", body)
+}
+
+#[test]
+fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
+    let server = Running::with_rules("http-admission", RULES);
+    let response = acquire(&server, r#"{"limit":"per-user","key":"alice","cost":1}"#);
+    assert_eq!(response.status, 200);
+    assert_eq!(
+        response.json(),
+        json!({"allowed": true, "limit_name": "per-user", "limit": 3, "remaining": 2, "retry_after_ms": null,
+               "reset_after_ms": 60_000, "delay_ms": 0})
+    );
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    assert_eq!(response.header("ratelimit-policy"), Some("\"per-user\";q=3;w=60"));
+    assert_eq!(response.header("ratelimit"), Some("\"per-user\";r=2;t=60"));
+    assert_eq!(response.header("retry-after"), None);
+}
+
+#[test]
+fn a_denial_is_429_and_its_retry_after_is_honest_and_rounded_up() {
+    let server = Running::with_rules("http-denial", RULES);
+    let ask = r#"{"limit":"bucket","key":"alice"}"#;
+    assert_eq!([acquire(&server, ask).status, acquire(&server, ask).status], [200, 200]);
+    server.advance(Duration::from_nanos(1));
+    let denied = acquire(&server, ask);
+    assert_eq!(denied.status, 429);
+    let body = denied.json();
+    assert_eq!((&body["allowed"], &body["remaining"]), (&json!(false), &json!(0)));
+    // 999,999,999 ns are 1,000 ms and 1 s on the wire: never earlier than true.
+    assert_eq!((&body["retry_after_ms"], denied.header("retry-after")), (&json!(1_000), Some("1")));
+    server.advance(Duration::from_nanos(999_999_998));
+    assert_eq!(acquire(&server, ask).status, 429);
+    server.advance(Duration::from_nanos(1));
+    assert_eq!(acquire(&server, ask).status, 200);
+}
+
+#[test]
+fn a_cost_that_can_never_fit_is_denied_without_a_time() {
+    let server = Running::with_rules("http-never", RULES);
+    let denied = acquire(&server, r#"{"limit":"per-user","key":"alice","cost":4}"#);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    assert_eq!(denied.json()["retry_after_ms"], json!(null));
+}
+
+#[test]
+fn several_limits_all_admit_or_none_is_charged() {
+    let server = Running::with_rules("http-all", RULES);
+    let both = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone","cost":2}]}"#;
+    let first = acquire(&server, both);
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("ratelimit-policy"), Some("\"per-user\";q=3;w=60, \"everyone\";q=4"));
+    // Both have two left; the first of equals is named.
+    assert_eq!(first.json()["limit_name"], "per-user");
+    assert_eq!(acquire(&server, both).json()["limit_name"], "everyone");
+    let denied = acquire(&server, both);
+    assert_eq!(denied.status, 429);
+    let body = denied.json();
+    assert_eq!((&body["limit_name"], &body["allowed"]), (&json!("everyone"), &json!(false)));
+    assert_eq!(body["decisions"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&body["decisions"][0]["allowed"], &body["decisions"][1]["allowed"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(denied.header("retry-after"), Some("1"));
+    // Alice was not charged for what everyone was denied.
+    let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
+    assert_eq!(alice["remaining"], 1);
+}
+
+#[test]
+fn a_peek_takes_nothing_and_says_what_is_left() {
+    let server = Running::with_rules("http-peek", RULES);
+    let peek = |cost: u32| {
+        let response =
+            server.post("/v1/peek", &format!(r#"{{"limit":"per-user","key":"alice","cost":{cost}}}"#));
+        assert_eq!(response.status, 200);
+        let body = response.json();
+        (body["allowed"].as_bool().unwrap(), body["remaining"].as_u64().unwrap())
+    };
+    assert_eq!([peek(1), peek(3), peek(4)], [(true, 3), (true, 3), (false, 3)]);
+    let taken = acquire(&server, r#"{"limit":"per-user","key":"alice","cost":3}"#).json();
+    assert_eq!(taken["remaining"], 0);
+    assert_eq!([peek(0), peek(1)], [(true, 0), (false, 0)]);
+    let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone"}]}"#;
+    let both = server.post("/v1/peek", all);
+    assert_eq!((both.status, &both.json()["limit_name"]), (200, &json!("per-user")));
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1);
+}
+
+#[test]
+fn a_refund_gives_back_what_was_taken_and_a_permit_to_the_next() {
+    let server = Running::with_rules("http-refund", RULES);
+    let seat = r#"{"limit":"seats","key":"room"}"#;
+    assert_eq!([acquire(&server, seat).status, acquire(&server, seat).status], [200, 200]);
+    let full = acquire(&server, seat);
+    assert_eq!((full.status, full.header("retry-after")), (429, None));
+    assert_eq!(full.header("ratelimit-policy"), Some("\"seats\";q=2;qu=\"concurrent-requests\""));
+    // Nobody knows when a permit comes back.
+    assert_eq!(
+        (full.header("ratelimit"), &full.json()["reset_after_ms"]),
+        (Some("\"seats\";r=0"), &json!(null))
+    );
+    let refunded = server.post("/v1/refund", seat);
+    assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(1)));
+    assert_eq!(acquire(&server, seat).status, 200);
+    // Never more than is in use.
+    server.post("/v1/refund", r#"{"limit":"seats","key":"room","cost":100}"#);
+    let rest = server.post("/v1/peek", seat).json();
+    assert_eq!(rest["remaining"], 2);
+}
+
+#[test]
+fn a_blocked_key_is_denied_until_its_time_or_until_it_is_unblocked() {
+    let server = Running::with_rules("http-block", RULES);
+    let ask = r#"{"limit":"per-user","key":"eve"}"#;
+    let block = server.post("/v1/block", r#"{"limit":"per-user","key":"eve","for":"30s"}"#);
+    assert_eq!((block.status, block.json()), (200, json!({"blocked": true})));
+    let denied = acquire(&server, ask);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("30")));
+    assert_eq!(acquire(&server, r#"{"limit":"per-user","key":"alice"}"#).status, 200);
+    server.advance(Duration::from_secs(30));
+    assert_eq!(acquire(&server, ask).status, 200);
+    server.post("/v1/block", r#"{"limit":"per-user","key":"eve"}"#);
+    server.advance(Duration::from_secs(1_000_000));
+    let denied = acquire(&server, ask);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    let unblock = || server.post("/v1/unblock", ask).json();
+    assert_eq!([unblock(), unblock()], [json!({"unblocked": true}), json!({"unblocked": false})]);
+    assert_eq!(acquire(&server, ask).status, 200);
+}
+
+#[test]
+fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_lift_that() {
+    let server = Running::with_rules("http-deny", RULES);
+    let mallory = r#"{"limit":"logins","key":"mallory"}"#;
+    assert_eq!(acquire(&server, mallory).status, 429);
+    let refused = server.post("/v1/unblock", mallory);
+    assert_eq!(refused.status, 409);
+    assert!(
+        refused.body.contains("deny list of limit `logins`: take it out of the rules"),
+        "{}",
+        refused.body
+    );
+    // A block by request does not outlast or shorten it.
+    assert_eq!(server.post("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1s"}"#).status, 200);
+    server.advance(Duration::from_secs(2));
+    assert_eq!(acquire(&server, mallory).status, 429);
+}
+
+#[test]
+fn an_override_has_its_own_quota_in_the_decision_and_the_headers() {
+    let server = Running::with_rules("http-override", RULES);
+    let admin = acquire(&server, r#"{"limit":"logins","key":"admin"}"#);
+    assert_eq!((&admin.json()["limit"], &admin.json()["remaining"]), (&json!(5), &json!(4)));
+    assert_eq!(admin.header("ratelimit-policy"), Some("\"logins\";q=5;w=60"));
+    let other = acquire(&server, r#"{"limit":"logins","key":"bob"}"#);
+    assert_eq!(
+        (&other.json()["limit"], other.header("ratelimit-policy")),
+        (&json!(1), Some("\"logins\";q=1;w=600"))
+    );
+}
+
+#[test]
+fn a_shadow_limit_counts_and_reports_but_never_denies() {
+    let server = Running::with_rules("http-shadow", RULES);
+    let ask = r#"{"limit":"trial","key":"alice"}"#;
+    let within = acquire(&server, ask).json();
+    assert_eq!((&within["allowed"], &within["shadow"]["would_deny"]), (&json!(true), &json!(false)));
+    let beyond = acquire(&server, ask);
+    assert_eq!((beyond.status, beyond.header("retry-after")), (200, None));
+    let body = beyond.json();
+    assert_eq!((&body["allowed"], &body["retry_after_ms"]), (&json!(true), &json!(null)));
+    assert_eq!(body["shadow"], json!({"would_deny": true, "retry_after_ms": 60_000}));
+    // Nor does it veto others, who are charged.
+    let all = r#"{"all":[{"limit":"trial","key":"alice"},{"limit":"per-user","key":"alice"}]}"#;
+    let together = acquire(&server, all);
+    assert_eq!((together.status, &together.json()["allowed"]), (200, &json!(true)));
+    let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
+    assert_eq!(alice["remaining"], 2);
+    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0);
+}
+
+#[test]
+fn a_leaky_bucket_tells_how_long_to_wait_before_going_ahead() {
+    let server = Running::with_rules("http-leaky", RULES);
+    let ask = r#"{"limit":"paced","key":"alice"}"#;
+    let delays: Vec<_> = (0..2).map(|_| acquire(&server, ask).json()["delay_ms"].clone()).collect();
+    assert_eq!(delays, [json!(0), json!(500)]);
+    assert_eq!(acquire(&server, ask).status, 429);
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1);
+    server.advance(Duration::from_millis(500));
+    let peek = server.post("/v1/peek", ask).json();
+    assert_eq!((&peek["allowed"], &peek["delay_ms"]), (&json!(true), &json!(500)));
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_told_with_its_place_and_the_mend() {
+    let server = Running::with_rules("http-refusals", RULES);
+    let long = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "x".repeat(1025));
+    let fits = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "é".repeat(512));
+    assert_eq!(acquire(&server, &fits).status, 200);
+    for (path, body, status, told) in [
+        ("/v1/acquire", r#"{"limit":"per-user""#, 400, "not JSON"),
+        ("/v1/acquire", "", 400, "the body is empty"),
+        ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the limits are: per-user, bucket"),
+        ("/v1/acquire", r#"{"limit":"per-user"}"#, 400, "give a key"),
+        ("/v1/acquire", r#"{"limit":"per-user","key":null}"#, 400, "give a key"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"per-user","key":"a","cost":-1}"#,
+            400,
+            "whole number from 0 to 4294967295",
+        ),
+        ("/v1/acquire", &long, 400, "the key has 1025 bytes; at most 1024"),
+        ("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#, 404, "#/all/1/limit"),
+        ("/v1/peek", r#"{"all":[{"limit":"everyone"},{"limit":"seats"}]}"#, 400, "#/all/1/key"),
+        ("/v1/refund", r#"{"all":[]}"#, 400, "unknown field `all`"),
+        ("/v1/block", r#"{"limit":"everyone","key":"a"}"#, 400, "is global"),
+        ("/v1/block", r#"{"limit":"per-user","key":"a","for":"soon"}"#, 400, "#/for"),
+        ("/v1/unblock", r#"{"limit":"per-user","key":"a","for":"1s"}"#, 400, "unknown field `for`"),
+    ] {
+        let response = server.post(path, body);
+        assert_eq!(response.status, status, "{body}: {}", response.body);
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        let problem = response.json();
+        assert!(response.body.contains(told), "{body}: {}", response.body);
+        assert_eq!(problem["status"], status);
+    }
+    let unknown = acquire(&server, r#"{"limit":"nope"}"#).json();
+    assert_eq!(unknown["known_limits"][0], "per-user");
+    assert_eq!(server.get("/v1/acquire").header("allow"), Some("POST"));
+    assert_eq!(server.get("/v1/acquire").status, 405);
+    let nowhere = server.get("/v2/acquire");
+    assert!(nowhere.status == 404 && nowhere.body.contains("POST /v1/acquire"), "{}", nowhere.body);
+}
+
+#[test]
+fn a_body_beyond_the_bound_is_refused_declared_or_not() {
+    let server = Running::with_rules("http-body", RULES);
+    let body = format!(r#"{{"limit":"per-user","key":"a"{}}}"#, " ".repeat(MAX_BODY));
+    let declared = acquire(&server, &body);
+    assert_eq!((declared.status, &declared.json()["title"]), (413, &json!("Body too large")));
+    let mut chunked = Http::connect(server.http);
+    chunked.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..=MAX_BODY / 1024 {
+        chunked.write(format!("400\r\n{}\r\n", " ".repeat(1024)).as_bytes());
+    }
+    assert_eq!(chunked.read().status, 413);
+    let largest: Vec<_> =
+        (0..MAX_ALL).map(|at| json!({"limit": "per-user", "key": format!("k{at}")})).collect();
+    assert_eq!(acquire(&server, &json!({"all": largest}).to_string()).status, 200);
+}
+
+#[test]
+fn health_readiness_and_metrics_are_there_to_be_asked() {
+    let server = Running::with_rules("http-health", RULES);
+    assert_eq!(server.get("/healthz").json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/readyz").json(), json!({"status": "ready"}));
+    let metrics = server.get("/metrics");
+    assert_eq!(
+        metrics.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(metrics.body.ends_with("# EOF\n"));
+    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);
+    assert_eq!(server.metric("tidegate_rules_limits"), 7);
+}
+
+#[test]
+fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
+    let server = Running::with_rules("http-cardinality", RULES);
+    let mut http = Http::connect(server.http);
+    let mut series = |from: u32| {
+        for key in from..from + 200 {
+            http.send("POST", "/v1/acquire", &format!(r#"{{"limit":"per-user","key":"k{key}"}}"#));
+            http.send("POST", &format!("/made/up/{key}"), "");
+        }
+        http.send("GET", "/metrics", "").body.lines().count()
+    };
+    // The first time /metrics itself has not been counted yet.
+    series(0);
+    let before = series(200);
+    assert_eq!(series(400), before);
+    assert_eq!(server.metric(r#"tidegate_keys{limit="per-user"}"#), 600);
+}
+
+#[test]
+fn the_description_names_every_path_and_every_answer_as_it_is() {
+    let server = Running::with_rules("http-openapi", RULES);
+    let description = server.get("/openapi.json").json();
+    assert_eq!(description["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let described: BTreeSet<String> = description["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| {
+            item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+        })
+        .collect();
+    let real: BTreeSet<String> = ROUTES.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    assert_eq!(described, real);
+    let all = r#"{"all":[{"limit":"trial","key":"a"},{"limit":"everyone"}]}"#;
+    for (method, path, body) in [
+        ("POST", "/v1/acquire", r#"{"limit":"per-user","key":"a"}"#),
+        ("POST", "/v1/acquire", r#"{"limit":"per-user","key":"a","cost":9}"#),
+        ("POST", "/v1/acquire", all),
+        ("POST", "/v1/acquire", "{"),
+        ("POST", "/v1/acquire", r#"{"limit":"x"}"#),
+        ("POST", "/v1/peek", all),
+        ("POST", "/v1/peek", r#"{"limit":"seats"}"#),
+        ("POST", "/v1/refund", r#"{"limit":"per-user","key":"a"}"#),
+        ("POST", "/v1/block", r#"{"limit":"per-user","key":"b"}"#),
+        ("POST", "/v1/unblock", r#"{"limit":"per-user","key":"b"}"#),
+        ("POST", "/v1/unblock", r#"{"limit":"logins","key":"mallory"}"#),
+        ("GET", "/healthz", ""),
+        ("GET", "/readyz", ""),
+    ] {
+        let response = Http::connect(server.http).send(method, path, body);
+        let operation = &description["paths"][path][method.to_lowercase()];
+        let documented = resolve(&description, &operation["responses"][response.status.to_string()]);
+        let kind = response.header("content-type").unwrap();
+        let schema = &documented["content"][kind]["schema"];
+        assert!(schema.is_object(), "{method} {path} {} {kind} is not described", response.status);
+        fits(&description, schema, &response.json(), &format!("{method} {path} {body}"));
+        for header in response.headers.iter().filter(|(name, _)| name.starts_with("ratelimit")) {
+            let names = documented["headers"].as_object().unwrap().keys();
+            assert!(names.map(|name| name.to_lowercase()).any(|name| name == header.0), "{path} {header:?}");
+        }
+    }
+}
+
+/// Follows a `$ref`.
+fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str() {
+        Some(reference) => description.pointer(&reference[1..]).unwrap(),
+        None => value,
+    }
+}
+
+/// Whether a value is as its schema says: required members there, no member that is not described, types right.
+fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
+    let schema = resolve(description, schema);
+    if let Some(members) = value.as_object() {
+        for required in schema["required"].as_array().into_iter().flatten() {
+            assert!(
+                members.contains_key(required.as_str().unwrap()),
+                "{what}: {required} is missing in {value}"
+            );
+        }
+        for (name, member) in members {
+            let property = &schema["properties"][name];
+            assert!(property.is_object(), "{what}: `{name}` is not described");
+            fits(description, property, member, what);
+        }
+    }
+    for item in value.as_array().into_iter().flatten() {
+        fits(description, &schema["items"], item, what);
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let allowed = &schema["type"];
+    let listed = allowed.as_array().is_some_and(|kinds| kinds.iter().any(|allowed| allowed == kind));
+    assert!(listed || allowed == kind || schema["const"] == *value, "{what}: {value} is not {allowed}");
+}
+
+#[test]
+fn beyond_the_bound_of_connections_a_client_waits_until_another_leaves() {
+    let server = Running::with_rules_and("http-bound", RULES, |options| options.max_connections = 1);
+    let mut first = Http::connect(server.http);
+    assert_eq!(first.send("GET", "/healthz", "").status, 200);
+    let mut second = Http::connect(server.http);
+    second.write(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+    // The first is still served, though the second has asked.
+    assert_eq!(first.send("GET", "/healthz", "").status, 200);
+    drop(first);
+    assert_eq!(second.read().status, 200);
+}

@@ -1,0 +1,164 @@
+//! What happens when the rules change while the server runs.
+
+mod harness;
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf, time::Duration};
+
+use harness::{Resp, Running, scratch};
+use tidegate_server::{Options, Order};
+
+/// A server that looks at its rules file all the time, and the file.
+fn following(name: &str, rules: &str) -> (Running, PathBuf) {
+    let path = scratch(name).join("rules.yaml");
+    fs::write(&path, rules).unwrap();
+    (following_file(path.clone()), path)
+}
+
+fn following_file(path: PathBuf) -> Running {
+    Running::start(Options {
+        rules: Some(path),
+        reload_interval: Duration::from_millis(10),
+        ..Options::default()
+    })
+}
+
+fn limits(lines: &[&str]) -> String {
+    let items: Vec<String> = lines.iter().map(|line| format!("  - {{{line}}}")).collect();
+    format!("limits:\n{}\n", items.join("\n"))
+}
+
+const A: &str = "name: a, limit: 3/1m, algorithm: sliding-log";
+
+#[test]
+fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_what_was_used() {
+    let (mut server, path) = following(
+        "reload-state",
+        &limits(&[A, "name: b, limit: 3/1m, algorithm: sliding-log", "name: gone, limit: 1/1s"]),
+    );
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("ACQUIRE a alice 2"), "[0 3 1 -1 60000]");
+    assert_eq!(client.ask("ACQUIRE b alice 2"), "[0 3 1 -1 60000]");
+    let next = limits(&[A, "name: b, limit: 10/2m, algorithm: sliding-log", "name: new, limit: 1/1s"]);
+    server.reloading(|| fs::write(&path, next).unwrap());
+    assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]");
+    // What was used counts on, by the new window.
+    assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 120000]");
+    assert!(client.ask("PEEK gone alice").starts_with("ERR there is no limit `gone`"));
+    assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
+    // Counters go on, too; those of the limit that is gone are gone.
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
+    assert!(!server.get("/metrics").body.contains("gone"));
+    // Another algorithm: what is in use counts as taken now.
+    server
+        .reloading(|| fs::write(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])).unwrap());
+    assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
+}
+
+#[test]
+fn a_bad_file_is_refused_whole_and_the_old_rules_go_on() {
+    let (mut server, path) = following("reload-bad", &limits(&[A]));
+    let mut client = Resp::connect(server.resp);
+    client.ask("ACQUIRE a alice 2");
+    for bad in ["limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n", "", "limits: [", "\u{0}"]
+    {
+        server.reloading(|| fs::write(&path, bad).unwrap());
+        assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]", "after {bad:?}");
+    }
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4);
+    server.reloading(|| fs::write(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])).unwrap());
+    assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1);
+}
+
+#[test]
+fn a_file_renamed_into_place_and_a_config_map_are_followed() {
+    let (mut server, path) = following("reload-rename", &limits(&[A]));
+    let other = path.with_extension("tmp");
+    fs::write(&other, limits(&["name: renamed, limit: 1/1s"])).unwrap();
+    server.reloading(|| fs::rename(&other, &path).unwrap());
+    assert!(server.resp("PEEK renamed x").starts_with("[0"));
+
+    // As the kubelet does it: the file leads through `..data`, which is replaced by a rename.
+    let volume = scratch("reload-configmap");
+    for (version, name) in [("..v1", "first"), ("..v2", "second")] {
+        fs::create_dir(volume.join(version)).unwrap();
+        fs::write(volume.join(version).join("rules.yaml"), limits(&[&format!("name: {name}, limit: 1/1s")]))
+            .unwrap();
+    }
+    symlink("..v1", volume.join("..data")).unwrap();
+    symlink("..data/rules.yaml", volume.join("rules.yaml")).unwrap();
+    let mut server = following_file(volume.join("rules.yaml"));
+    assert!(server.resp("PEEK first x").starts_with("[0"));
+    server.reloading(|| {
+        symlink("..v2", volume.join("..data_tmp")).unwrap();
+        fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+        fs::remove_dir_all(volume.join("..v1")).unwrap();
+    });
+    assert!(server.resp("PEEK second x").starts_with("[0"));
+}
+
+#[test]
+fn an_order_reloads_without_a_look_at_the_file() {
+    let path = scratch("reload-order").join("rules.yaml");
+    fs::write(&path, limits(&[A])).unwrap();
+    let options = Options {
+        rules: Some(path.clone()),
+        reload_interval: Duration::from_secs(1_000_000),
+        ..Options::default()
+    };
+    let mut server = Running::start(options);
+    fs::write(&path, limits(&["name: b, limit: 1/1s"])).unwrap();
+    let orders = server.orders();
+    server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
+    assert!(server.resp("PEEK b x").starts_with("[0"));
+}
+
+#[test]
+fn overrides_and_the_deny_list_follow_the_file() {
+    let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
+    let (mut server, path) = following(
+        "reload-exceptions",
+        &with(", deny: [mallory, trudy], overrides: {admin: 10/1m, root: 5/1m}"),
+    );
+    let mut client = Resp::connect(server.resp);
+    client.ask("ACQUIRE a admin 2");
+    client.ask("BLOCK a eve");
+    let next = with(", deny: [trudy, oscar], overrides: {admin: 20/1m, boss: 7/1m}");
+    server.reloading(|| fs::write(&path, next).unwrap());
+    for (key, expected) in [
+        ("mallory", "[0 3 3 -1 0]"),
+        ("trudy", "[1 3 0 -1 -1]"),
+        ("oscar", "[1 3 0 -1 -1]"),
+        ("admin", "[0 20 18 -1 60000]"),
+        ("root", "[0 3 3 -1 0]"),
+        ("boss", "[0 7 7 -1 0]"),
+        // Blocked by a request, not by the rules: it stays.
+        ("eve", "[1 3 0 -1 -1]"),
+    ] {
+        assert_eq!(client.ask(&format!("PEEK a {key}")), expected, "{key}");
+    }
+    // Taking the override away keeps what was used.
+    server.reloading(|| fs::write(&path, with("")).unwrap());
+    assert_eq!(client.ask("PEEK a admin"), "[0 3 1 -1 60000]");
+}
+
+#[test]
+fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
+    let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
+    let (mut server, path) =
+        following("reload-bound", &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"));
+    let mut client = Resp::connect(server.resp);
+    client.ask("ACQUIRE a alice 3");
+    client.ask("ACQUIRE a admin 4");
+    client.ask("BLOCK a eve 5000");
+    assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
+    server.reloading(|| {
+        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap();
+    });
+    assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
+    assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
+    assert_eq!(client.ask("PEEK a admin"), "[0 9 5 -1 60000]");
+    assert_eq!(client.ask("PEEK a eve"), "[1 3 0 5000 5000]");
+    assert_eq!(client.ask("PEEK a bob"), "[1 3 0 -1 -1]");
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2);
+}

@@ -1,0 +1,335 @@
+//! What the Redis protocol's listener promises, over real sockets.
+
+mod harness;
+
+use std::{io::Write, time::Duration};
+
+use harness::{PATIENCE, Resp, Running, frame};
+
+const RULES: &str = "
+limits:
+  - {name: per-user, limit: 3/1m, algorithm: sliding-log}
+  - {name: bucket, limit: 60/1m, algorithm: token-bucket, burst: 2}
+  - {name: seats, limit: 2, algorithm: concurrency}
+  - {name: paced, limit: 2/1s, algorithm: leaky-bucket, max_wait: 500ms}
+  - {name: everyone, limit: 4/500ms, algorithm: fixed-window, global: true}
+  - {name: trial, limit: 1/1m, algorithm: sliding-log, shadow: true}
+  - {name: logins, limit: 1/10m, algorithm: sliding-log, deny: [mallory]}
+";
+
+#[test]
+fn acquire_answers_five_integers() {
+    let server = Running::with_rules("resp-acquire", RULES);
+    let mut client = Resp::connect(server.resp);
+    // 0 allowed or 1 denied, limit, remaining, retry-after ms or -1, reset-after ms.
+    assert_eq!(client.ask("ACQUIRE bucket alice"), "[0 2 1 -1 1000]");
+    assert_eq!(client.ask("acquire bucket alice 1"), "[0 2 0 -1 2000]");
+    server.advance(Duration::from_nanos(1));
+    assert_eq!(client.ask("ACQUIRE bucket alice"), "[1 2 0 1000 2000]");
+    server.advance(Duration::from_nanos(999_999_998));
+    assert_eq!(client.ask("ACQUIRE bucket alice"), "[1 2 0 1 1001]");
+    server.advance(Duration::from_nanos(1));
+    assert_eq!(client.ask("ACQUIRE bucket alice"), "[0 2 0 -1 2000]");
+    // More than the bucket holds: no wait helps.
+    assert_eq!(client.ask("ACQUIRE bucket bob 3"), "[1 2 2 -1 0]");
+    assert_eq!(client.ask("ACQUIRE logins mallory"), "[1 1 0 -1 -1]");
+    assert_eq!(client.ask("ACQUIRE bucket alice 0"), "[0 2 0 -1 2000]");
+}
+
+#[test]
+fn peek_takes_nothing_and_refund_gives_back() {
+    let server = Running::with_rules("resp-peek", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("PEEK per-user alice"), "[0 3 3 -1 0]");
+    assert_eq!(client.ask("ACQUIRE per-user alice 3"), "[0 3 0 -1 60000]");
+    assert_eq!(client.ask("PEEK per-user alice"), "[1 3 0 60000 60000]");
+    assert_eq!(client.ask("REFUND per-user alice 2"), "[0 3 2 -1 60000]");
+    assert_eq!(client.ask("PEEK per-user alice 3"), "[1 3 2 60000 60000]");
+    assert_eq!(client.ask("ACQUIRE seats room 2"), "[0 2 0 -1 -1]");
+    assert_eq!(client.ask("ACQUIRE seats room"), "[1 2 0 -1 -1]");
+    assert_eq!(client.ask("REFUND seats room"), "[0 2 1 -1 -1]");
+}
+
+#[test]
+fn a_global_limit_needs_no_key_and_ignores_one() {
+    let server = Running::with_rules("resp-global", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("ACQUIRE everyone"), "[0 4 3 -1 500]");
+    assert_eq!(client.ask("ACQUIRE everyone alice"), "[0 4 2 -1 500]");
+    assert_eq!(client.ask("ACQUIRE everyone '' 2"), "[0 4 0 -1 500]");
+}
+
+#[test]
+fn a_delay_is_told_in_the_place_of_the_wait_and_a_shadow_limit_never_denies() {
+    let server = Running::with_rules("resp-delay", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("ACQUIRE paced alice"), "[0 2 2 -1 500]");
+    assert_eq!(client.ask("ACQUIRE paced alice"), "[0 2 0 500 1000]");
+    assert_eq!(client.ask("ACQUIRE paced alice"), "[1 2 0 500 1000]");
+    assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
+    assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
+    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 1);
+}
+
+#[test]
+fn a_key_is_blocked_for_milliseconds_or_until_it_is_unblocked() {
+    let server = Running::with_rules("resp-block", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("BLOCK per-user eve 1500"), "OK");
+    assert_eq!(client.ask("ACQUIRE per-user eve"), "[1 3 0 1500 1500]");
+    server.advance(Duration::from_millis(1500));
+    assert_eq!(client.ask("ACQUIRE per-user eve"), "[0 3 2 -1 60000]");
+    assert_eq!(client.ask("BLOCK per-user eve"), "OK");
+    assert_eq!(client.ask("UNBLOCK per-user eve"), "1");
+    assert_eq!(client.ask("UNBLOCK per-user eve"), "0");
+    assert!(client.ask("UNBLOCK logins mallory").contains("deny list"));
+    assert!(client.ask("BLOCK everyone x").contains("is global"));
+    assert!(client.ask("BLOCK per-user eve 0").contains("whole number above 0"));
+}
+
+#[test]
+fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
+    let server = Running::with_rules("resp-mistakes", RULES);
+    let mut client = Resp::connect(server.resp);
+    let long = format!("ACQUIRE per-user {}", "x".repeat(1025));
+    for (command, told) in [
+        ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
+        (
+            "ACQUIRE per-user",
+            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)",
+        ),
+        ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
+        (
+            "ACQUIRE nope alice",
+            "ERR there is no limit `nope`; the limits are: per-user, bucket, seats, paced, everyone, trial, logins",
+        ),
+        ("ACQUIRE per-user alice -1", "ERR cost is '-1'; it must be a whole number from 0 to 4294967295"),
+        ("ACQUIRE per-user alice many", "ERR cost is 'many'; it must be a whole number from 0 to 4294967295"),
+        (&long, "ERR the key has 1025 bytes; at most 1024 are taken: send a digest of longer ones"),
+        ("GET key", "ERR unknown command 'GET', with args beginning with: 'key' "),
+        ("SELECT 1", "ERR DB index is out of range; there is one database, 0"),
+        ("CONFIG SET save x", "ERR only CONFIG GET is known; settings are options of `tidegate serve`"),
+        (
+            "CLIENT KILL 1",
+            "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
+        ),
+        ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
+        (
+            "AUTH secret",
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+        ),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        ("HELLO 3 NOW", "ERR Syntax error in HELLO option 'NOW'"),
+    ] {
+        assert_eq!(client.ask(command).trim_end(), told.trim_end(), "{command}");
+    }
+    assert_eq!(client.ask("PING"), "PONG");
+}
+
+#[test]
+fn what_clients_send_by_themselves_is_answered() {
+    let server = Running::with_rules("resp-handshake", RULES);
+    let mut client = Resp::connect(server.resp);
+    for (command, reply) in [
+        ("PING hello", "hello"),
+        ("ECHO hello", "hello"),
+        ("SELECT 0", "OK"),
+        ("CLIENT SETINFO LIB-NAME redis-py", "OK"),
+        ("CLIENT SETINFO lib-ver 6.0", "OK"),
+        ("CLIENT GETNAME", "nil"),
+        ("CLIENT SETNAME worker-1", "OK"),
+        ("CLIENT GETNAME", "worker-1"),
+        ("CLIENT ID", "1"),
+        ("CLIENT NO-EVICT ON", "OK"),
+        ("CONFIG GET save", "[save ]"),
+        ("CONFIG GET append*", "[appendonly no]"),
+        ("CONFIG GET nothing", "[]"),
+        ("COMMAND COUNT", "18"),
+        ("COMMAND INFO acquire nothing", "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]"),
+        ("DBSIZE", "0"),
+        ("AUTH default anything", "OK"),
+    ] {
+        assert_eq!(client.ask(command), reply, "{command}");
+    }
+    assert!(client.ask("CLIENT LIST").contains("name=worker-1 db=0 resp=2 user=default"));
+    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take cost"));
+    assert!(client.ask("COMMAND LIST").contains("cl.throttle peek"));
+    client.ask("ACQUIRE per-user alice");
+    let info = client.ask("INFO");
+    for line in [
+        "redis_version:7.",
+        "tidegate_version:",
+        "connected_clients:1",
+        "per-user:keys=1,allowed=1",
+        "db0:keys=1",
+    ] {
+        assert!(info.contains(line), "{line} is not in {info}");
+    }
+    assert!(!client.ask("INFO clients").contains("redis_version"));
+    assert_eq!(client.ask("QUIT"), "OK");
+    assert!(client.ends());
+}
+
+#[test]
+fn version_3_has_maps_and_nulls_and_reset_goes_back() {
+    let server = Running::with_rules("resp-three", RULES);
+    let mut client = Resp::connect(server.resp);
+    let hello = client.ask("HELLO 3 SETNAME me");
+    assert!(
+        hello.starts_with("{server tidegate version") && hello.contains("proto 3 id 1 mode standalone"),
+        "{hello}"
+    );
+    assert_eq!(client.ask("CLIENT GETNAME"), "me");
+    assert_eq!(client.ask("CONFIG GET save"), "{save }");
+    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
+    assert!(client.ask("INFO server").starts_with("txt:# Server"));
+    assert_eq!(client.ask("RESET"), "RESET");
+    assert_eq!(client.ask("CONFIG GET save"), "[save ]");
+    assert_eq!(client.ask("CLIENT GETNAME"), "nil");
+    assert!(client.ask("HELLO").contains("proto 2"));
+}
+
+#[test]
+fn many_commands_in_one_piece_are_answered_in_order() {
+    let server = Running::with_rules("resp-pipeline", RULES);
+    let mut client = Resp::connect(server.resp);
+    let mut bytes = Vec::new();
+    for at in 0..5_000 {
+        bytes.extend(frame(&format!("ECHO {at}")));
+        bytes.extend(frame("ACQUIRE per-user alice"));
+    }
+    let mut writing = client.stream().try_clone().unwrap();
+    let writer = std::thread::spawn(move || writing.write_all(&bytes).unwrap());
+    for at in 0..5_000 {
+        assert_eq!(client.reply(), at.to_string());
+        let decision = client.reply();
+        assert_eq!(decision.starts_with("[0"), at < 3, "{at}: {decision}");
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn malformed_input_gets_an_error_and_the_end() {
+    let server = Running::with_rules("resp-malformed", RULES);
+    for (bytes, told) in [
+        (&b"*1\r\n:1\r\n"[..], "ERR Protocol error: expected '$', got ':'"),
+        (b"*99999\r\n", "ERR Protocol error: more than 64 arguments"),
+        (b"*1\r\n$100000\r\n", "ERR Protocol error: an argument longer than 4096 bytes"),
+        (
+            b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}",
+            "ERR Protocol error: this is the Redis protocol's port; HTTP has its own",
+        ),
+    ] {
+        let mut client = Resp::connect(server.resp);
+        client.send(bytes);
+        assert_eq!(client.reply(), told);
+        assert!(client.ends());
+    }
+    let mut endless = Resp::connect(server.resp);
+    endless.send(&b"x".repeat(20_000));
+    assert!(endless.reply().contains("longer than 16384 bytes"));
+    assert_eq!(server.metric("tidegate_resp_protocol_errors_total"), 5);
+}
+
+#[test]
+fn without_the_password_nothing_is_answered_but_the_way_in() {
+    let server = Running::with_rules_and("resp-auth", RULES, |options| {
+        options.resp_password = Some("sesame".to_owned());
+    });
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("ACQUIRE per-user alice"), "NOAUTH Authentication required.");
+    assert_eq!(client.ask("PING"), "NOAUTH Authentication required.");
+    assert!(client.ask("HELLO 3").starts_with("NOAUTH HELLO must be called"));
+    let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
+    assert_eq!(client.ask("AUTH sesam"), wrong);
+    assert_eq!(client.ask("AUTH root sesame"), wrong);
+    assert_eq!(client.ask("HELLO 3 AUTH default wrong"), wrong);
+    assert_eq!(client.ask("AUTH sesame"), "OK");
+    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
+    assert_eq!(client.ask("RESET"), "RESET");
+    assert_eq!(client.ask("PING"), "NOAUTH Authentication required.");
+    assert!(client.ask("HELLO 3 AUTH default sesame").starts_with("{server"));
+    assert_eq!(client.ask("PING"), "PONG");
+}
+
+#[test]
+fn beyond_the_bound_a_connection_is_refused_and_later_ones_are_not() {
+    let server = Running::with_rules_and("resp-bound", RULES, |options| options.max_connections = 2);
+    let (mut one, mut two) = (Resp::connect(server.resp), Resp::connect(server.resp));
+    assert_eq!([one.ask("PING"), two.ask("PING")], ["PONG", "PONG"]);
+    let mut three = Resp::connect(server.resp);
+    assert_eq!(three.reply(), "ERR max number of clients reached");
+    assert!(three.ends());
+    assert_eq!(one.ask("QUIT"), "OK");
+    assert!(one.ends());
+    assert_eq!(Resp::connect(server.resp).ask("PING"), "PONG");
+    assert_eq!(server.metric("tidegate_resp_connections_refused_total"), 1);
+}
+
+#[test]
+fn an_idle_connection_is_closed_where_that_is_wanted_and_a_half_frame_everywhere() {
+    let server = Running::with_rules_and("resp-idle", RULES, |options| {
+        options.resp_idle_timeout = Duration::from_mins(1);
+    });
+    let (mut idle, mut half) = (Resp::connect(server.resp), Resp::connect(server.resp));
+    assert_eq!([idle.ask("PING"), half.ask("PING")], ["PONG", "PONG"]);
+    half.send(b"*2\r\n$4\r\nECHO\r\n");
+    // The listener looks once a second; between the looks the clock jumps.
+    while server.metric("tidegate_resp_timeouts_total") < 1 {
+        server.advance(Duration::from_secs(1));
+    }
+    assert!(half.ends());
+    while server.metric("tidegate_resp_timeouts_total") < 2 {
+        server.advance(Duration::from_secs(1));
+    }
+    assert!(idle.ends());
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_being_read_and_others_go_on() {
+    let server = Running::with_rules("resp-slow", RULES);
+    let slow = Resp::connect(server.resp);
+    slow.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let asking = frame("COMMAND DOCS").repeat(1_000);
+    let mut stream = slow.stream().try_clone().unwrap();
+    // The answers are over a hundred times the questions: soon the server takes no more of these.
+    let taken = (0..10_000).take_while(|_| stream.write_all(&asking).is_ok()).count();
+    assert!(taken < 10_000, "the server took everything");
+    assert_eq!(server.resp("PING"), "PONG");
+}
+
+#[test]
+fn several_threads_share_the_connections_and_the_limits() {
+    let server = Running::with_rules_and("resp-threads", RULES, |options| options.resp_threads = 3);
+    let allowed: usize = (0..12)
+        .map(|_| usize::from(Resp::connect(server.resp).ask("ACQUIRE per-user alice").starts_with("[0")))
+        .sum();
+    assert_eq!(allowed, 3);
+}
+
+#[test]
+fn a_redis_client_library_speaks_with_it() {
+    let server = Running::with_rules("resp-library", RULES);
+    for suffix in ["", "?protocol=resp3"] {
+        let client = redis::Client::open(format!("redis://{}/{suffix}", server.resp)).unwrap();
+        let mut connection = client.get_connection_with_timeout(PATIENCE).unwrap();
+        let key = format!("key{suffix}");
+        let five: Vec<i64> = redis::cmd("ACQUIRE").arg("per-user").arg(&key).query(&mut connection).unwrap();
+        assert_eq!(five, [0, 3, 2, -1, 60_000]);
+        let many: Vec<Vec<i64>> = redis::pipe()
+            .cmd("ACQUIRE")
+            .arg("per-user")
+            .arg(&key)
+            .cmd("CL.THROTTLE")
+            .arg(&key)
+            .arg(15)
+            .arg(30)
+            .arg(60)
+            .query(&mut connection)
+            .unwrap();
+        assert_eq!(many, [vec![0, 3, 1, -1, 60_000], vec![0, 16, 15, -1, 2]]);
+        let error =
+            redis::cmd("ACQUIRE").arg("nope").arg("k").query::<Vec<i64>>(&mut connection).unwrap_err();
+        assert!(error.to_string().contains("there is no limit"), "{error}");
+    }
+}

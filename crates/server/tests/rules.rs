@@ -1,0 +1,156 @@
+//! What a rules file may say, and what it is told when it says something else.
+
+use std::time::Duration;
+
+use tidegate_server::rules::{self, AlgorithmName, PolicySpec};
+
+/// The complaints about a text, one a line.
+fn complaints(text: &str) -> String {
+    let problems = rules::parse(text).expect_err("the rules should be refused");
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// A file with one limit: the given lines, indented.
+fn one(lines: &str) -> String {
+    format!("limits:\n  - name: a\n    {}\n", lines.trim().replace('\n', "\n    "))
+}
+
+#[test]
+fn the_example_says_what_the_documentation_shows() {
+    let rules = rules::example();
+    let names: Vec<_> = rules.limits.iter().map(|limit| limit.name.as_str()).collect();
+    assert_eq!(names, ["per-user", "logins", "everyone"]);
+    let logins = &rules.limits[1];
+    assert_eq!(logins.overrides["admin"].quota(), "100/10m");
+    assert_eq!(logins.overrides["admin"].algorithm, AlgorithmName::SlidingLog);
+    assert!(logins.deny.contains("mallory"));
+    assert!(rules.limits[2].global && rules.limits[2].shadow);
+}
+
+#[test]
+fn every_option_of_every_algorithm_is_read() {
+    let text = "
+limits:
+  - {name: a, algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true}
+  - {name: b, algorithm: sliding-log, limit: 5/500ms, closed: true}
+  - {name: c, algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced, max_keys: 1000}
+  - {name: d, algorithm: sliding-counter, limit: 5/1d}
+  - {name: e, algorithm: token-bucket, limit: 5/1m30s, burst: 20}
+  - {name: f, algorithm: leaky-bucket, limit: 5/1s, max_wait: 250ms}
+  - {name: g, algorithm: concurrency, limit: 8, hold: 30s}
+  - {name: h, limit: 1/1s}
+";
+    let limits = rules::parse(text).unwrap().limits;
+    assert!(limits[0].policy.first_hit && limits[0].policy.count_denied);
+    assert!(limits[1].policy.closed);
+    assert_eq!((limits[2].policy.slots, limits[2].policy.balanced), (Some(60), true));
+    assert_eq!(limits[2].max_keys, Some(1000));
+    assert_eq!(limits[3].policy.window, Some(Duration::from_hours(24)));
+    assert_eq!(limits[4].policy.burst, Some(20));
+    assert_eq!(limits[5].policy.max_wait, Some(Duration::from_millis(250)));
+    assert_eq!((limits[6].policy.limit, limits[6].policy.hold), (8, Some(Duration::from_secs(30))));
+    assert_eq!(limits[7].policy.algorithm, AlgorithmName::SlidingWindow);
+    for limit in &limits {
+        let written = limit.policy.to_string();
+        assert_eq!(rules::parse_policy(&written).unwrap(), limit.policy, "{written} reads back");
+        assert_eq!(limit.policy.policy().unwrap().name(), limit.policy.algorithm.name());
+    }
+}
+
+#[test]
+fn an_override_changes_what_it_names_and_keeps_the_rest() {
+    let text = one(
+        "algorithm: token-bucket\nlimit: 10/1s\nburst: 20\noverrides:\n  big: 100/1s\n  wide: {burst: 50}",
+    );
+    let limit = &rules::parse(&text).unwrap().limits[0];
+    assert_eq!(limit.overrides["big"], PolicySpec { limit: 100, ..limit.policy.clone() });
+    assert_eq!(limit.overrides["wide"], PolicySpec { burst: Some(50), ..limit.policy.clone() });
+}
+
+#[test]
+fn all_problems_of_a_file_are_told_at_once_with_line_reason_and_mend() {
+    let text = "limits:
+  - name: per-user
+    limit: 100
+    algoritm: token-bucket
+  - name: per-user
+    limit: 5/10x
+    shadow: maybe
+  - limit: 1/1s
+    slots: many
+";
+    assert_eq!(
+        complaints(text),
+        "\
+line 3: `limit` is `100`: a quota is N/duration, as in 100/1m; for example 10/500ms, 100/1m or 5000/1d
+line 4: limit `per-user` has no option `algoritm`; did you mean `algorithm`?
+line 6: `limit` is `5/10x`: a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d; for example 10/500ms, 100/1m or 5000/1d
+line 7: `shadow` is `maybe`; it must be true or false
+line 8: limit number 3 has no name; add `name:`; requests and metrics call the limit by it
+line 9: `slots` is `many`; it must be a whole number from 1 to 4294967295"
+    );
+}
+
+#[test]
+fn each_kind_of_mistake_gets_its_own_mend() {
+    for (lines, expected) in [
+        ("limit: 5/1s\nalgorithm: token-buket", "did you mean `token-bucket`?"),
+        ("limit: 5/1s\nalgorithm: best", "choose one of: fixed-window, sliding-log"),
+        ("limit: 5/1s\nburst: 3", "`burst` is an option of token-bucket, not of sliding-window"),
+        ("limit: 5/1s\nalgorithm: concurrency", "write a whole number, as in `limit: 10`"),
+        ("limit: 5/0s", "the window is zero"),
+        ("limit: -1/1s", "whole number from 0"),
+        ("limit: 5/400d", "longer than 366 days"),
+        ("limit: 2000000/1d\nalgorithm: sliding-log", "choose sliding-window"),
+        ("limit: 5/1s\nslots: 4000", "slots must be from 1 to 3600"),
+        ("limit: 5/1s\nlimit: 6/1s", "given twice"),
+        ("algorithm: token-bucket", "add one, as in `limit: 100/1m`"),
+        ("limit: 5/1s\nglobal: true\ndeny: [x]", "is global: it has no keys"),
+        ("limit: 5/1s\ndeny: mallory", "write a list of keys"),
+        ("limit: 5/1s\ndeny: [[x]]", "write the key as text"),
+        ("limit: 5/1s\noverrides: {x: 1/1s}\ndeny: [x]", "both denied and overridden"),
+        ("limit: 5/1s\noverrides: {x: many}", "`limit` is `many`"),
+        ("limit: 5/1s\noverrides: {x: {slot: 3}}", "did you mean `slots`?"),
+        ("limit: 5/1s\noverrides: {x: {algorithm: sliding-log}}", "has no option `algorithm`"),
+        ("limit: 5\nalgorithm: concurrency\ncount_denied: true", "remove `count_denied`"),
+        ("limit: 5/1s\nmax_keys: 0", "whole number from 1"),
+        ("limit: 5/1s\nmode: loose", "choose one of: strict, balanced"),
+        ("limit: &x 5/1s", "anchors and aliases"),
+    ] {
+        let told = complaints(&one(lines));
+        assert!(told.contains(expected), "{lines}\nsaid: {told}");
+        assert!(told.starts_with("line "), "{told}");
+    }
+    for (text, expected) in [
+        ("", "the file is empty"),
+        ("limits: []", "an empty list"),
+        ("limits:", "`limits` is nothing"),
+        ("limit: 5", "did you mean `limits`?"),
+        ("limits: [5]", "limit number 1 must be a mapping, not `5`"),
+        ("limits: [{name: a b, limit: 1/1s}]", "use 1 to 64 letters"),
+        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "belongs to the command"),
+        ("limits:\n  - name: a\n    limit: 1/1s\n  - name: a\n    limit: 1/1s", "already taken on line 2"),
+        ("limits: {a: [", "not YAML"),
+        ("- name: a", "the file must be a mapping, not a list"),
+    ] {
+        assert!(complaints(text).contains(expected), "{text}\nsaid: {}", complaints(text));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_by_its_path() {
+    let missing = std::path::Path::new("/nonexistent/rules.yaml");
+    let error = rules::load(missing).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/rules.yaml") && error.contains("check the path"), "{error}");
+}
+
+proptest::proptest! {
+    /// Whatever bytes a file has, it is accepted or refused with reasons; it never panics.
+    #[test]
+    fn any_text_is_read_or_refused(text in "(limits|name|limit|algorithm|deny|[-: {}\\[\\],\"'#&*!|>\\n ]|[a-z0-9/]{1,4}){0,60}") {
+        if let Err(problems) = rules::parse(&text) {
+            proptest::prop_assert!(!problems.is_empty());
+        }
+    }
+}

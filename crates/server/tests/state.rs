@@ -1,0 +1,209 @@
+//! What the state file keeps over a restart, and what happens when it cannot be used.
+
+mod harness;
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use harness::{PATIENCE, Resp, Running, scratch};
+use tidegate_core::Nanos;
+use tidegate_server::{Ended, Options, Order};
+
+const RULES: &str = "
+limits:
+  - {name: log, limit: 3/1m, algorithm: sliding-log, overrides: {admin: 9/1m}, deny: [mallory]}
+  - {name: bucket, limit: 60/1m, algorithm: token-bucket, burst: 4}
+  - {name: everyone, limit: 10/1h, algorithm: fixed-window, global: true}
+";
+
+const START: Nanos = Nanos::from_secs(1_700_049_600);
+
+fn options(directory: &Path, rules: &str) -> Options {
+    let path = directory.join("rules.yaml");
+    fs::write(&path, rules).unwrap();
+    Options {
+        rules: Some(path),
+        state: Some(directory.join("state")),
+        state_interval: Duration::from_secs(1_000_000),
+        max_keys: 1_000,
+        ..Options::default()
+    }
+}
+
+/// Uses every kind of state, and stops.
+fn used(directory: &Path) {
+    let server = Running::start_at(options(directory, RULES), START);
+    let mut client = Resp::connect(server.resp);
+    for command in [
+        "ACQUIRE log alice 2",
+        "ACQUIRE log admin 4",
+        "ACQUIRE bucket alice 3",
+        "ACQUIRE everyone '' 6",
+        "BLOCK log eve 3600000",
+        "CL.THROTTLE bob 15 30 60 10",
+    ] {
+        assert!(!client.ask(command).contains("ERR"), "{command}");
+    }
+    assert_eq!(server.stop(), Ended::Complete);
+}
+
+fn asks(server: &Running, expected: &[(&str, &str)]) {
+    let mut client = Resp::connect(server.resp);
+    for (command, reply) in expected {
+        assert_eq!(client.ask(command), *reply, "{command}");
+    }
+}
+
+#[test]
+fn limits_survive_a_restart() {
+    let directory = scratch("state-restart");
+    used(&directory);
+    let server = Running::start_at(options(&directory, RULES), START.saturating_add(Nanos::from_secs(1)));
+    asks(
+        &server,
+        &[
+            ("PEEK log alice", "[0 3 1 -1 59000]"),
+            ("PEEK log admin", "[0 9 5 -1 59000]"),
+            ("PEEK log mallory", "[1 3 0 -1 -1]"),
+            ("PEEK log eve", "[1 3 0 3599000 3599000]"),
+            ("PEEK bucket alice", "[0 4 2 -1 2000]"),
+            ("PEEK everyone", "[0 10 4 -1 3599000]"),
+            ("CL.THROTTLE bob 15 30 60 0", "[0 16 6 -1 19]"),
+        ],
+    );
+}
+
+#[test]
+fn the_file_is_whole_and_for_its_owner_alone_and_nothing_is_left_beside_it() {
+    let directory = scratch("state-file");
+    used(&directory);
+    let state = directory.join("state");
+    assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut names: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["rules.yaml", "state"]);
+    // No key can be read from it.
+    let bytes = fs::read(&state).unwrap();
+    assert!(!bytes.windows(5).any(|window| window == b"alice"));
+}
+
+#[test]
+fn rules_that_changed_in_the_meantime_keep_what_was_used_where_they_still_can() {
+    let directory = scratch("state-changed");
+    used(&directory);
+    let rules = "
+limits:
+  - {name: log, limit: 10/2m, algorithm: sliding-log, overrides: {eve: 2/1m}, max_keys: 77}
+  - {name: bucket, limit: 5/1m, algorithm: sliding-log}
+  - {name: everyone, limit: 10/1h, algorithm: fixed-window}
+  - {name: new, limit: 1/1s}
+";
+    let server = Running::start_at(options(&directory, rules), START);
+    asks(
+        &server,
+        &[
+            ("PEEK log alice", "[0 10 8 -1 120000]"),
+            // The override is gone; what was used under it counts on.
+            ("PEEK log admin", "[0 10 6 -1 120000]"),
+            ("PEEK log mallory", "[0 10 10 -1 0]"),
+            ("PEEK log eve", "[1 2 0 3600000 3600000]"),
+            // Another algorithm: what is in use counts as taken now.
+            ("PEEK bucket alice", "[0 5 2 -1 60000]"),
+            // Everyone's state is nobody's in particular.
+            ("PEEK everyone alice", "[0 10 10 -1 0]"),
+        ],
+    );
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_the_server_begins_anew() {
+    let directory = scratch("state-damaged");
+    used(&directory);
+    let state = directory.join("state");
+    let good = fs::read(&state).unwrap();
+    let mut flipped = good.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    for (number, bad) in [(1, &flipped[..]), (2, &good[..good.len() - 1]), (3, b""), (4, b"something else")] {
+        fs::write(&state, bad).unwrap();
+        let server = Running::start_at(options(&directory, RULES), START);
+        asks(&server, &[("PEEK log alice", "[0 3 3 -1 0]")]);
+        assert_eq!(fs::read(directory.join(format!("state.damaged-{number}"))).unwrap(), bad);
+        assert_eq!(server.stop(), Ended::Complete);
+        assert!(fs::read(&state).unwrap().starts_with(b"TIDEGATE"), "a good one is in its place");
+    }
+}
+
+#[test]
+fn the_state_is_written_at_intervals_and_the_clock_goes_on_from_there() {
+    let directory = scratch("state-interval");
+    let state = directory.join("state");
+    let often = Options { state_interval: Duration::from_millis(10), ..options(&directory, RULES) };
+    let server = Running::start_at(often, START);
+    asks(&server, &[("ACQUIRE log alice 2", "[0 3 1 -1 60000]")]);
+    let written = r#"tidegate_state_writes_total{result="ok"}"#;
+    let before = server.metric(written);
+    // Each look is a request of its own; one of the next writes has begun after Alice was counted.
+    while server.metric(written) < before + 2 {}
+    assert_eq!(server.metric("tidegate_state_bytes"), fs::metadata(&state).unwrap().len());
+    // As after a crash: the file is taken while the server runs.
+    let copy = scratch("state-crashed");
+    fs::copy(&state, copy.join("state")).unwrap();
+    let server = Running::start_at(options(&copy, RULES), START);
+    asks(&server, &[("PEEK log alice", "[0 3 1 -1 60000]")]);
+}
+
+#[test]
+fn a_state_that_cannot_be_kept_is_told_at_the_start() {
+    let mut options = options(&scratch("state-nowhere"), RULES);
+    options.state = Some("/nonexistent/directory/state".into());
+    let error = Running::try_start_at(options, START).err().unwrap();
+    assert!(
+        error.contains("cannot be kept in /nonexistent/directory/state") && error.contains("choose a file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
+    let directory = scratch("state-stop");
+    let server = Running::start_at(options(&directory, RULES), START);
+    let mut resp = Resp::connect(server.resp);
+    assert_eq!(resp.ask("PING"), "PONG");
+    let mut http = harness::Http::connect(server.http);
+    // The head of a request, and half of its body.
+    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{\"limit\":\"log\",");
+    assert_eq!(server.get("/readyz").status, 200);
+    server.order(Order::Stop);
+    // The listeners go, and so does the silent connection.
+    assert!(resp.ends());
+    while std::net::TcpStream::connect_timeout(&server.http, PATIENCE).is_ok() {}
+    http.write(b"\"key\":\"alice\"} ");
+    assert_eq!(http.read().status, 200);
+    assert!(http.ends());
+    assert_eq!(server.ended(), Ended::Complete);
+    let server = Running::start_at(options(&directory, RULES), START);
+    asks(&server, &[("PEEK log alice", "[0 3 2 -1 60000]")]);
+}
+
+#[test]
+fn a_request_that_never_ends_holds_the_server_up_for_the_grace_and_no_longer() {
+    let grace = Options { grace: Duration::from_millis(50), ..options(&scratch("state-grace"), RULES) };
+    let server = Running::start_at(grace, START);
+    let mut http = harness::Http::connect(server.http);
+    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{");
+    assert_eq!(server.get("/healthz").status, 200);
+    assert_eq!(server.stop(), Ended::Cut);
+}
+
+#[test]
+fn told_to_stop_a_second_time_it_does_not_wait() {
+    let patient =
+        Options { grace: Duration::from_secs(1_000_000), ..options(&scratch("state-twice"), RULES) };
+    let server = Running::start_at(patient, START);
+    let mut http = harness::Http::connect(server.http);
+    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{");
+    assert_eq!(server.get("/healthz").status, 200);
+    server.order(Order::Stop);
+    assert_eq!(server.stop(), Ended::Cut);
+}

@@ -1,0 +1,193 @@
+//! What a limit is keyed by, and how several parts make one key.
+
+use std::{fmt, str::FromStr};
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The client's address: the first column of an access log.
+    Ip,
+    /// The path of the request, without its query.
+    Path,
+    /// The method of the request.
+    Method,
+    /// The status of the answer.
+    Status,
+    /// What the client calls itself.
+    UserAgent,
+    /// A field of a JSON line: its name, or the names on the way to it joined by dots.
+    Named(String),
+}
+
+impl Field {
+    /// The part's name: for JSON lines, that of the field it is read from.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Ip => "ip",
+            Self::Path => "path",
+            Self::Method => "method",
+            Self::Status => "status",
+            Self::UserAgent => "user-agent",
+            Self::Named(name) => name,
+        }
+    }
+}
+
+/// The parts of a key; none is one limit for all (`global`).
+///
+/// ```
+/// use tidegate_sim::input::By;
+/// let by: By = "ip,method".parse()?;
+/// assert_eq!(by.to_string(), "ip,method");
+/// assert_eq!("global".parse::<By>()?, By::GLOBAL);
+/// # Ok::<(), tidegate_sim::input::ByError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct By(Vec<Field>);
+
+impl By {
+    /// One limit for all.
+    pub const GLOBAL: Self = Self(Vec::new());
+
+    /// One limit for each client address.
+    #[must_use]
+    pub fn ip() -> Self {
+        Self(vec![Field::Ip])
+    }
+
+    /// The parts.
+    #[must_use]
+    pub fn fields(&self) -> &[Field] {
+        &self.0
+    }
+
+    /// Appends one part's text to a key that is being put together.
+    ///
+    /// A key of one part is the text itself. Where several are joined each is preceded by its length, so that no two
+    /// lists of parts make the same key, whatever bytes a client sends.
+    pub(crate) fn push(&self, key: &mut Vec<u8>, part: &[u8]) {
+        if self.0.len() > 1 {
+            let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            key.extend_from_slice(&length.to_le_bytes());
+        }
+        key.extend_from_slice(part);
+    }
+
+    /// A key as a person reads it, its parts joined by blanks; bytes that are no UTF-8 are replaced.
+    pub(crate) fn label(&self, key: &[u8]) -> String {
+        match self.0.len() {
+            0 => "everything".to_owned(),
+            1 => String::from_utf8_lossy(key).into_owned(),
+            _ => {
+                let mut parts = Vec::with_capacity(self.0.len());
+                let mut rest = key;
+                while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+                    let (part, tail) = tail.split_at(tail.len().min(u32::from_le_bytes(*length) as usize));
+                    parts.push(String::from_utf8_lossy(part));
+                    rest = tail;
+                }
+                parts.join(" ")
+            }
+        }
+    }
+}
+
+impl FromStr for By {
+    type Err = ByError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut fields = Vec::new();
+        for name in text.split(',').map(str::trim) {
+            let field = match name {
+                "" => return Err(ByError::Empty),
+                "global" => continue,
+                "ip" => Field::Ip,
+                "path" => Field::Path,
+                "method" => Field::Method,
+                "status" => Field::Status,
+                "user-agent" => Field::UserAgent,
+                name => Field::Named(name.to_owned()),
+            };
+            if !fields.contains(&field) {
+                fields.push(field);
+            }
+        }
+        Ok(Self(fields))
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("global");
+        }
+        for (at, field) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            f.write_str(field.name())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a text names no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ByError {
+    /// Nothing stands before, between or after the commas.
+    Empty,
+}
+
+impl fmt::Display for ByError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "name one or more of ip, path, method, status, user-agent, global, or (for JSON lines) a field, \
+             joined by commas as in ip,path",
+        )
+    }
+}
+
+impl std::error::Error for ByError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn joined(parts: &[Vec<u8>]) -> Vec<u8> {
+        let by = By(vec![Field::Ip; parts.len()]);
+        let mut key = Vec::new();
+        for part in parts {
+            by.push(&mut key, part);
+        }
+        key
+    }
+
+    proptest! {
+        #[test]
+        fn different_parts_never_make_the_same_key(
+            a in proptest::collection::vec(proptest::collection::vec(0..4_u8, 0..6), 2),
+            b in proptest::collection::vec(proptest::collection::vec(0..4_u8, 0..6), 2),
+        ) {
+            prop_assert_eq!(joined(&a) == joined(&b), a == b);
+        }
+    }
+
+    #[test]
+    fn a_key_reads_as_its_parts() {
+        let by: By = "ip, path,global,ip".parse().unwrap();
+        assert_eq!(by.to_string(), "ip,path");
+        let mut key = Vec::new();
+        by.push(&mut key, b"10.0.0.1");
+        by.push(&mut key, b"/a b\xff");
+        assert_eq!(by.label(&key), "10.0.0.1 /a b\u{fffd}");
+    }
+
+    #[test]
+    fn an_empty_part_is_refused() {
+        assert_eq!("ip,".parse::<By>(), Err(ByError::Empty));
+        assert_eq!("".parse::<By>(), Err(ByError::Empty));
+    }
+}

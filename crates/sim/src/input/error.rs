@@ -1,0 +1,155 @@
+//! What keeps a log from being read, whole or in part.
+
+use std::{fmt, io};
+
+use super::{
+    by::{By, Field},
+    format::Format,
+    line::LineError,
+};
+
+/// A line (in a file of requests per second: a number) that is no request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedLine {
+    /// The source it is in.
+    pub source: String,
+    /// Its number there, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub error: LineError,
+}
+
+impl fmt::Display for FailedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.source, self.line, self.error)
+    }
+}
+
+/// The lines that are no requests: how many, and the first few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unparsed {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, at most [`Unparsed::SHOWN`].
+    pub first: Vec<FailedLine>,
+}
+
+impl Unparsed {
+    /// How many are kept to be shown.
+    pub const SHOWN: usize = 5;
+
+    pub(super) fn add(&mut self, source: &str, line: u64, error: LineError) {
+        self.count += 1;
+        if self.first.len() < Self::SHOWN {
+            self.first.push(FailedLine { source: source.to_owned(), line, error });
+        }
+    }
+}
+
+/// Why there is nothing to replay.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum InputError {
+    /// A source cannot be opened.
+    Open {
+        /// Which.
+        source_name: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A source breaks off, or cannot be unpacked.
+    Read {
+        /// Which.
+        source_name: String,
+        /// Lines (or numbers) read before.
+        after: u64,
+        /// Why.
+        error: io::Error,
+    },
+    /// None of the first lines has an accepted form.
+    UnknownFormat {
+        /// Of which source.
+        source_name: String,
+    },
+    /// Not one line is a request.
+    NothingParsed {
+        /// How the lines were read.
+        format: Format,
+        /// What is wrong with them.
+        unparsed: Unparsed,
+    },
+    /// There are no requests at all: an empty file, or zeros alone.
+    NoRequests {
+        /// The sources.
+        source_name: String,
+    },
+    /// The form has nothing of the kind that the limit is to be keyed by.
+    By {
+        /// The key.
+        by: By,
+        /// The form.
+        format: Format,
+    },
+    /// The sources have different forms.
+    Mixed {
+        /// The form of those before.
+        before: Format,
+        /// The source that differs.
+        source_name: String,
+        /// Its form.
+        format: Format,
+    },
+    /// More than 4,294,967,295 keys.
+    TooManyKeys,
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { source_name, error } => write!(f, "cannot open {source_name}: {error}"),
+            Self::Read { source_name, after: 0, error } => write!(f, "cannot read {source_name}: {error}"),
+            Self::Read { source_name, after, error } => {
+                write!(f, "cannot read {source_name} after line {after}: {error}")
+            }
+            Self::UnknownFormat { source_name } => {
+                write!(f, "{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)
+            }
+            Self::NothingParsed { format, unparsed } => {
+                write!(f, "none of {} {} parses as {format}", unparsed.count, format.parts())?;
+                if let Some(first) = unparsed.first.first() {
+                    write!(f, " ({first})")?;
+                }
+                write!(f, "; {}", Format::ACCEPTED)
+            }
+            Self::NoRequests { source_name } => write!(f, "there are no requests in {source_name}"),
+            Self::By { by, format: Format::Rate } => {
+                write!(f, "requests per second do not say who asked: use --by global instead of --by {by}")
+            }
+            Self::By { by, format } => {
+                let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
+                write!(
+                    f,
+                    "{format} has no `{}`: choose from ip, path, method, status, user-agent and global",
+                    unknown.map_or("such field", Field::name)
+                )
+            }
+            Self::Mixed { before, source_name, format } => write!(
+                f,
+                "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say \
+                 --format-in"
+            ),
+            Self::TooManyKeys => {
+                f.write_str("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")
+            }
+        }
+    }
+}
+
+impl std::error::Error for InputError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Open { error, .. } | Self::Read { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

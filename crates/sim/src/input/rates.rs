@@ -1,0 +1,64 @@
+//! Requests per second: numbers with blanks or line ends between them, one for each second.
+
+use std::io::{self, BufRead};
+
+use super::line::LineError;
+
+/// The longest number that is kept; a longer run of bytes without a blank is no number.
+const MAX_WORD: usize = 32;
+
+/// Reads the next word; `Ok(None)` at the end of the stream.
+pub(super) fn read_count(input: &mut impl BufRead) -> io::Result<Option<Result<u32, LineError>>> {
+    let (mut word, mut length) = ([0; MAX_WORD], 0);
+    loop {
+        let available = match input.fill_buf() {
+            Ok(available) => available,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if available.is_empty() {
+            break;
+        }
+        let mut used = 0;
+        let mut ended = false;
+        for &byte in available {
+            used += 1;
+            if !byte.is_ascii_whitespace() {
+                if let Some(place) = word.get_mut(length) {
+                    *place = byte;
+                }
+                length = length.saturating_add(1);
+            } else if length > 0 {
+                ended = true;
+                break;
+            }
+        }
+        input.consume(used);
+        if ended {
+            break;
+        }
+    }
+    if length == 0 {
+        return Ok(None);
+    }
+    let digits = word.get(..length).filter(|word| word.iter().all(u8::is_ascii_digit));
+    let count = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    Ok(Some(count.ok_or(LineError::NotCount)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_same_whatever_blanks_and_buffer() {
+        let long = "9".repeat(200);
+        let text = format!("\n 1  0\t20\r\n\n{long} -3 x 4294967295 4294967296 7");
+        for buffer in [1, 2, 3, 100, 1000] {
+            let mut input = io::BufReader::with_capacity(buffer, text.as_bytes());
+            let counts: Vec<_> =
+                std::iter::from_fn(|| read_count(&mut input).unwrap()).map(Result::ok).collect();
+            assert_eq!(counts, [Some(1), Some(0), Some(20), None, None, None, Some(u32::MAX), None, Some(7)]);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Points in time as logs write them, as nanoseconds since 1970-01-01 UTC.
+
+use tidegate_core::Nanos;
+
+const SECOND: i128 = 1_000_000_000;
+const MONTHS: [&[u8]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
+/// Reads `17/May/2015:10:05:03 +0000`, as access logs write it; a fraction of a second may follow the seconds, and
+/// without an offset the time is UTC.
+///
+/// `None` for any other form, for days that no calendar has, and for times before 1970 or above [`Nanos::MAX`] (2116).
+#[must_use]
+pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
+    let mut text = Scanner(text);
+    let day = text.digits(2)?;
+    text.expect(b"/")?;
+    let name = text.take(3)?;
+    let month = MONTHS.iter().position(|month| month.eq_ignore_ascii_case(name))? as u32 + 1;
+    text.expect(b"/")?;
+    let year = text.digits(4)?;
+    text.expect(b":")?;
+    let clock = text.clock()?;
+    let offset = if text.0.is_empty() {
+        0
+    } else {
+        text.expect(b" ")?;
+        text.offset()?
+    };
+    text.ends()?;
+    at(year, month, day, clock, offset)
+}
+
+/// Reads an RFC 3339 time such as `2015-05-17T10:05:03.25Z` or `2015-05-17 10:05:03+02:00`; without an offset the time
+/// is UTC.
+///
+/// `None` as for [`parse_access_log_time`].
+#[must_use]
+pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
+    let mut text = Scanner(text);
+    let year = text.digits(4)?;
+    text.expect(b"-")?;
+    let month = text.digits(2)?;
+    text.expect(b"-")?;
+    let day = text.digits(2)?;
+    text.expect(b"Tt ")?;
+    let clock = text.clock()?;
+    let offset = match text.0 {
+        [] => 0,
+        [b'Z' | b'z'] => {
+            text.0 = &[];
+            0
+        }
+        _ => text.offset()?,
+    };
+    text.ends()?;
+    at(year, month, day, clock, offset)
+}
+
+/// Reads a number of seconds since 1970, or of milli-, micro- or nanoseconds: which one it is shows in its size (below
+/// 10¹¹ seconds, below 10¹⁴ milliseconds, below 10¹⁷ microseconds).
+///
+/// Exact for up to nine digits behind the point (further ones are dropped). `None` for what is no plain decimal number,
+/// for negative ones, and for times above [`Nanos::MAX`].
+#[must_use]
+pub fn parse_unix(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let number: u64 = whole.parse().ok().filter(|_| whole.as_bytes()[0] != b'+')?;
+    if fraction.is_empty() || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let unit = match number {
+        ..100_000_000_000 => SECOND,
+        100_000_000_000..100_000_000_000_000 => 1_000_000,
+        100_000_000_000_000..100_000_000_000_000_000 => 1_000,
+        _ => 1,
+    };
+    let billionths = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
+    let billionths = billionths.fold(0, |sum, digit| sum * 10 + i128::from(digit - b'0'));
+    bounded(i128::from(number) * unit + billionths * unit / SECOND)
+}
+
+/// Writes a time as `2015-05-17 10:05:03` (UTC; whole seconds).
+#[must_use]
+pub fn write_utc(nanos: u64) -> String {
+    let seconds = nanos / 1_000_000_000;
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+/// A time of day in nanoseconds and a date make a time, if there is such a date and the time is in range.
+fn at(year: u32, month: u32, day: u32, clock: i128, offset: i128) -> Option<u64> {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let last = match month {
+        2 if leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=last).contains(&day) {
+        return None;
+    }
+    bounded(i128::from(days(year, month, day)) * 86_400 * SECOND + clock - offset)
+}
+
+fn bounded(nanos: i128) -> Option<u64> {
+    u64::try_from(nanos).ok().filter(|nanos| *nanos <= Nanos::MAX.get())
+}
+
+/// Days since 1970-01-01 in the Gregorian calendar, counted in years that begin in March so that a leap day is the last.
+fn days(year: u32, month: u32, day: u32) -> i64 {
+    let year = i64::from(year) - i64::from(month <= 2);
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((i64::from(month) + 9) % 12) + 2) / 5 + i64::from(day) - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// The inverse of [`days`].
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year + era * 400 + u64::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+/// What is left of a text.
+struct Scanner<'a>(&'a [u8]);
+
+impl<'a> Scanner<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// One of these bytes.
+    fn expect(&mut self, any: &[u8]) -> Option<u8> {
+        self.take(1).map(|taken| taken[0]).filter(|byte| any.contains(byte))
+    }
+
+    fn ends(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+
+    fn digits(&mut self, count: usize) -> Option<u32> {
+        let mut value = 0;
+        for digit in self.take(count)? {
+            value = value * 10 + u32::from(digit.is_ascii_digit().then(|| digit - b'0')?);
+        }
+        Some(value)
+    }
+
+    /// `10:05:03`, perhaps with a fraction, in nanoseconds since midnight. Second 60 is a leap second.
+    fn clock(&mut self) -> Option<i128> {
+        let hour = self.digits(2).filter(|hour| *hour < 24)?;
+        self.expect(b":")?;
+        let minute = self.digits(2).filter(|minute| *minute < 60)?;
+        self.expect(b":")?;
+        let second = self.digits(2).filter(|second| *second <= 60)?;
+        let mut nanos = i128::from(hour * 3_600 + minute * 60 + second) * SECOND;
+        if let [b'.' | b',', b'0'..=b'9', ..] = self.0 {
+            self.0 = &self.0[1..];
+            let mut unit = SECOND / 10;
+            while let [digit @ b'0'..=b'9', rest @ ..] = self.0 {
+                nanos += i128::from(digit - b'0') * unit;
+                unit /= 10;
+                self.0 = rest;
+            }
+        }
+        Some(nanos)
+    }
+
+    /// `+0200` or `+02:00` in nanoseconds.
+    fn offset(&mut self) -> Option<i128> {
+        let sign = if self.expect(b"+-")? == b'-' { -1 } else { 1 };
+        let hours = self.digits(2).filter(|hours| *hours < 24)?;
+        if self.0.first() == Some(&b':') {
+            self.take(1);
+        }
+        let minutes = self.digits(2).filter(|minutes| *minutes < 60)?;
+        Some(sign * i128::from(hours * 3_600 + minutes * 60) * SECOND)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn access_log_times_are_read_with_their_offset() {
+        let may = 1_431_857_103_000_000_000;
+        assert_eq!(parse_access_log_time(b"17/May/2015:10:05:03 +0000"), Some(may));
+        assert_eq!(parse_access_log_time(b"17/may/2015:12:05:03 +0200"), Some(may));
+        assert_eq!(parse_access_log_time(b"17/May/2015:10:05:03"), Some(may));
+        assert_eq!(parse_access_log_time(b"17/May/2015:10:05:03.250 +0000"), Some(may + 250_000_000));
+        assert_eq!(parse_access_log_time(b"01/Jan/1970:00:00:00 +0000"), Some(0));
+    }
+
+    #[test]
+    fn rfc3339_times_are_read_with_their_offset() {
+        let may = 1_431_857_103_000_000_000;
+        for text in [
+            "2015-05-17T10:05:03Z",
+            "2015-05-17 10:05:03",
+            "2015-05-17t08:05:03-02:00",
+            "2015-05-17T10:05:03.000+00:00",
+        ] {
+            assert_eq!(parse_rfc3339(text.as_bytes()), Some(may), "{text}");
+        }
+        assert_eq!(parse_rfc3339(b"2016-02-29T00:00:00.123456789Z"), Some(1_456_704_000_123_456_789));
+    }
+
+    #[test]
+    fn numbers_are_seconds_or_finer_by_their_size_and_exact_to_the_nanosecond() {
+        let may = 1_431_857_103_000_000_000;
+        assert_eq!(parse_unix("1431857103"), Some(may));
+        assert_eq!(parse_unix("1431857103.000000001"), Some(may + 1));
+        assert_eq!(parse_unix("1431857103123"), Some(may + 123_000_000));
+        assert_eq!(parse_unix("1431857103123.5"), Some(may + 123_500_000));
+        assert_eq!(parse_unix("1431857103123456"), Some(may + 123_456_000));
+        assert_eq!(parse_unix("1431857103123456789"), Some(may + 123_456_789));
+        for text in ["", "-1", "+1", "1e9", "1.", ".5", "1.-5", "nan", "99999999999999999999"] {
+            assert_eq!(parse_unix(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_no_calendar_has_is_refused() {
+        for text in [
+            "31/Jun/2015:10:05:03 +0000",
+            "29/Feb/2015:10:05:03 +0000",
+            "17/Mai/2015:10:05:03 +0000",
+            "17/May/2015:24:05:03 +0000",
+            "17/May/2015:10:60:03 +0000",
+            "17/May/1969:10:05:03 +0000",
+            "17/May/2117:10:05:03 +0000",
+            "17/May/2015:10:05:03 +0000 ",
+            "17/May/2015:10:05",
+            "",
+        ] {
+            assert_eq!(parse_access_log_time(text.as_bytes()), None, "{text}");
+        }
+        for text in ["2015-13-01T00:00:00Z", "2015-00-01T00:00:00Z", "2015-05-00T00:00:00Z", "2015-05-17"] {
+            assert_eq!(parse_rfc3339(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_time_reads_back_as_its_second(nanos in 0..=Nanos::MAX.get()) {
+            let second = nanos - nanos % 1_000_000_000;
+            prop_assert_eq!(parse_rfc3339(write_utc(nanos).as_bytes()), Some(second));
+        }
+
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = (parse_access_log_time(&text), parse_rfc3339(&text), parse_unix(&String::from_utf8_lossy(&text)));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Replays traffic through Tidegate's limit algorithms: who would have been denied, and how exact each algorithm is.
+//!
+//! A [`Workload`] (a log that was [read](input::read), or [made-up traffic](workload::Synthetic)) is [replayed](replay())
+//! through [trials](Trial), each a quota with the algorithms to try on it. Time is that of the requests: nothing here
+//! reads a clock, and the same input gives the same findings.
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//! use tidegate_sim::{AlgorithmSpec, Progress, Trial, replay};
+//! use tidegate_sim::workload::{Synthetic, Traffic};
+//!
+//! let traffic = Traffic { sources: 100, requests: 10_000, ..Traffic::default() };
+//! let trial = Trial::new("50/1m".parse()?, &AlgorithmSpec::parse_list("sliding-log,fixed-window")?)?;
+//! let findings = replay(&Synthetic::new(traffic)?, &[trial], NonZeroUsize::MIN, &Progress::default());
+//! let [log, fixed] = findings[0].rows.as_slice() else { unreachable!() };
+//! assert!(log.worst_window <= 50 && fixed.worst_window <= 100);
+//! assert_eq!(log.admitted + log.denied, 10_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod input;
+pub mod report;
+pub mod workload;
+
+mod algorithm;
+mod progress;
+mod replay;
+mod suggest;
+
+pub use algorithm::{AlgorithmSpec, SpecError};
+pub use progress::Progress;
+pub use replay::{Delays, DeniedKey, Estimate, Findings, Row, Timeline, Trial, TrialError, replay};
+pub use suggest::{Goal, ParseShareError, Share, SuggestError, Suggestion, suggest};
+pub use workload::Workload;

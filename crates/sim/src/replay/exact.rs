@@ -1,0 +1,81 @@
+//! Exact counts in a sliding window.
+
+use std::collections::VecDeque;
+
+/// The times in the half-open window that ends now: `t` is in it while `now − t < window`.
+///
+/// Memory is one word for each time in the window.
+#[derive(Clone, Debug)]
+pub(super) struct RecentTimes {
+    window: u64,
+    times: VecDeque<u64>,
+}
+
+impl RecentTimes {
+    pub fn new(window: u64) -> Self {
+        Self { window, times: VecDeque::new() }
+    }
+
+    /// How many times are in the window that ends at `now`. Times passed in never fall.
+    #[inline]
+    pub fn count(&mut self, now: u64) -> u64 {
+        while self.times.front().is_some_and(|&time| now - time >= self.window) {
+            self.times.pop_front();
+        }
+        self.times.len() as u64
+    }
+
+    /// Adds `now`, after [`count`](Self::count) has been asked for it.
+    #[inline]
+    pub fn push(&mut self, now: u64) {
+        self.times.push_back(now);
+    }
+
+    pub fn clear(&mut self) {
+        self.times.clear();
+    }
+}
+
+/// What every algorithm is compared with: a log of its own admissions that admits while fewer than `limit` of them are
+/// in the window. It shares no code with the algorithms, so that a fault in theirs shows.
+#[derive(Clone, Debug)]
+pub(super) struct ExactLog {
+    limit: u64,
+    admitted: RecentTimes,
+}
+
+impl ExactLog {
+    pub fn new(limit: u32, window: u64) -> Self {
+        Self { limit: limit.into(), admitted: RecentTimes::new(window) }
+    }
+
+    #[inline]
+    pub fn admits(&mut self, now: u64) -> bool {
+        let fits = self.admitted.count(now) < self.limit;
+        if fits {
+            self.admitted.push(now);
+        }
+        fits
+    }
+
+    pub fn clear(&mut self) {
+        self.admitted.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_admission_counts_while_it_is_younger_than_the_window() {
+        let mut log = ExactLog::new(2, 1_000);
+        let admitted = [0, 999, 1_000, 1_001, 1_002, 1_999, 2_000].map(|now| log.admits(now));
+        assert_eq!(admitted, [true, true, true, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_limit_of_none_admits_none() {
+        assert!(!ExactLog::new(0, 1_000).admits(5));
+    }
+}

@@ -1,0 +1,32 @@
+//! A policy with the state of one key, used for one key after another.
+
+use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+
+/// States above this many words (a sliding log of a high limit) are cleared only as far as a key can have touched them.
+const LARGE: usize = 4_096;
+
+#[derive(Clone, Debug)]
+pub(crate) struct KeyState {
+    policy: Policy,
+    words: Vec<u64>,
+}
+
+impl KeyState {
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, words: vec![0; policy.words()] }
+    }
+
+    #[inline]
+    pub fn decide(&mut self, time: u64) -> Decision {
+        self.policy.decide(&mut self.words, Nanos::new(time), 1)
+    }
+
+    /// Makes the state fresh again after a key that has made this many requests.
+    pub fn clear(&mut self, requests: u64) {
+        let words = self.words.len();
+        // Only a log is that large, and its entries follow each other from the first word on, one for each request.
+        let touched = usize::try_from(requests).unwrap_or(words).saturating_add(1).min(words);
+        self.words[..if words > LARGE { touched } else { words }].fill(0);
+        debug_assert!(self.words.iter().all(|&word| word == 0), "a key begins with a fresh state");
+    }
+}

@@ -1,0 +1,78 @@
+//! One algorithm with one quota on its way through a workload.
+
+use super::{
+    exact::RecentTimes,
+    findings::{Delays, Row},
+    key_state::KeyState,
+    trial::Candidate,
+};
+
+/// A stretch of one key's requests, in order of time, with what all lanes need to know about each.
+#[derive(Debug, Default)]
+pub(super) struct Stretch {
+    pub times: Vec<u64>,
+    /// Where on the timeline each request is.
+    pub places: Vec<u16>,
+    /// Whether the exact log admitted it.
+    pub exact: Vec<bool>,
+}
+
+/// An algorithm with the state of the key it is at, and what has been counted over all keys.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    state: KeyState,
+    /// The key's admissions, for the worst window.
+    admitted: RecentTimes,
+    /// Denials of the key.
+    denied: u64,
+    pub row: Row,
+}
+
+impl Lane {
+    pub fn new(candidate: &Candidate, window: u64, stretches: usize) -> Self {
+        Self {
+            state: KeyState::new(candidate.policy),
+            admitted: RecentTimes::new(window),
+            denied: 0,
+            row: Row {
+                algorithm: candidate.spec.label().to_owned(),
+                denied_over_time: vec![0; stretches],
+                delays: candidate.spec.delays().then(Delays::default),
+                ..Row::default()
+            },
+        }
+    }
+
+    pub fn run(&mut self, stretch: &Stretch) {
+        let Stretch { times, places, exact } = stretch;
+        let mut admitted = 0;
+        for ((&time, &place), &exact) in times.iter().zip(places).zip(exact) {
+            let decision = self.state.decide(time);
+            if decision.is_denied() {
+                self.row.denied_over_time[usize::from(place)] += 1;
+                self.row.wrongly_denied += u64::from(exact);
+                continue;
+            }
+            admitted += 1;
+            self.row.wrongly_admitted += u64::from(!exact);
+            let in_window = self.admitted.count(time) + 1;
+            self.admitted.push(time);
+            self.row.worst_window = self.row.worst_window.max(in_window);
+            if let Some(delays) = &mut self.row.delays {
+                delays.add(decision.delay());
+            }
+        }
+        self.row.admitted += admitted;
+        self.denied += times.len() as u64 - admitted;
+    }
+
+    /// Ends a key that has made this many requests; returns how many of them were denied.
+    pub fn finish_key(&mut self, requests: u64) -> u64 {
+        self.admitted.clear();
+        self.state.clear(requests);
+        let denied = std::mem::take(&mut self.denied);
+        self.row.denied += denied;
+        self.row.denied_keys += u64::from(denied > 0);
+        denied
+    }
+}

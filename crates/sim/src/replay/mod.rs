@@ -1,0 +1,255 @@
+//! Runs a workload through algorithms, time being that of the requests.
+//!
+//! A limit looks at one key alone, so keys are replayed one after another, each with all its requests in order of
+//! time. So one state for each algorithm is enough, however many keys there are, threads share nothing but the number
+//! of the next key, and all counts are sums and maxima: the findings do not depend on the number of threads. In memory
+//! at any time are, for each thread and algorithm, one state and the admissions of one key in one window (for what
+//! keeps its limit at most twice the limit).
+//!
+//! Beside each quota an exact sliding log runs on admissions of its own, and each decision is compared with its. As
+//! soon as the two differ, their pasts differ, so `wrongly_admitted` is no breach of the limit: even an algorithm that
+//! never exceeds it admits at times what the log, having admitted something else before, denies. What shows a breach
+//! is `worst_window`. A request that a leaky bucket delays counts as admitted when it came.
+
+mod estimate;
+mod exact;
+mod findings;
+mod key_state;
+mod lane;
+mod ranking;
+mod timeline;
+mod trial;
+
+use std::{
+    num::NonZeroUsize,
+    panic::resume_unwind,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
+
+pub use estimate::Estimate;
+pub use findings::{Delays, Findings, Row};
+pub(crate) use key_state::KeyState;
+pub use ranking::DeniedKey;
+pub use timeline::Timeline;
+pub use trial::{Trial, TrialError};
+
+use crate::{progress::Progress, workload::Workload};
+use estimate::Estimator;
+use exact::ExactLog;
+use lane::{Lane, Stretch};
+use ranking::Ranking;
+
+/// How many requests of a key are taken through one algorithm before the next one's turn.
+const STRETCH: usize = 4_096;
+
+/// Replays the workload through all trials at once; the findings are in the trials' order.
+///
+/// `progress` counts requests.
+#[must_use]
+pub fn replay<W: Workload>(
+    workload: &W,
+    trials: &[Trial],
+    threads: NonZeroUsize,
+    progress: &Progress,
+) -> Vec<Findings> {
+    progress.begin(workload.requests());
+    let timeline = Timeline::new(workload.span(), workload.has_dates());
+    let all = on_threads(
+        workload.keys(),
+        threads,
+        || Worker::new(workload, trials, timeline, progress),
+        Worker::key,
+        Worker::absorb,
+    );
+    all.finish()
+}
+
+/// Gives each thread a worker, the workers all keys among them, and adds up the workers.
+pub(crate) fn on_threads<T: Send>(
+    keys: u32,
+    threads: NonZeroUsize,
+    worker: impl Fn() -> T + Sync,
+    run: impl Fn(&mut T, u32) + Sync,
+    add: impl Fn(&mut T, T),
+) -> T {
+    let next = AtomicU32::new(0);
+    // One by one, as a few keys may have most of the requests. Relaxed: the number alone is shared.
+    let take = || {
+        let following = |key| (key < keys).then(|| key + 1);
+        next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, following).ok()
+    };
+    let work = || {
+        let mut worker = worker();
+        while let Some(key) = take() {
+            run(&mut worker, key);
+        }
+        worker
+    };
+    thread::scope(|scope| {
+        let useful = threads.get().min(keys as usize);
+        // Where the system gives no more threads, those that there are do the work.
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..useful).map_while(spawn).collect();
+        let mut sum = work();
+        for other in others {
+            add(&mut sum, other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        sum
+    })
+}
+
+/// One thread's part.
+struct Worker<'a, W> {
+    workload: &'a W,
+    progress: &'a Progress,
+    timeline: Timeline,
+    stretch: Stretch,
+    keys: u64,
+    requests_over_time: Vec<u64>,
+    tracks: Vec<Track<'a>>,
+}
+
+/// One trial on its way.
+struct Track<'a> {
+    trial: &'a Trial,
+    exact: ExactLog,
+    lanes: Vec<Lane>,
+    estimate: Estimate,
+    ranking: Ranking,
+}
+
+impl<'a, W: Workload> Worker<'a, W> {
+    fn new(workload: &'a W, trials: &'a [Trial], timeline: Timeline, progress: &'a Progress) -> Self {
+        let stretches = timeline.stretches;
+        Self {
+            workload,
+            progress,
+            timeline,
+            stretch: Stretch::default(),
+            keys: 0,
+            requests_over_time: vec![0; stretches],
+            tracks: trials.iter().map(|trial| Track::new(trial, stretches)).collect(),
+        }
+    }
+
+    fn key(&mut self, key: u32) {
+        let mut times = self.workload.times(key);
+        let estimator = |track: &Track<'_>| {
+            let (limit, window) = (track.trial.quota().limit(), track.trial.quota().window_nanos());
+            track.trial.has_sliding_counter().then(|| Estimator::new(limit, window, self.workload.times(key)))
+        };
+        let mut estimators: Vec<_> = self.tracks.iter().map(estimator).collect();
+        let mut requests = 0;
+        loop {
+            self.stretch.times.clear();
+            self.stretch.times.extend(times.by_ref().take(STRETCH));
+            if self.stretch.times.is_empty() {
+                break;
+            }
+            requests += self.stretch.times.len() as u64;
+            self.place();
+            for (track, estimator) in self.tracks.iter_mut().zip(&mut estimators) {
+                if let Some(estimator) = estimator {
+                    self.stretch.times.iter().for_each(|&time| estimator.request(time));
+                }
+                track.run(&mut self.stretch);
+            }
+            self.progress.add(self.stretch.times.len() as u64);
+        }
+        if requests == 0 {
+            return;
+        }
+        self.keys += 1;
+        for (track, estimator) in self.tracks.iter_mut().zip(estimators) {
+            if let Some(estimator) = estimator {
+                track.estimate.absorb(&estimator.finish());
+            }
+            track.finish_key(key, requests);
+        }
+    }
+
+    /// Finds the requests' places on the timeline.
+    fn place(&mut self) {
+        self.stretch.places.clear();
+        // Times never fall, so a place holds until its end, and dividing is needed once for each.
+        let (mut place, mut end) = (0, 0);
+        for &time in &self.stretch.times {
+            if time >= end {
+                place = self.timeline.stretch(time);
+                end = self.timeline.start + (place as u64 + 1) * self.timeline.step;
+            }
+            self.requests_over_time[place] += 1;
+            self.stretch.places.push(place as u16);
+        }
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.keys += other.keys;
+        for (sum, count) in self.requests_over_time.iter_mut().zip(other.requests_over_time) {
+            *sum += count;
+        }
+        for (track, others) in self.tracks.iter_mut().zip(other.tracks) {
+            track.absorb(others);
+        }
+    }
+
+    fn finish(self) -> Vec<Findings> {
+        let Self { workload, timeline, keys, requests_over_time, tracks, .. } = self;
+        let findings = |track: Track<'_>| Findings {
+            quota: track.trial.quota(),
+            requests: workload.requests(),
+            keys,
+            span: workload.span(),
+            timeline,
+            requests_over_time: requests_over_time.clone(),
+            rows: track.rows(),
+            most_denied: track.ranking.finish(),
+        };
+        tracks.into_iter().map(findings).collect()
+    }
+}
+
+impl<'a> Track<'a> {
+    fn new(trial: &'a Trial, stretches: usize) -> Self {
+        let (limit, window) = (trial.quota().limit(), trial.quota().window_nanos());
+        let lane = |candidate| Lane::new(candidate, window, stretches);
+        Self {
+            trial,
+            exact: ExactLog::new(limit, window),
+            lanes: trial.candidates().iter().map(lane).collect(),
+            estimate: Estimate::default(),
+            ranking: Ranking::default(),
+        }
+    }
+
+    fn run(&mut self, stretch: &mut Stretch) {
+        stretch.exact.clear();
+        stretch.exact.extend(stretch.times.iter().map(|&time| self.exact.admits(time)));
+        self.lanes.iter_mut().for_each(|lane| lane.run(stretch));
+    }
+
+    fn finish_key(&mut self, key: u32, requests: u64) {
+        self.exact.clear();
+        let denied: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.finish_key(requests)).collect();
+        if denied.iter().any(|&denied| denied > 0) {
+            self.ranking.offer(DeniedKey { key, requests, denied });
+        }
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.estimate.absorb(&other.estimate);
+        self.ranking.absorb(other.ranking);
+        for (lane, others) in self.lanes.iter_mut().zip(other.lanes) {
+            lane.row.absorb(&others.row);
+        }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |(lane, candidate): (&Lane, &trial::Candidate)| Row {
+            estimate: candidate.spec.is_sliding_counter().then_some(self.estimate),
+            ..lane.row.clone()
+        };
+        self.lanes.iter().zip(self.trial.candidates()).map(row).collect()
+    }
+}

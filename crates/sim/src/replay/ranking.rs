@@ -1,0 +1,86 @@
+//! Who is denied most, out of any number of keys in bounded memory.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
+
+/// A key that was denied, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeniedKey {
+    /// Its number in the workload.
+    pub key: u32,
+    /// How often it asked.
+    pub requests: u64,
+    /// How often each algorithm denied it, in the order of the trial's candidates.
+    pub denied: Vec<u64>,
+}
+
+impl DeniedKey {
+    /// Denied most by whichever algorithm denied it most; then asked most; then came first.
+    fn rank(&self) -> (u64, u64, Reverse<u32>) {
+        (self.denied.iter().copied().max().unwrap_or(0), self.requests, Reverse(self.key))
+    }
+}
+
+impl Ord for DeniedKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for DeniedKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The keys that rank highest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ranking {
+    /// The lowest on top.
+    kept: BinaryHeap<Reverse<DeniedKey>>,
+}
+
+impl Ranking {
+    /// How many are kept.
+    const KEPT: usize = 20;
+
+    pub fn offer(&mut self, candidate: DeniedKey) {
+        if self.kept.len() == Self::KEPT {
+            if self.kept.peek().is_some_and(|lowest| candidate <= lowest.0) {
+                return;
+            }
+            self.kept.pop();
+        }
+        self.kept.push(Reverse(candidate));
+    }
+
+    pub fn absorb(&mut self, other: Self) {
+        other.kept.into_iter().for_each(|Reverse(key)| self.offer(key));
+    }
+
+    /// The highest first.
+    pub fn finish(self) -> Vec<DeniedKey> {
+        self.kept.into_sorted_vec().into_iter().map(|Reverse(key)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_denied_are_kept_whoever_saw_them_and_in_whatever_order() {
+        let key = |key: u32| DeniedKey { key, requests: 100, denied: vec![u64::from(key % 50), 3] };
+        let (mut one, mut two) = (Ranking::default(), Ranking::default());
+        (0..100).for_each(|number| one.offer(key(number)));
+        (100..200).rev().for_each(|number| two.offer(key(number)));
+        one.absorb(two);
+        let kept: Vec<u32> = one.finish().into_iter().map(|key| key.key).collect();
+        assert_eq!(
+            kept,
+            [49, 99, 149, 199, 48, 98, 148, 198, 47, 97, 147, 197, 46, 96, 146, 196, 45, 95, 145, 195]
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Stretches of time of equal length, to count what happened in each.
+
+use tidegate_core::Nanos;
+
+const SECOND: u64 = 1_000_000_000;
+/// The most stretches that a span is cut into.
+const MOST: u64 = 150;
+/// Lengths of a second and more that a person counts in, in seconds.
+const SECONDS: [u64; 15] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
+
+/// The span of a replay, cut into at most 150 stretches of a round length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// When the first stretch begins, a multiple of `step`, in nanoseconds.
+    pub start: u64,
+    /// The length of each, in nanoseconds.
+    pub step: u64,
+    /// How many there are, at least 1.
+    pub stretches: usize,
+    /// Whether `start` counts from 1970.
+    pub has_dates: bool,
+}
+
+impl Timeline {
+    /// Cuts the span from `first` to `last`, both included.
+    #[must_use]
+    pub fn new((first, last): (u64, u64), has_dates: bool) -> Self {
+        let fits = |step: u64| last / step - first / step < MOST;
+        // Beyond days, whole multiples of a day; times are bounded, so one of them fits.
+        let days = (1..=Nanos::MAX.get() / (86_400 * SECOND)).map(|days| days * 86_400 * SECOND);
+        let fractions = (0..9).map(|power| 10_u64.pow(power));
+        let seconds = SECONDS.into_iter().map(|seconds| seconds * SECOND);
+        let step = fractions.chain(seconds).chain(days).find(|&step| fits(step)).unwrap_or(u64::MAX);
+        let stretches = (last / step - first / step) as usize + 1;
+        Self { start: first - first % step, step, stretches, has_dates }
+    }
+
+    /// Which stretch a time is in; times outside the span are in the nearest.
+    #[must_use]
+    pub fn stretch(&self, time: u64) -> usize {
+        let at = usize::try_from(time.saturating_sub(self.start) / self.step);
+        at.unwrap_or(usize::MAX).min(self.stretches - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn steps_are_round() {
+        let day = 86_400 * SECOND;
+        assert_eq!(
+            Timeline::new((5, 5), false),
+            Timeline { start: 5, step: 1, stretches: 1, has_dates: false }
+        );
+        assert_eq!(Timeline::new((0, 3_600 * SECOND), false).step, 30 * SECOND);
+        assert_eq!(Timeline::new((day / 2, 4 * day), true).step, 3_600 * SECOND);
+        assert_eq!(Timeline::new((0, 1_000 * day), true).step, 7 * day);
+    }
+
+    proptest! {
+        #[test]
+        fn every_time_of_the_span_is_in_one_of_a_bounded_number_of_stretches(
+            first in 0..=Nanos::MAX.get(), length in 0..=Nanos::MAX.get(), at in 0..=Nanos::MAX.get(),
+        ) {
+            let last = first + length;
+            let timeline = Timeline::new((first, last), true);
+            prop_assert!(timeline.stretches as u64 <= MOST);
+            let time = first + at % (length + 1);
+            let start = timeline.start + timeline.stretch(time) as u64 * timeline.step;
+            prop_assert!(start <= time && time - start < timeline.step);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What is tried: a quota, and the algorithms that are to keep it.
+
+use std::fmt;
+
+use tidegate_core::{Policy, PolicyError, Quota};
+
+use crate::algorithm::AlgorithmSpec;
+
+/// An algorithm with the trial's quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub spec: AlgorithmSpec,
+    pub policy: Policy,
+}
+
+/// A quota, and the algorithms to run side by side on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    quota: Quota,
+    candidates: Vec<Candidate>,
+}
+
+impl Trial {
+    /// Gives each algorithm the quota.
+    ///
+    /// # Errors
+    /// When the quota does not suit one of them.
+    pub fn new(quota: Quota, algorithms: &[AlgorithmSpec]) -> Result<Self, TrialError> {
+        let candidate = |spec: &AlgorithmSpec| match spec.policy(quota) {
+            Ok(policy) => Ok(Candidate { spec: spec.clone(), policy }),
+            Err(error) => Err(TrialError { algorithm: spec.label().to_owned(), quota, error }),
+        };
+        Ok(Self { quota, candidates: algorithms.iter().map(candidate).collect::<Result<_, _>>()? })
+    }
+
+    /// The quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(super) fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    pub(super) fn has_sliding_counter(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.spec.is_sliding_counter())
+    }
+}
+
+/// A quota that does not suit an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialError {
+    /// The algorithm.
+    pub algorithm: String,
+    /// The quota.
+    pub quota: Quota,
+    /// Why not.
+    pub error: PolicyError,
+}
+
+impl fmt::Display for TrialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}: {}", self.algorithm, self.quota, self.error)
+    }
+}
+
+impl std::error::Error for TrialError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

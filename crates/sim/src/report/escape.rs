@@ -1,0 +1,85 @@
+//! Text from a log is whatever a client sent: it is made harmless for where it goes.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+/// Whether a terminal or a page would do something with the character instead of showing it: controls, and what turns
+/// or hides text.
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The text on one line, at most `most` characters, with what a terminal would act on written as `\u{1b}`.
+///
+/// ```
+/// use tidegate_sim::report::printable;
+/// assert_eq!(printable("a\u{1b}[2Jb", 80), "a\\u{1b}[2Jb");
+/// assert_eq!(printable("abcdef", 4), "abc…");
+/// ```
+#[must_use]
+pub fn printable(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        if acts(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+        if shown.len() > most.saturating_mul(4) {
+            break;
+        }
+    }
+    if shown.chars().count() > most {
+        shown = shown.chars().take(most.saturating_sub(1)).collect();
+        shown.push('…');
+    }
+    shown
+}
+
+/// The text as a page shows it, in an element or in a quoted attribute.
+pub(super) fn html(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c| matches!(c, '&' | '<' | '>' | '"' | '\'') || acts(c)) {
+        return text.into();
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c if acts(c) => {
+                let _ = write!(safe, "{}", c.escape_unicode());
+            }
+            c => safe.push(c),
+        }
+    }
+    safe.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn markup_from_a_log_is_shown_and_not_obeyed() {
+        assert_eq!(
+            html("<script>alert('x\")</script>&"),
+            "&lt;script&gt;alert(&#39;x&quot;)&lt;/script&gt;&amp;"
+        );
+        assert_eq!(html("plain"), "plain");
+        assert_eq!(html("a\u{202e}b"), "a\\u{202e}b");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_keeps_a_character_that_acts(text in any::<String>(), most in 0..50_usize) {
+            let shown = printable(&text, most);
+            prop_assert!(!shown.contains(acts) && shown.chars().count() <= most.max(1));
+            prop_assert!(!html(&text).contains(|c| acts(c) || matches!(c, '<' | '>' | '"' | '\'')));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Numbers and times as a person reads them.
+
+use std::time::Duration;
+
+use tidegate_core::write_duration;
+
+use crate::{input::write_utc, replay::Timeline};
+
+/// `1234567` as `1,234,567`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A share as a percentage with three significant digits, `0.00312%`; none is `0%`, and what is not all is never `100%`.
+pub(super) fn percent(part: u64, all: u64) -> String {
+    if part == 0 || all == 0 {
+        return "0%".to_owned();
+    }
+    percentage(part as f64 / all as f64, part < all)
+}
+
+/// A share between 0 and 1 (or above) likewise.
+pub(super) fn percentage(share: f64, below_one: bool) -> String {
+    let percent = share * 100.0;
+    let text = match percent {
+        0.0 => "0".to_owned(),
+        100.0.. => format!("{percent:.0}"),
+        10.0.. => format!("{percent:.1}"),
+        1.0.. => format!("{percent:.2}"),
+        0.1.. => format!("{percent:.3}"),
+        0.01.. => format!("{percent:.4}"),
+        0.000_01.. => format!("{percent:.5}"),
+        _ => return "<0.00001%".to_owned(),
+    };
+    if below_one && text == "100.0" { ">99.9%".to_owned() } else { format!("{text}%") }
+}
+
+/// A span with two units at most: `3d4h`, `25s`, `312ms`.
+pub(super) fn span(span: Duration) -> String {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let mut unit = 1;
+    for (from, coarse) in [
+        (10_000, 1_000),
+        (10_000_000, 1_000_000),
+        (10_000_000_000, 10_000_000),
+        (60_000_000_000, 1_000_000_000),
+        (86_400_000_000_000, 60_000_000_000),
+        (10 * 86_400_000_000_000, 3_600_000_000_000),
+    ] {
+        if nanos >= from {
+            unit = coarse;
+        }
+    }
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_duration(&mut text, Duration::from_nanos(nanos - nanos % unit));
+    text
+}
+
+/// A moment on a timeline: its date, or how long after the start it is.
+pub(super) fn moment(timeline: &Timeline, time: u64) -> String {
+    if timeline.has_dates { write_utc(time) } else { span(Duration::from_nanos(time)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let texts = [0, 999, 1_000, 1_234_567, u64::MAX].map(grouped);
+        assert_eq!(texts, ["0", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
+    }
+
+    #[test]
+    fn a_small_share_is_not_nothing_and_a_large_one_not_all() {
+        assert_eq!(percent(0, 10), "0%");
+        assert_eq!(percent(1_402, 10_000), "14.0%");
+        assert_eq!(percent(12_000, 400_000_000), "0.00300%");
+        assert_eq!(percent(1, 1_000_000_000_000), "<0.00001%");
+        assert_eq!(percent(99_999, 100_000), ">99.9%");
+        assert_eq!(percent(10, 10), "100%");
+    }
+
+    #[test]
+    fn spans_are_short() {
+        let texts = [0, 12, 312_456_789, 25_000_000_000, 3 * 86_400_000_000_000 + 5_000_000_000]
+            .map(|nanos| span(Duration::from_nanos(nanos)));
+        assert_eq!(texts, ["0s", "12ns", "312ms", "25s", "3d"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! Findings as tables of text.
+
+use std::{
+    io::{self, Write},
+    iter,
+};
+
+use super::{
+    Report,
+    escape::printable,
+    format::{grouped, moment, percent, percentage, span},
+};
+use crate::replay::{Findings, Row};
+
+/// The longest that a key is shown.
+const KEY: usize = 48;
+
+/// Writes what was replayed, a line for each trial and algorithm, and the `top` keys that are denied most.
+///
+/// Text from logs is made harmless for terminals.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
+    let Some(first) = report.findings.first() else { return Ok(()) };
+    writeln!(out, "{}", printable(&report.source, 200))?;
+    writeln!(
+        out,
+        "{} requests by {} {} ({}), {} to {}{}",
+        grouped(first.requests),
+        grouped(first.keys),
+        if first.keys == 1 { "key" } else { "keys" },
+        printable(&report.by, KEY),
+        moment(&first.timeline, first.span.0),
+        moment(&first.timeline, first.span.1),
+        if first.timeline.has_dates { " UTC" } else { "" },
+    )?;
+    writeln!(out)?;
+    write_suggestions(out, report)?;
+    write_trials(out, report)?;
+    write_notes(out, report)?;
+    for (trial, findings) in report.findings.iter().enumerate() {
+        write_most_denied(out, report, trial, findings, top)?;
+    }
+    Ok(())
+}
+
+fn write_suggestions(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let Some((goal, suggestions)) = &report.suggestions else { return Ok(()) };
+    writeln!(out, "the smallest limits that deny at most {goal}:")?;
+    let rows: Vec<Vec<String>> = suggestions
+        .iter()
+        .map(|(algorithm, suggestion)| {
+            let all = &report.findings[0];
+            vec![
+                format!("  {algorithm}"),
+                suggestion.quota.to_string(),
+                format!(
+                    "denies {} keys ({}), {} requests ({})",
+                    grouped(suggestion.denied_keys),
+                    percent(suggestion.denied_keys, all.keys),
+                    grouped(suggestion.denied),
+                    percent(suggestion.denied, all.requests),
+                ),
+            ]
+        })
+        .collect();
+    write_columns(out, &rows, &[Left, Right, Left])?;
+    writeln!(out)
+}
+
+fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let heads = [
+        "limit",
+        "algorithm",
+        "admitted",
+        "denied",
+        "",
+        "keys denied",
+        "wrongly admitted",
+        "wrongly denied",
+        "worst window",
+    ];
+    let row = |findings: &Findings, row: &Row| {
+        vec![
+            findings.quota.to_string(),
+            row.algorithm.clone(),
+            grouped(row.admitted),
+            grouped(row.denied),
+            percent(row.denied, findings.requests),
+            grouped(row.denied_keys),
+            grouped(row.wrongly_admitted),
+            grouped(row.wrongly_denied),
+            grouped(row.worst_window),
+        ]
+    };
+    let rows =
+        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |each| row(findings, each)));
+    let rows: Vec<_> = iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect();
+    write_columns(out, &rows, &[Left, Left, Right, Right, Right, Right, Right, Right, Right])
+}
+
+/// What does not fit into a column.
+fn write_notes(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let rows =
+        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |row| (findings, row)));
+    for (at, (findings, row, note)) in
+        rows.filter_map(|(findings, row)| Some((findings, row, note(findings, row)?))).enumerate()
+    {
+        if at == 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "{} {}: {note}", row.algorithm, findings.quota)?;
+    }
+    Ok(())
+}
+
+/// What is to be said of an algorithm beside its numbers.
+pub(super) fn note(findings: &Findings, row: &Row) -> Option<String> {
+    if let Some(delays) = row.delays {
+        return Some(format!(
+            "{} of those admitted have to wait, {} on average and {} at most",
+            grouped(delays.delayed),
+            span(delays.mean()),
+            span(delays.longest),
+        ));
+    }
+    row.estimate.map(|estimate| {
+        format!(
+            "on the traffic as it came its estimate is {} off the true rate on average, and on the wrong side of the \
+             limit at {} requests ({}); {} keys over the limit go unseen, {} are taken to be over it and are not",
+            percentage(estimate.mean_difference(), false),
+            grouped(estimate.wrong_requests),
+            percent(estimate.wrong_requests, findings.requests),
+            grouped(estimate.missed_keys),
+            grouped(estimate.falsely_limited_keys),
+        )
+    })
+}
+
+fn write_most_denied(
+    out: &mut impl Write,
+    report: &Report,
+    trial: usize,
+    findings: &Findings,
+    top: usize,
+) -> io::Result<()> {
+    // Of one key the table above tells all.
+    if top == 0 || findings.keys <= 1 || findings.most_denied.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let heads =
+        ["requests".to_owned()].into_iter().chain(findings.rows.iter().map(|row| row.algorithm.clone()));
+    let heads = iter::once(format!("denied most with {}", findings.quota)).chain(heads).collect();
+    let row = |(name, key): (&str, &crate::replay::DeniedKey)| {
+        iter::once(format!("  {}", printable(name, KEY)))
+            .chain(iter::once(grouped(key.requests)))
+            .chain(key.denied.iter().map(|&denied| grouped(denied)))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> =
+        iter::once(heads).chain(report.most_denied(trial).take(top).map(row)).collect();
+    let sides: Vec<Side> = iter::once(Left).chain(iter::repeat_n(Right, findings.rows.len() + 1)).collect();
+    write_columns(out, &rows, &sides)
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Left,
+    Right,
+}
+use Side::{Left, Right};
+
+/// Two blanks between columns, none at a line's end.
+fn write_columns(out: &mut impl Write, rows: &[Vec<String>], sides: &[Side]) -> io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..sides.len()).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).zip(sides).map(|((cell, &width), side)| match side {
+            Left => format!("{cell:<width$}"),
+            Right => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! When the requests of one source come: made in order of time, without ever holding them all.
+//!
+//! A source has an exact number of requests over the duration. The duration is halved again and again, and at each
+//! halving the requests are dealt to the two halves by a binomial draw; a piece with few requests gets their times by
+//! uniform draws, sorted. The left half is finished before the right one is touched, so memory is one pending half
+//! for each halving.
+//!
+//! * Halves with even chances make uniform times: exactly a Poisson process, given its number of requests.
+//! * Halves with uneven chances, the likelier side chosen at random each time, make the b-model of Wang et al. (2002):
+//!   bursts within bursts, as measured in web and disk traffic.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use rand_distr::{Binomial, Distribution};
+use rand_xoshiro::{
+    Xoshiro256PlusPlus,
+    rand_core::{Rng, SeedableRng},
+};
+
+use tidegate_core::Nanos;
+
+/// A piece with at most this many requests is drawn at once.
+const PIECE: u64 = 128;
+/// As few requests as this are dealt one by one: faster than a draw from the distribution of their sum.
+const FEW: u64 = 16;
+/// Pieces this short or shorter have no bursts within: a millisecond.
+const SMOOTH: u64 = 1_000_000;
+
+/// How the requests of a source are spread over time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrival {
+    /// Each request comes at a time of its own, independent of all others.
+    Poisson,
+    /// Requests come in bursts, down to a millisecond.
+    Bursty {
+        /// The share of a stretch's requests that falls into one half of it: above 0.5, below 1.
+        bias: f64,
+    },
+}
+
+impl Arrival {
+    /// Bursts with the bias that is usual for web traffic, 0.75.
+    pub const BURSTY: Self = Self::Bursty { bias: 0.75 };
+}
+
+impl FromStr for Arrival {
+    type Err = ParseArrivalError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            None if text == "poisson" => Ok(Self::Poisson),
+            None if text == "bursty" => Ok(Self::BURSTY),
+            Some(("bursty", bias)) => bias
+                .parse()
+                .ok()
+                .filter(|bias| *bias > 0.5 && *bias < 1.0)
+                .map(|bias| Self::Bursty { bias })
+                .ok_or(ParseArrivalError::Bias),
+            _ => Err(ParseArrivalError::Unknown),
+        }
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Poisson => f.write_str("poisson"),
+            Self::Bursty { bias } => write!(f, "bursty={bias}"),
+        }
+    }
+}
+
+/// Why a text names no arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseArrivalError {
+    /// Neither poisson nor bursty.
+    Unknown,
+    /// A bias that is no number above 0.5 and below 1.
+    Bias,
+}
+
+impl fmt::Display for ParseArrivalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "choose poisson, bursty, or bursty with a bias as in bursty=0.8",
+            Self::Bias => "the bias must be above 0.5 and below 1, as in bursty=0.8",
+        })
+    }
+}
+
+impl std::error::Error for ParseArrivalError {}
+
+/// A stretch of time and how many requests fall into it.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: u64,
+    length: u64,
+    count: u64,
+}
+
+/// The times of one source's requests, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Arrivals {
+    random: Xoshiro256PlusPlus,
+    arrival: Arrival,
+    /// Still to come, the earliest last.
+    pending: Vec<Piece>,
+    /// Drawn and not yet handed out, the earliest last.
+    drawn: Vec<u64>,
+}
+
+impl Arrivals {
+    /// `count` requests in `[0, duration)`. Different seeds, also similar ones, make independent times.
+    pub fn new(seed: u64, count: u64, duration: Duration, arrival: Arrival) -> Self {
+        let length = Nanos::from(duration).get().max(1);
+        let pending = vec![Piece { start: 0, length, count }];
+        Self { random: Xoshiro256PlusPlus::seed_from_u64(seed), arrival, pending, drawn: Vec::new() }
+    }
+
+    /// Draws the times of the next piece that has any; `false` when there is none.
+    fn draw(&mut self) -> bool {
+        while let Some(piece) = self.pending.pop() {
+            // The chance that a request falls into the left half, where it is not its length alone.
+            let bias = match self.arrival {
+                Arrival::Bursty { bias } if piece.length > SMOOTH => Some(bias),
+                _ => None,
+            };
+            let at_once = if bias.is_some() { 1 } else { PIECE };
+            if piece.count > at_once && piece.length > 1 {
+                self.halve(piece, bias);
+                continue;
+            }
+            let count = piece.count.min(PIECE);
+            if piece.count > count {
+                self.pending.push(Piece { count: piece.count - count, ..piece });
+            }
+            let random = &mut self.random;
+            self.drawn.extend((0..count).map(|_| piece.start + below(random, piece.length)));
+            self.drawn.sort_unstable_by(|a, b| b.cmp(a));
+            if count > 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn halve(&mut self, piece: Piece, bias: Option<f64>) {
+        let half = piece.length / 2;
+        let share = match bias {
+            None => half as f64 / piece.length as f64,
+            Some(bias) if self.random.next_u64() >> 63 == 0 => bias,
+            Some(bias) => 1.0 - bias,
+        };
+        let left = binomial(&mut self.random, piece.count, share);
+        let right = piece.count - left;
+        self.pending.push(Piece { start: piece.start + half, length: piece.length - half, count: right });
+        self.pending.push(Piece { start: piece.start, length: half, count: left });
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        if self.drawn.is_empty() && !self.draw() {
+            return None;
+        }
+        self.drawn.pop()
+    }
+}
+
+/// A number below `bound`, uniform but for a bias below `bound / 2⁶⁴`.
+fn below(random: &mut impl Rng, bound: u64) -> u64 {
+    ((u128::from(random.next_u64()) * u128::from(bound)) >> 64) as u64
+}
+
+/// How many of `count` requests fall on a side that has this share of the chances.
+pub(super) fn binomial(random: &mut Xoshiro256PlusPlus, count: u64, share: f64) -> u64 {
+    if count <= FEW {
+        // As many bits as a float holds exactly: a number from 0 up to, but not, 1.
+        let mut chance = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        return (0..count).filter(|_| chance() < share).count() as u64;
+    }
+    // A share outside 0..=1 is no number or off by rounding; nothing falls on the side of no number.
+    Binomial::new(count, share.clamp(0.0, 1.0)).map_or(0, |side| side.sample(random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn times(seed: u64, count: u64, arrival: Arrival) -> Vec<u64> {
+        Arrivals::new(seed, count, HOUR, arrival).collect()
+    }
+
+    /// Variance over mean of the counts in the seconds of the hour: about 1 for a Poisson process.
+    fn dispersion(times: &[u64]) -> f64 {
+        let mut counts = vec![0.0_f64; 3_600];
+        for time in times {
+            counts[(time / 1_000_000_000) as usize] += 1.0;
+        }
+        let mean = times.len() as f64 / 3_600.0;
+        counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / 3_600.0 / mean
+    }
+
+    #[test]
+    fn exactly_as_many_requests_come_as_asked_for_and_in_order() {
+        for arrival in [Arrival::Poisson, Arrival::BURSTY] {
+            for count in [0, 1, 2, 127, 128, 129, 5_000] {
+                let times = times(7, count, arrival);
+                assert_eq!(times.len() as u64, count);
+                assert!(times.is_sorted() && times.iter().all(|time| u128::from(*time) < HOUR.as_nanos()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_makes_the_same_times_again_and_another_seed_others() {
+        for arrival in [Arrival::Poisson, Arrival::BURSTY] {
+            assert_eq!(times(1, 1_000, arrival), times(1, 1_000, arrival));
+            assert_ne!(times(1, 1_000, arrival), times(2, 1_000, arrival));
+        }
+    }
+
+    #[test]
+    fn poisson_counts_vary_as_much_as_their_mean_and_bursty_ones_far_more() {
+        for seed in 0..5 {
+            // The variance of the dispersion itself is 2 / 3600: 0.15 is more than six standard deviations.
+            let smooth = dispersion(&times(seed, 100_000, Arrival::Poisson));
+            assert!((smooth - 1.0).abs() < 0.15, "{smooth}");
+            let bursty = dispersion(&times(seed, 100_000, Arrival::BURSTY));
+            assert!(bursty > 10.0, "{bursty}");
+        }
+    }
+
+    #[test]
+    fn few_and_many_are_dealt_by_the_same_law() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(11);
+        for count in [1, 5, FEW, FEW + 1, 40] {
+            for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+                let draws: Vec<f64> =
+                    (0..20_000).map(|_| binomial(&mut random, count, share) as f64).collect();
+                let mean = draws.iter().sum::<f64>() / 20_000.0;
+                let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
+                let (expected, spread) = (count as f64 * share, count as f64 * share * (1.0 - share));
+                // Six standard deviations of the mean; the variance within a tenth.
+                assert!(
+                    (mean - expected).abs() <= 6.0 * (spread / 20_000.0).sqrt(),
+                    "{count} × {share}: {mean}"
+                );
+                assert!((variance - spread).abs() <= 0.1 * spread, "{count} × {share}: {variance}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_requests_in_no_time_are_not_many_in_memory() {
+        let mut crowd = Arrivals::new(3, 1_000_000_000, Duration::from_nanos(2), Arrival::Poisson);
+        assert!(crowd.by_ref().take(1_000_000).all(|time| time < 2));
+        assert!(crowd.drawn.len() + crowd.pending.len() < 200);
+    }
+
+    #[test]
+    fn arrivals_are_read_as_they_are_written() {
+        for arrival in [Arrival::Poisson, Arrival::BURSTY, Arrival::Bursty { bias: 0.9 }] {
+            assert_eq!(arrival.to_string().parse(), Ok(arrival));
+        }
+        assert_eq!("bursty=1".parse::<Arrival>(), Err(ParseArrivalError::Bias));
+        assert_eq!("bursty=nan".parse::<Arrival>(), Err(ParseArrivalError::Bias));
+        assert_eq!("smooth".parse::<Arrival>(), Err(ParseArrivalError::Unknown));
+    }
+}

@@ -1,0 +1,302 @@
+//! Made-up traffic: sources whose popularity follows Zipf's law.
+
+use std::{cmp::Reverse, collections::BinaryHeap, fmt, time::Duration};
+
+use rand_xoshiro::{Xoshiro256PlusPlus, rand_core::SeedableRng};
+use tidegate_core::{MAX_WINDOW, Nanos};
+
+use super::{
+    Workload,
+    arrivals::{Arrival, Arrivals, binomial},
+};
+
+/// What traffic to make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// How many sources there are: 1 to 100,000,000.
+    pub sources: u32,
+    /// How many requests all sources make together, exactly: 1 to 1,000,000,000,000.
+    pub requests: u64,
+    /// How long they take: more than nothing, at most 366 days.
+    pub duration: Duration,
+    /// Zipf exponent, 0 to 10: the source of rank `r` has a share in proportion to `1 / rˢ`. 0 makes all alike.
+    pub zipf: f64,
+    /// How each source's requests are spread over the duration.
+    pub arrival: Arrival,
+    /// The same seed makes the same traffic, however many threads replay it.
+    pub seed: u64,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            sources: 10_000,
+            requests: 1_000_000,
+            duration: Duration::from_hours(1),
+            zipf: 1.0,
+            arrival: Arrival::Poisson,
+            seed: 1,
+        }
+    }
+}
+
+/// Traffic with one key for each source. It is made while it is replayed; what is kept is one number for each source.
+#[derive(Clone, Debug)]
+pub struct Synthetic {
+    traffic: Traffic,
+    /// How many requests each source makes.
+    counts: Vec<u64>,
+}
+
+impl Synthetic {
+    /// Deals the requests to the sources: a multinomial draw, so that a source's requests vary as those of a Poisson
+    /// process do, and their sum is exact.
+    ///
+    /// # Errors
+    /// When a number is out of its bounds (see [`Traffic`]).
+    pub fn new(traffic: Traffic) -> Result<Self, SyntheticError> {
+        if !(1..=100_000_000).contains(&traffic.sources) {
+            return Err(SyntheticError::Sources);
+        }
+        if !(1..=1_000_000_000_000).contains(&traffic.requests) {
+            return Err(SyntheticError::Requests);
+        }
+        if traffic.duration.is_zero() || traffic.duration > MAX_WINDOW {
+            return Err(SyntheticError::Duration);
+        }
+        if !(0.0..=10.0).contains(&traffic.zipf) {
+            return Err(SyntheticError::Zipf);
+        }
+        Ok(Self { traffic, counts: deal(&traffic) })
+    }
+
+    /// The same traffic with one key for all.
+    #[must_use]
+    pub const fn global(&self) -> GlobalSynthetic<'_> {
+        GlobalSynthetic(self)
+    }
+
+    fn arrivals(&self, source: usize) -> Arrivals {
+        let Traffic { seed, duration, arrival, .. } = self.traffic;
+        Arrivals::new(stream(seed, source as u64 + 1), self.counts[source], duration, arrival)
+    }
+}
+
+/// Each source's number of requests: of those that are left, a binomial share of the chances that are left.
+fn deal(traffic: &Traffic) -> Vec<u64> {
+    let weight = |source: u32| (f64::from(source) + 1.0).powf(-traffic.zipf);
+    // Sums from each source to the last, added up from the smallest.
+    let mut tails = vec![0.0; traffic.sources as usize];
+    let mut tail = 0.0;
+    for source in (0..traffic.sources).rev() {
+        tail += weight(source);
+        tails[source as usize] = tail;
+    }
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(stream(traffic.seed, 0));
+    let mut left = traffic.requests;
+    let mut counts: Vec<u64> = (0..traffic.sources)
+        .map(|source| {
+            let count = binomial(&mut random, left, weight(source) / tails[source as usize]);
+            left -= count;
+            count
+        })
+        .collect();
+    // The last source's share is 1 up to rounding.
+    counts[traffic.sources as usize - 1] += left;
+    counts
+}
+
+/// The seed of one of many independent streams: neighbouring numbers end up far apart (the finaliser of `SplitMix64`).
+fn stream(seed: u64, number: u64) -> u64 {
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    mix(seed ^ mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+}
+
+impl Workload for Synthetic {
+    fn keys(&self) -> u32 {
+        self.traffic.sources
+    }
+
+    fn requests(&self) -> u64 {
+        self.traffic.requests
+    }
+
+    fn span(&self) -> (u64, u64) {
+        (0, Nanos::from(self.traffic.duration).get())
+    }
+
+    fn has_dates(&self) -> bool {
+        false
+    }
+
+    fn label(&self, key: u32) -> String {
+        format!("source {}", u64::from(key) + 1)
+    }
+
+    fn times(&self, key: u32) -> impl Iterator<Item = u64> {
+        self.arrivals(key as usize)
+    }
+}
+
+/// Synthetic traffic as one key.
+///
+/// Poisson processes add up to a Poisson process, so that one is made directly. Bursts of different sources do not add
+/// up to bursts of one; there all sources are merged, at about a kilobyte of memory for each.
+#[derive(Clone, Copy, Debug)]
+pub struct GlobalSynthetic<'a>(&'a Synthetic);
+
+impl Workload for GlobalSynthetic<'_> {
+    fn keys(&self) -> u32 {
+        1
+    }
+
+    fn requests(&self) -> u64 {
+        self.0.requests()
+    }
+
+    fn span(&self) -> (u64, u64) {
+        self.0.span()
+    }
+
+    fn has_dates(&self) -> bool {
+        false
+    }
+
+    fn label(&self, _key: u32) -> String {
+        "everything".to_owned()
+    }
+
+    fn times(&self, _key: u32) -> impl Iterator<Item = u64> {
+        let Traffic { seed, requests, duration, arrival, sources, .. } = self.0.traffic;
+        match arrival {
+            Arrival::Poisson => {
+                Merged::new(vec![Arrivals::new(stream(seed, 1), requests, duration, arrival)])
+            }
+            Arrival::Bursty { .. } => {
+                Merged::new((0..sources as usize).map(|source| self.0.arrivals(source)).collect())
+            }
+        }
+    }
+}
+
+/// Many sources' requests in one order of time.
+struct Merged {
+    sources: Vec<Arrivals>,
+    /// The next request of each source that has one.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Merged {
+    fn new(mut sources: Vec<Arrivals>) -> Self {
+        let first = |(number, source): (usize, &mut Arrivals)| Some(Reverse((source.next()?, number)));
+        let next = sources.iter_mut().enumerate().filter_map(first).collect();
+        Self { sources, next }
+    }
+}
+
+impl Iterator for Merged {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let mut top = self.next.peek_mut()?;
+        let Reverse((time, source)) = *top;
+        match self.sources[source].next() {
+            Some(following) => *top = Reverse((following, source)),
+            None => drop(std::collections::binary_heap::PeekMut::pop(top)),
+        }
+        Some(time)
+    }
+}
+
+/// Why no such traffic can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SyntheticError {
+    /// The number of sources is out of bounds.
+    Sources,
+    /// The number of requests is out of bounds.
+    Requests,
+    /// The duration is out of bounds.
+    Duration,
+    /// The exponent is out of bounds.
+    Zipf,
+}
+
+impl fmt::Display for SyntheticError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sources => "--sources must be from 1 to 100000000",
+            Self::Requests => "--requests must be from 1 to 1000000000000",
+            Self::Duration => "--duration must be longer than nothing and at most 366 days, as in 1h or 10m",
+            Self::Zipf => "--zipf must be from 0 (all sources alike) to 10",
+        })
+    }
+}
+
+impl std::error::Error for SyntheticError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic(arrival: Arrival) -> Synthetic {
+        let traffic = Traffic { sources: 50, requests: 20_000, arrival, ..Traffic::default() };
+        Synthetic::new(traffic).unwrap()
+    }
+
+    #[test]
+    fn the_sources_make_exactly_the_requests_asked_for_by_zipfs_law() {
+        for zipf in [0.0, 1.0, 2.5] {
+            let traffic = Traffic { sources: 1_000, requests: 1_000_000, zipf, ..Traffic::default() };
+            let made = Synthetic::new(traffic).unwrap();
+            assert_eq!((0..1_000).map(|key| made.times(key).count() as u64).sum::<u64>(), 1_000_000);
+            let all: f64 = (1..=1_000).map(|rank| f64::from(rank).powf(-zipf)).sum();
+            for (source, &count) in made.counts.iter().enumerate() {
+                let expected = 1e6 * (source as f64 + 1.0).powf(-zipf) / all;
+                // Six standard deviations of the binomial, and a few for where the normal bound is too tight.
+                assert!((count as f64 - expected).abs() < 6.0 * expected.sqrt() + 5.0, "{source}: {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_sources_as_one_key_are_their_merged_requests() {
+        let made = traffic(Arrival::BURSTY);
+        let mut expected: Vec<u64> = (0..50).flat_map(|key| made.times(key)).collect();
+        expected.sort_unstable();
+        assert_eq!(made.global().times(0).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn poisson_sources_as_one_key_are_as_many_requests_in_order() {
+        let made = traffic(Arrival::Poisson);
+        let times: Vec<u64> = made.global().times(0).collect();
+        assert_eq!(times.len(), 20_000);
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn fewer_requests_than_sources_leave_some_without() {
+        let traffic = Traffic { sources: 1_000, requests: 3, ..Traffic::default() };
+        let made = Synthetic::new(traffic).unwrap();
+        assert_eq!(made.counts.iter().sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        let refused = |change: fn(&mut Traffic)| {
+            let mut traffic = Traffic::default();
+            change(&mut traffic);
+            Synthetic::new(traffic).unwrap_err()
+        };
+        assert_eq!(refused(|traffic| traffic.sources = 0), SyntheticError::Sources);
+        assert_eq!(refused(|traffic| traffic.requests = 0), SyntheticError::Requests);
+        assert_eq!(refused(|traffic| traffic.duration = Duration::ZERO), SyntheticError::Duration);
+        assert_eq!(refused(|traffic| traffic.zipf = f64::NAN), SyntheticError::Zipf);
+        assert_eq!(refused(|traffic| traffic.zipf = -0.1), SyntheticError::Zipf);
+    }
+}

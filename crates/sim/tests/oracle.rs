@@ -1,0 +1,255 @@
+//! Replays against a naive oracle that walks all requests of all keys in one order of time and keeps every admission.
+//!
+//! Invariants, on random traffic:
+//! 1. every number of every algorithm is the oracle's, in whatever order the requests were read;
+//! 2. the findings do not depend on the number of threads;
+//! 3. a suggested limit is the smallest of all limits that meet the goal, and a higher limit never denies more;
+//! 4. the exact log and the core's sliding log, written apart, decide alike.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+
+use proptest::prelude::*;
+use tidegate_core::{Algorithm, Nanos, Quota};
+use tidegate_sim::{
+    AlgorithmSpec, Findings, Goal, Progress, Row, SuggestError, Trial, Workload,
+    input::By,
+    replay, suggest,
+    workload::{Arrival, Synthetic, Trace, TraceBuilder, Traffic},
+};
+
+const SPECS: &str = "fixed-window,fixed-window:first-hit,sliding-log,sliding-log:closed,sliding-window,\
+    sliding-window:slots=3:mode=balanced,sliding-counter,token-bucket,token-bucket:burst=2,leaky-bucket,\
+    leaky-bucket:max-wait=3ns,sliding-log:count-denied,sliding-window:count-denied,sliding-counter:count-denied,\
+    token-bucket:count-denied,leaky-bucket:count-denied,fixed-window:count-denied";
+
+fn specs() -> Vec<AlgorithmSpec> {
+    AlgorithmSpec::parse_list(SPECS).unwrap()
+}
+
+fn threads(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).unwrap()
+}
+
+/// A key and a time.
+type Request = (u8, u64);
+
+fn trace(requests: &[Request]) -> Trace {
+    let mut builder = TraceBuilder::new(By::ip());
+    for (key, time) in requests {
+        assert!(builder.push(&[b'a' + key], *time, 1));
+    }
+    builder.build(true, 0)
+}
+
+/// Times around an epoch, so that windows aligned to it begin anywhere; few enough that many fall together.
+fn traffic() -> impl Strategy<Value = Vec<Request>> {
+    let base = prop_oneof![Just(0), Just(1_431_857_103_000_000_000)];
+    (base, prop::collection::vec((0..4_u8, 0..120_u64), 1..120))
+        .prop_map(|(base, requests)| requests.into_iter().map(|(key, time)| (key, base + time)).collect())
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    (0..7_u32, 10..40_u64)
+        .prop_map(|(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap())
+}
+
+/// Admissions of each key: all of them, for ever.
+type Admitted = BTreeMap<u8, Vec<u64>>;
+
+fn in_window(admitted: &Admitted, key: u8, now: u64, window: u64) -> u64 {
+    admitted.get(&key).map_or(0, |times| times.iter().filter(|&&time| now - time < window).count()) as u64
+}
+
+/// What the oracle makes of one algorithm.
+fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
+    let policy = spec.policy(quota).unwrap();
+    let window = quota.window_nanos();
+    let mut ordered = requests.to_vec();
+    ordered.sort_by_key(|(_, time)| *time);
+    let mut states: BTreeMap<u8, Vec<u64>> = BTreeMap::new();
+    let (mut admitted, mut exactly_admitted) = (Admitted::new(), Admitted::new());
+    let mut denied_keys = std::collections::BTreeSet::new();
+    let mut row = Row::default();
+    for (key, now) in ordered {
+        let exact = in_window(&exactly_admitted, key, now, window) < u64::from(quota.limit());
+        if exact {
+            exactly_admitted.entry(key).or_default().push(now);
+        }
+        let state = states.entry(key).or_insert_with(|| vec![0; policy.words()]);
+        if policy.decide(state, Nanos::new(now), 1).is_allowed() {
+            admitted.entry(key).or_default().push(now);
+            row.admitted += 1;
+            row.wrongly_admitted += u64::from(!exact);
+        } else {
+            denied_keys.insert(key);
+            row.denied += 1;
+            row.wrongly_denied += u64::from(exact);
+        }
+    }
+    row.denied_keys = denied_keys.len() as u64;
+    // Every window that could be the worst begins at an admission.
+    let starts = admitted.values().flat_map(|times| times.iter().map(move |&start| (times, start)));
+    row.worst_window = starts
+        .map(|(times, start)| {
+            times.iter().filter(|&&time| time >= start && time - start < window).count() as u64
+        })
+        .max()
+        .unwrap_or(0);
+    row
+}
+
+fn same(found: &Row, expected: &Row) -> Result<(), TestCaseError> {
+    let numbers = |row: &Row| {
+        [
+            row.admitted,
+            row.denied,
+            row.denied_keys,
+            row.wrongly_admitted,
+            row.wrongly_denied,
+            row.worst_window,
+        ]
+    };
+    prop_assert_eq!(numbers(found), numbers(expected), "{}", &found.algorithm);
+    Ok(())
+}
+
+fn run<W: Workload>(workload: &W, quota: Quota, count: usize) -> Findings {
+    let trial = Trial::new(quota, &specs()).unwrap();
+    replay(workload, &[trial], threads(count), &Progress::default()).remove(0)
+}
+
+proptest! {
+    #[test]
+    fn every_number_is_the_oracles(requests in traffic(), quota in quota()) {
+        let findings = run(&trace(&requests), quota, 1);
+        for (row, spec) in findings.rows.iter().zip(specs()) {
+            same(row, &oracle(&requests, quota, &spec))?;
+            prop_assert_eq!(row.denied_over_time.iter().sum::<u64>(), row.denied);
+        }
+        let keys: std::collections::BTreeSet<u8> = requests.iter().map(|(key, _)| *key).collect();
+        prop_assert_eq!((findings.requests, findings.keys), (requests.len() as u64, keys.len() as u64));
+        prop_assert_eq!(findings.requests_over_time.iter().sum::<u64>(), findings.requests);
+    }
+
+    #[test]
+    fn the_core_s_sliding_log_is_never_wrong(requests in traffic(), quota in quota()) {
+        let findings = run(&trace(&requests), quota, 1);
+        let log = findings.rows.iter().find(|row| row.algorithm == "sliding-log").unwrap();
+        prop_assert_eq!((log.wrongly_admitted, log.wrongly_denied), (0, 0));
+        prop_assert!(log.worst_window <= u64::from(quota.limit()));
+    }
+
+    #[test]
+    fn who_is_denied_most_is_who_the_oracle_denies(requests in traffic(), quota in quota()) {
+        let trace = trace(&requests);
+        let findings = run(&trace, quota, 1);
+        for found in &findings.most_denied {
+            let name = trace.label(found.key);
+            let own: Vec<Request> =
+                requests.iter().copied().filter(|(key, _)| [b'a' + key] == *name.as_bytes()).collect();
+            prop_assert_eq!(found.requests, own.len() as u64);
+            for (denied, spec) in found.denied.iter().zip(specs()) {
+                prop_assert_eq!(*denied, oracle(&own, quota, &spec).denied);
+            }
+        }
+    }
+
+    #[test]
+    fn more_limit_never_denies_more(requests in traffic(), window in 10..40_u64) {
+        let trace = trace(&requests);
+        let rows = |limit| run(&trace, Quota::new(limit, Duration::from_nanos(window)).unwrap(), 1).rows;
+        let mut before = rows(0);
+        for limit in 1..12 {
+            let after = rows(limit);
+            for (less, more) in before.iter().zip(&after) {
+                prop_assert!(
+                    more.denied <= less.denied && more.denied_keys <= less.denied_keys,
+                    "{} at {limit}", more.algorithm
+                );
+            }
+            before = after;
+        }
+    }
+
+}
+
+proptest! {
+    // Each case replays for every limit up to the suggested one.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_suggestion_is_the_smallest_limit_that_meets_the_goal(
+        requests in traffic(), window in 10..40_u64, keys in prop::option::of(0..=4_u32), share in 0..=40_u32,
+    ) {
+        let trace = trace(&requests);
+        let window = Duration::from_nanos(window);
+        let percent = |share: u32| format!("{share}%").parse().unwrap();
+        let goal = Goal { keys: keys.map(|keys| percent(keys * 25)), requests: Some(percent(share)) };
+        let all = trace.requests();
+        let distinct = run(&trace, Quota::new(1, window).unwrap(), 1).keys;
+        for (at, spec) in specs().into_iter().enumerate() {
+            let meets = |limit| {
+                let row = &run(&trace, Quota::new(limit, window).unwrap(), 1).rows[at];
+                row.denied * 100 <= all * u64::from(share)
+                    && keys.is_none_or(|keys| row.denied_keys * 4 <= distinct * u64::from(keys))
+            };
+            match suggest(&trace, &spec, window, goal, threads(1), &Progress::default()) {
+                Ok(found) => {
+                    let limit = found.quota.limit();
+                    prop_assert!(meets(limit), "{}", spec.label());
+                    prop_assert!((1..limit).all(|lower| !meets(lower)), "{}", spec.label());
+                }
+                // A fixed burst of two, and a wait of three nanoseconds, deny what comes at once with any limit.
+                Err(error) => {
+                    prop_assert!(matches!(error, SuggestError::Unattainable { .. }), "{error}");
+                    prop_assert!(!meets(1_000_000) && spec.label().contains('='), "{}", spec.label());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn findings_do_not_depend_on_the_number_of_threads() {
+    for arrival in [Arrival::Poisson, Arrival::BURSTY] {
+        let traffic = Traffic { sources: 500, requests: 50_000, arrival, ..Traffic::default() };
+        let made = Synthetic::new(traffic).unwrap();
+        let quota = "7/10s".parse().unwrap();
+        let one = run(&made, quota, 1);
+        for count in [2, 3, 8] {
+            let several = run(&made, quota, count);
+            assert_eq!(several.rows, one.rows);
+            assert_eq!(several.most_denied, one.most_denied);
+            assert_eq!((several.keys, &several.requests_over_time), (one.keys, &one.requests_over_time));
+        }
+    }
+}
+
+#[test]
+fn a_log_of_a_high_limit_is_fresh_for_each_key() {
+    // Above 4,096 words a state is cleared only as far as it was used; a leftover would deny the next key.
+    let mut builder = TraceBuilder::new(By::ip());
+    for key in 0..3_u8 {
+        assert!(builder.push(&[key], 1_000, 6_000 - 1_000 * u32::from(key)));
+    }
+    let trial =
+        Trial::new("5000/1s".parse().unwrap(), &AlgorithmSpec::parse_list("sliding-log").unwrap()).unwrap();
+    let findings = replay(&builder.build(true, 0), &[trial], threads(1), &Progress::default()).remove(0);
+    assert_eq!((findings.rows[0].denied, findings.rows[0].denied_keys), (1_000, 1));
+    assert_eq!((findings.rows[0].wrongly_admitted, findings.rows[0].wrongly_denied), (0, 0));
+}
+
+#[test]
+fn a_delay_is_told_and_the_request_counts_when_it_came() {
+    let mut builder = TraceBuilder::new(By::GLOBAL);
+    assert!(builder.push(b"", 0, 5));
+    let trial =
+        Trial::new("1/1s".parse().unwrap(), &AlgorithmSpec::parse_list("leaky-bucket:max-wait=2s").unwrap())
+            .unwrap();
+    let row = &replay(&builder.build(false, 0), &[trial], threads(1), &Progress::default())[0].rows[0];
+    // At once, after one second and after two; the fourth and the fifth would wait longer.
+    assert_eq!((row.admitted, row.denied, row.worst_window), (3, 2, 3));
+    let delays = row.delays.unwrap();
+    assert_eq!((delays.delayed, delays.longest), (2, Duration::from_secs(2)));
+    assert_eq!(delays.mean(), Duration::from_millis(1_500));
+}

@@ -1,0 +1,28 @@
+//! Any words are refused as a state, or work as one: no panic, and what follows is a state again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_core::{Algorithm, Nanos, Policy, Quota};
+
+fuzz_target!(|input: (u8, u8, u64, Vec<u64>, Vec<(u64, u32)>)| {
+    let (which, limit, window, mut state, steps) = input;
+    let window = std::time::Duration::from_nanos(window.max(1));
+    let Ok(quota) = Quota::new(limit.into(), window) else { return };
+    let policy = match which % 6 {
+        0 => Policy::fixed_window(quota),
+        1 => Policy::sliding_log(quota).expect("a limit of 255 at most"),
+        2 => Policy::sliding_window(quota),
+        3 => Policy::sliding_counter(quota),
+        4 => Policy::token_bucket(quota),
+        _ => Policy::leaky_bucket(quota),
+    };
+    state.resize(policy.words(), 0);
+    if !policy.accepts(&state) {
+        return;
+    }
+    for (now, cost) in steps {
+        let decision = policy.decide(&mut state, Nanos::new(now), cost);
+        assert!(decision.remaining() <= policy.limit().into());
+        assert!(policy.accepts(&state));
+    }
+});
