@@ -29,13 +29,14 @@ pub fn racers(
     trace: &Trace,
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Racer<'_>> {
-    let mut racers = vec![floor(trace)];
+    let mut racers = Vec::new();
     for &(who, how) in stores::contestants(algorithm).iter().filter(|(who, _)| wanted(who)) {
         racers.extend(stores::open(who, algorithm, quota, BOUND, Enter { trace, who, how }));
     }
     if algorithm == Algorithm::TokenBucket && wanted(stores::BORROWED) {
         racers.push(borrowed(quota, trace));
     }
+    racers.push(floor(trace));
     racers
 }
 

@@ -89,7 +89,7 @@ fn race(
     expect: Expect,
     mut racers: Vec<Racer<'_>>,
 ) -> Result<Vec<Figure>, String> {
-    racers.retain(|racer| racer.who == keyed::FLOOR || args.wants(racer.who));
+    racers.retain(|racer| args.wants(racer.who));
     let mut figures = Vec::new();
     for &threads in threads {
         let (rounds, turn) = (args.rounds(), args.turn());

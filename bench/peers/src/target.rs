@@ -23,8 +23,10 @@ const SLIDING_WINDOW: f64 = 20.0;
 
 const BYTES_PER_KEY: f64 = 48.0;
 
-/// What "flat" is: a heap that grows by less than this has room for what comes and goes.
-const FLAT: f64 = 1.02;
+const MIB: f64 = 1_048_576.0;
+
+/// What "flat" is, in MiB: less growth than this is the measuring's own.
+const FLAT: f64 = 1.0;
 
 /// The work, its threads, how much of the fastest of whom.
 const RATIOS: &[(&str, usize, f64, &[&str])] = &[
@@ -81,7 +83,8 @@ fn flood_verdicts(figures: &[Figure], work: &str, mine: &Flood, verdicts: &mut V
         say("p99.9 of a real key, tidegate / rate-net", mine.p999 as f64 / theirs.p999 as f64, 2.0);
     }
     say("limited real keys that were reset", mine.resets as f64, 0.0);
-    say("resident memory at the end / when full", mine.rss_end as f64 / mine.rss_full as f64, FLAT);
+    let grown = (mine.rss_end as f64 - mine.rss_full as f64) / MIB;
+    say("resident MiB more at the end than when full", grown, FLAT);
 }
 
 fn speed(figures: &[Figure], work: &str, who: &str, threads: usize) -> Option<f64> {
