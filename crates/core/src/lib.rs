@@ -20,10 +20,12 @@
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 
 pub mod algorithm;
+pub mod stats;
 
 mod decision;
 mod policy;
 mod quota;
+mod sync;
 
 mod time;
 
