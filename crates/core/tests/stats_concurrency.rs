@@ -221,7 +221,7 @@ proptest! {
             now = ms(at);
             let _ = window.pass_if(now, 1, |look| match look.passed(&limit) {
                 Some(used) if used + 1 > 5 => {
-                    wait = look.fits_after(now, &limit, 4);
+                    wait = look.fits_after(now, view, 4);
                     Err(())
                 }
                 _ => {
@@ -233,7 +233,7 @@ proptest! {
         if !wait.is_zero() {
             let free = |after: Duration| window.sum(now.saturating_add(after.into()), Event::Pass, view) < 5;
             prop_assert!(free(wait), "free after {wait:?}");
-            prop_assert!(!free(wait - Duration::from_nanos(1)), "not free before {wait:?}");
+            prop_assert!(!free(wait.saturating_sub(Duration::from_nanos(1))), "not free before {wait:?}");
         }
     }
 }

@@ -27,4 +27,4 @@ mod window;
 pub use layout::{Layout, LayoutError, MAX_SLOTS, MIN_SLOT, View};
 pub use ring::{Head, Ring, Tally};
 pub use trailing::Trailing;
-pub use window::{Counts, Event, Slot, Window};
+pub use window::{Counts, Event, Look, Passed, Slot, Window};

@@ -177,13 +177,21 @@ impl Window {
     #[inline]
     pub fn complete(&self, now: Nanos, n: u32, rt: Duration, failed: bool) {
         self.turn_to(now);
-        let micros = u64::try_from(rt.as_micros()).unwrap_or(u64::MAX);
+        let micros = micros(rt);
         self.ring.add_long(Event::Rt as usize, micros.saturating_mul(n.into()));
         if failed {
             self.ring.add(Event::Exception as usize, n);
         }
         self.ring.note_low(MIN_RT, micros.min(COMPLEMENT));
         // Last: units that nobody counts in flight any more have all their other counts in place.
+        self.ring.add(Event::Success as usize, n);
+    }
+
+    /// Ends a call of `n` units that was given up after `rt`: as [`complete`](Self::complete), but its time is not that
+    /// of an answer, and no shortest one.
+    pub fn abandon(&self, now: Nanos, n: u32, rt: Duration) {
+        self.turn_to(now);
+        self.ring.add_long(Event::Rt as usize, micros(rt).saturating_mul(n.into()));
         self.ring.add(Event::Success as usize, n);
     }
 
@@ -285,6 +293,10 @@ pub(super) const fn from_low(low: u64) -> u64 {
     COMPLEMENT.saturating_sub(low)
 }
 
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     a.into_iter().chain(b).min()
 }
@@ -321,6 +333,14 @@ impl Look<'_> {
         trailing.used(self.ring, Event::Pass as usize, self.passed, self.head)
     }
 
+    /// The units that passed in the slots of `view`, where no [`Trailing`] is kept for this window. `None` as in
+    /// [`passed`](Self::passed).
+    #[must_use]
+    pub fn passed_in(&self, view: View) -> Option<u64> {
+        let began = self.ring.base(Event::Pass as usize, self.head, view)?;
+        Some(self.passed.since(began))
+    }
+
     /// The units in flight. If this is over a limit then so it was at this instant; if it is not, the admission
     /// succeeds only if nobody else has entered.
     #[inline]
@@ -331,19 +351,8 @@ impl Look<'_> {
 
     /// How long from `now` until no more than `goal` of the units in view still count, with no other traffic.
     #[must_use]
-    pub fn fits_after(&self, now: Nanos, trailing: &Trailing, goal: u64) -> Duration {
-        let slot = self.ring.layout().slot_nanos();
-        let view = trailing.view();
-        let slots = u64::from(view.slots());
-        // Slots leave the view one by one, the oldest first.
-        let left = (1..slots).find(|gone| {
-            let oldest = (self.head.slot() + 1 + gone).saturating_sub(slots);
-            self.ring
-                .note_from(Event::Pass as usize, self.head, oldest)
-                .is_some_and(|began| self.passed.since(began) <= goal)
-        });
-        let at = (self.head.slot() + left.unwrap_or(slots)) * slot;
-        Duration::from_nanos(at.saturating_sub(now.get()))
+    pub fn fits_after(&self, now: Nanos, view: View, goal: u64) -> Duration {
+        self.ring.fits_after(Event::Pass as usize, self.passed, self.head, now, view, goal)
     }
 }
 

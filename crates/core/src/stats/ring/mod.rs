@@ -91,7 +91,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             next: AtomicU64::new(0),
             layout,
             depth,
-            turns: (TURN_MASK + 1) / depth * depth,
+            turns: TURN_MASK / depth * depth,
             past: past.into_boxed_slice(),
         }
     }

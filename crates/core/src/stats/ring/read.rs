@@ -1,9 +1,25 @@
 //! Reading a ring: sums over views, slots one by one, and what a fold needs.
 
+use core::time::Duration;
+
 use super::{Head, Ring, Tally, UNSET, word::TURN_MASK};
 use crate::{Nanos, stats::View, sync::Ordering};
 
 impl<const C: usize, const G: usize> Ring<C, G> {
+    /// A count as it stands, with the newest slot it belongs to.
+    #[must_use]
+    #[inline]
+    pub fn standing(&self, at: usize) -> (Tally, Head) {
+        loop {
+            let tally = self.tally(at);
+            if let Some(head) = self.head_of(tally) {
+                return (tally, head);
+            }
+            #[cfg(loom)]
+            crate::sync::yield_now();
+        }
+    }
+
     /// The head of the slot that a tally was read in; `None` when the ring has turned on meanwhile.
     #[inline]
     pub(super) fn head_of(&self, tally: Tally) -> Option<Head> {
@@ -25,7 +41,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
 
     /// The note of count `at` at the start of the first slot from number `oldest` (at most the head's) on.
     #[inline]
-    pub(in crate::stats) fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
+    fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
         // The entry of `d` turns ago has a slot at least `d` before the head's: nothing further back can be in view.
         let mut back = (head.slot() - oldest).min(self.depth - 2);
         loop {
@@ -52,6 +68,27 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             }
             Some(self.tally_within(at, head)?.since(self.note_from(at, head, oldest)?))
         })
+    }
+
+    /// How long from `now` until no more than `goal` of what counts in `view` at `tally` is left there, with no other
+    /// traffic: the slots leave the view one by one, the oldest first.
+    #[must_use]
+    pub fn fits_after(
+        &self,
+        at: usize,
+        tally: Tally,
+        head: Head,
+        now: Nanos,
+        view: View,
+        goal: u64,
+    ) -> Duration {
+        let slots = u64::from(view.slots());
+        let left = (1..slots).find(|gone| {
+            let oldest = (head.slot() + 1 + gone).saturating_sub(slots);
+            self.note_from(at, head, oldest).is_some_and(|began| tally.since(began) <= goal)
+        });
+        let at = (head.slot() + left.unwrap_or(slots)) * self.layout.slot_nanos();
+        Duration::from_nanos(at.saturating_sub(now.get()))
     }
 
     /// The number of the slot that `now` falls in, or the head's if that is newer.

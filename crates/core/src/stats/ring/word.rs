@@ -50,6 +50,16 @@ impl Tally {
         self.turn() == other.turn()
     }
 
+    #[inline]
+    pub(in crate::stats) const fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(in crate::stats) const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
     /// This tally's count as a word that says for which turn it was looked up.
     #[inline]
     pub(in crate::stats) const fn kept_for(self, head: Head) -> u64 {
