@@ -35,7 +35,7 @@ fn no_add_of_64_threads_is_lost_over_slot_turns() {
                         clock.advance(ms(100));
                     }
                     window.pass(clock.now(), 1);
-                    window.complete(clock.now(), 1, Duration::from_micros(7), add % 2 == 0);
+                    window.complete(clock.now(), 1, Nanos::from_micros(7), add % 2 == 0);
                 }
             });
         }
@@ -84,7 +84,7 @@ fn sixty_four_threads_never_pass_a_limit_in_any_interval() {
                         });
                         if passed.is_ok() {
                             admitted[step].fetch_add(1, Ordering::Relaxed);
-                            window.complete(ms(at), 1, Duration::ZERO, false);
+                            window.complete(ms(at), 1, Nanos::ZERO, false);
                         }
                     }
                 }
@@ -176,7 +176,7 @@ proptest! {
                 }
                 Step::Complete(n, rt) => {
                     newest = newest.max(now / 100);
-                    window.complete(ms(now), n, Duration::from_micros(rt), false);
+                    window.complete(ms(now), n, Nanos::from_micros(rt), false);
                     events.push((newest, Event::Success, n.into(), rt));
                 }
                 Step::Block(n) => {

@@ -120,8 +120,8 @@ fn response_times_and_calls_in_flight_have_their_extremes_in_each_slot() {
     window.pass(ms(0), 1);
     window.pass(ms(10), 2);
     assert_eq!(window.in_flight(), 3);
-    window.complete(ms(50), 2, Duration::from_millis(40), false);
-    window.complete(ms(150), 1, Duration::from_millis(150), true);
+    window.complete(ms(50), 2, ms(40), false);
+    window.complete(ms(150), 1, ms(150), true);
     assert_eq!(window.in_flight(), 0);
     let slots = window.slots(ms(150), layout.whole());
     let first = Counts {
@@ -156,7 +156,7 @@ fn a_minute_keeps_each_second() {
             window.pass(ms(second * 1_000 + 250), 1);
         }
         window.add(ms(second * 1_000 + 950), Event::Block, 2);
-        window.complete(ms(second * 1_000 + 990), 1, Duration::from_millis(second), second % 2 == 0);
+        window.complete(ms(second * 1_000 + 990), 1, ms(second), second % 2 == 0);
     }
     let seconds = window.seconds(ms(99_999));
     assert_eq!(seconds.len(), 60);

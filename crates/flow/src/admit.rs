@@ -26,6 +26,7 @@ use crate::{
         breaker::{Breaker, Verdict},
         flow::{Flow, Taken},
         hot_param::{Held, HotParam},
+        system::System,
     },
 };
 
@@ -42,46 +43,94 @@ impl Refusal {
     }
 }
 
+/// An entry from nobody in particular, without arguments.
 #[inline]
+pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
+    let Resource { shared, state, .. } = resource;
+    let now = shared.timer.now();
+    if state.has_rules(shared) {
+        return admit_by_rules(resource, units, inbound, now);
+    }
+    state.node.window().pass(now, units);
+    if inbound {
+        shared.inbound.window().pass(now, units);
+    }
+    Ok(Pass::new(now, units, inbound))
+}
+
+/// An entry with whatever options.
 pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
     let Resource { shared, state, .. } = entry.resource;
     let now = shared.timer.now();
-    if !state.has_rules(shared) && entry.is_plain() {
-        state.node.window().pass(now, entry.units);
-        if entry.inbound {
-            shared.inbound.window().pass(now, entry.units);
-        }
-        return Ok(entry.pass(now));
-    }
-    admit_by_rules(entry, now)
+    let rules = state.has_rules(shared).then(|| state.rules());
+    Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
 }
 
-fn admit_by_rules(entry: &Entry<'_>, now: Nanos) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = entry.resource;
+fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
+    let Resource { shared, state, .. } = resource;
     let rules = state.rules();
-    let rules = rules.as_ref();
-    match rules {
-        Some(rules)
-            if rules.is_simple && entry.is_plain() && rules.breakers.iter().all(|b| b.is_closed()) =>
-        {
-            let own = &state.node;
-            let passed = own
-                .window()
-                .pass_if(now, entry.units, |look| own_fits(rules, own, look, now, entry.units, shared));
-            if let Err(refusal) = passed {
-                return Err(block(entry, now, refusal, None));
+    let Some(rules) = rules.as_ref() else {
+        return admit(&Entry::with(resource, units, inbound)); // Unloaded in between.
+    };
+    if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
+        return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
+    }
+    let system = if inbound { &rules.system[..] } else { &[] };
+    match admit_simply(resource, rules, system, units, now) {
+        Ok(()) => {
+            if inbound && system.is_empty() {
+                shared.inbound.window().pass(now, units);
             }
-            if entry.inbound {
-                shared.inbound.window().pass(now, entry.units);
-            }
-            let mut pass = entry.pass(now);
-            if !rules.breakers.is_empty() {
-                pass.rules = Some(rules.clone());
-            }
+            let mut pass = Pass::new(now, units, inbound);
+            pass.rules = (!rules.breakers.is_empty()).then(|| rules.clone());
             Ok(pass)
         }
-        _ => Attempt::new(entry, now, rules).run(),
+        Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),
     }
+}
+
+/// One step on the resource's window, and one on that of all that comes in where system rules look at it.
+#[inline]
+fn admit_simply(
+    resource: &Resource,
+    rules: &Compiled,
+    system: &[System],
+    units: u32,
+    now: Nanos,
+) -> Result<(), Refusal> {
+    let Resource { shared, state, .. } = resource;
+    let own = &*state.node;
+    if !system.is_empty() {
+        system_lets(system, shared, units, now)?;
+    }
+    let passed = own.window().pass_if(now, units, |look| own_fits(rules, own, look, now, units, shared))?;
+    if !system.is_empty() {
+        let inside =
+            shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
+        inside.inspect_err(|_| own.window().take_back(units, passed))?;
+    }
+    Ok(())
+}
+
+/// Whether the system rules would let the units in.
+fn system_lets(system: &[System], shared: &Shared, units: u32, now: Nanos) -> Result<(), Refusal> {
+    let inbound = &shared.inbound;
+    inbound.window().look(now, |look| system_fits(system, look, units, now))?;
+    for system in system {
+        if !system.is_well(inbound, inbound.in_flight(), now, &shared.sample) {
+            return Err(Refusal::new(BlockKind::System, &system.label, None));
+        }
+    }
+    Ok(())
+}
+
+/// The system rules that the window of all that comes in decides.
+#[inline]
+fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Nanos) -> Result<(), Refusal> {
+    for system in system {
+        system.fits(look, now, units).map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
+    }
+    Ok(())
 }
 
 /// The rules that the resource's own window decides.
@@ -209,7 +258,7 @@ impl<'e> Attempt<'e> {
             }
         }
         if self.entry.inbound && !rules.system.is_empty() {
-            shared.inbound.window().look(now, |look| self.system_fits(look))?;
+            system_lets(&rules.system, shared, n, now)?;
         }
         for param in &rules.params {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
@@ -231,16 +280,6 @@ impl<'e> Attempt<'e> {
             self.own().window().look(now, |look| own_fits(rules, self.own(), look, now, n, shared))?;
         }
         self.enter_breakers(rules)
-    }
-
-    fn system_fits(&self, look: Look<'_>) -> Result<(), Refusal> {
-        let shared = self.shared();
-        for system in self.rules.iter().flat_map(|rules| &rules.system) {
-            system
-                .fits(&shared.inbound, look, self.now, self.entry.units, &shared.sample)
-                .map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
-        }
-        Ok(())
     }
 
     fn enter_breakers(&mut self, rules: &Compiled) -> Result<(), Refusal> {
@@ -296,7 +335,8 @@ impl<'e> Attempt<'e> {
                 done[at] = Some((node, node.window().pass_if(now, n, |look| self.part_fits(node, look))?));
             }
             if self.entry.inbound {
-                shared.inbound.window().pass_if(now, n, |look| self.system_fits(look))?;
+                let system = self.rules.map_or(&[][..], |rules| &rules.system);
+                shared.inbound.window().pass_if(now, n, |look| system_fits(system, look, n, now))?;
             }
             Ok(())
         })();
@@ -339,7 +379,7 @@ impl<'e> Attempt<'e> {
     fn pass(self) -> Pass {
         let Self { entry, now, rules, mut extra, params, delay, .. } = self;
         extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
-        let mut pass = entry.pass(now.saturating_add(delay.into()));
+        let mut pass = Pass::new(now.saturating_add(delay.into()), entry.units, entry.inbound);
         pass.delay = Nanos::from(delay).get();
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()

@@ -20,7 +20,7 @@ pub(crate) struct Compiled {
     pub(crate) flow: Vec<Arc<Flow>>,
     pub(crate) isolation: Vec<(IsolationRule, Arc<str>)>,
     pub(crate) breakers: Vec<Arc<Breaker>>,
-    /// Nothing but what one step on the resource's own window decides, and breakers.
+    /// Nothing but what the windows of the resource and of all that comes in decide, and breakers.
     pub(crate) is_simple: bool,
 }
 
@@ -46,11 +46,10 @@ impl Compiled {
         let own = |flow: &Arc<Flow>| {
             !flow.takes() && flow.rule.relation == Relation::Direct && flow.rule.origins == Origins::Any
         };
-        compiled.is_simple = compiled.authority.is_empty()
-            && compiled.system.is_empty()
-            && compiled.params.is_empty()
-            && compiled.flow.iter().all(own);
+        compiled.is_simple =
+            compiled.authority.is_empty() && compiled.params.is_empty() && compiled.flow.iter().all(own);
         let is_empty = compiled.is_simple
+            && compiled.system.is_empty()
             && compiled.flow.is_empty()
             && compiled.isolation.is_empty()
             && compiled.breakers.is_empty();

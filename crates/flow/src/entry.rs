@@ -46,6 +46,13 @@ impl<'a> Entry<'a> {
         }
     }
 
+    pub(crate) const fn with(resource: &'a Resource, units: u32, inbound: bool) -> Self {
+        let mut entry = Self::new(resource);
+        entry.units = units;
+        entry.inbound = inbound;
+        entry
+    }
+
     /// Asks for this many units at once: all of them or none. Statistics count units; a response time counts once for
     /// each. With 0 it is a question: rules are asked,
     /// but nothing is counted, nor judged by breakers.
@@ -94,7 +101,7 @@ impl<'a> Entry<'a> {
     /// When a rule blocks.
     #[inline]
     pub fn enter(self) -> Result<Guard<'a>, Blocked> {
-        admit::admit(&self).map(|pass| Guard::new(self.resource, pass))
+        self.admit().map(|pass| Guard::new(self.resource, pass))
     }
 
     /// As [`enter`](Self::enter), with a guard that borrows nothing.
@@ -102,7 +109,7 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// When a rule blocks.
     pub fn enter_owned(self) -> Result<OwnedGuard, Blocked> {
-        admit::admit(&self).map(|pass| OwnedGuard::new(self.resource.clone(), pass))
+        self.admit().map(|pass| OwnedGuard::new(self.resource.clone(), pass))
     }
 
     /// Enters, and is ready when the call may go ahead: a throttle's delay is slept out without blocking the thread, on
@@ -126,14 +133,13 @@ impl<'a> Entry<'a> {
     }
 
     #[inline]
-    pub(crate) fn pass(&self, started: tidegate_core::Nanos) -> Pass {
-        Pass::new(started, self.units, self.inbound)
-    }
-
-    /// Nothing but the resource's own window is concerned.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.origin.is_none() && self.context.is_none()
+    fn admit(&self) -> Result<Pass, Blocked> {
+        let Self { origin: None, context: None, .. } = self else { return admit::admit(self) };
+        if self.args.is_empty() && self.named.is_empty() {
+            admit::admit_plain(self.resource, self.units, self.inbound)
+        } else {
+            admit::admit(self)
+        }
     }
 }
 

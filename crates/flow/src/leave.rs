@@ -1,7 +1,5 @@
 //! The end of a call: statistics, breakers, and what it held.
 
-use std::time::Duration;
-
 use crate::{
     guard::{Outcome, Pass},
     node::Node,
@@ -15,7 +13,7 @@ use crate::{
 #[inline]
 pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     let now = resource.shared.timer.now();
-    let rt: Duration = now.saturating_since(pass.started).into();
+    let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
     let units = pass.units;
     let end = |node: &Node| match pass.outcome {

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 
 use crate::{
-    BreakerState,
+    BreakerState, admit,
     blocked::Blocked,
     compiled::Compiled,
     entry::Entry,
@@ -118,7 +118,7 @@ impl Resource {
     /// When a rule blocks.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
-        self.entry().enter()
+        admit::admit_plain(self, 1, false).map(|pass| Guard::new(self, pass))
     }
 
     /// As [`enter`](Self::enter), with a guard that borrows nothing.

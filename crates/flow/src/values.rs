@@ -140,7 +140,7 @@ impl<S: Default> Shard<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,4 +1,5 @@
 //! Flow rules and isolation, one thread, manual time.
+#![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
 

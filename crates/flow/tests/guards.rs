@@ -1,4 +1,5 @@
 //! Guards leave however they go, and count what happened.
+#![cfg(not(loom))]
 
 use std::{
     future::Future,

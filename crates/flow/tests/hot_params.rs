@@ -1,4 +1,5 @@
 //! Hot parameters: a share for each value.
+#![cfg(not(loom))]
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

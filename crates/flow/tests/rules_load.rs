@@ -1,4 +1,5 @@
 //! Loading rules: all at once or not at all, and what was unchanged goes on.
+#![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
 

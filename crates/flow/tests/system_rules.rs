@@ -1,4 +1,5 @@
 //! System protection: all that comes in, whatever the resource.
+#![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
 

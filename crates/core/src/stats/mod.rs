@@ -5,12 +5,11 @@
 //! seconds behind it.
 //!
 //! ```
-//! use core::time::Duration;
 //! use tidegate_core::{Nanos, stats::{Event, Layout, Window}};
 //!
 //! let window = Window::with_minute(Layout::second())?;
 //! window.pass(Nanos::from_millis(100), 1);
-//! window.complete(Nanos::from_millis(130), 1, Duration::from_millis(30), false);
+//! window.complete(Nanos::from_millis(130), 1, Nanos::from_millis(30), false);
 //! let whole = Layout::second().whole();
 //! assert_eq!(window.sum(Nanos::from_millis(1_000), Event::Pass, whole), 1);
 //! assert_eq!(window.sum(Nanos::from_millis(1_100), Event::Pass, whole), 0);

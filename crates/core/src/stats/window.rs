@@ -175,10 +175,10 @@ impl Window {
 
     /// Ends a call of `n` units that took `rt`.
     #[inline]
-    pub fn complete(&self, now: Nanos, n: u32, rt: Duration, failed: bool) {
+    pub fn complete(&self, now: Nanos, n: u32, rt: Nanos, failed: bool) {
         self.turn_to(now);
-        let micros = micros(rt);
-        self.ring.add_long(Event::Rt as usize, micros.saturating_mul(n.into()));
+        let micros = rt.get() / 1_000;
+        self.add_rt(micros, n);
         if failed {
             self.ring.add(Event::Exception as usize, n);
         }
@@ -189,10 +189,18 @@ impl Window {
 
     /// Ends a call of `n` units that was given up after `rt`: as [`complete`](Self::complete), but its time is not that
     /// of an answer, and no shortest one.
-    pub fn abandon(&self, now: Nanos, n: u32, rt: Duration) {
+    pub fn abandon(&self, now: Nanos, n: u32, rt: Nanos) {
         self.turn_to(now);
-        self.ring.add_long(Event::Rt as usize, micros(rt).saturating_mul(n.into()));
+        self.add_rt(rt.get() / 1_000, n);
         self.ring.add(Event::Success as usize, n);
+    }
+
+    #[inline]
+    fn add_rt(&self, micros: u64, n: u32) {
+        // Adding nothing costs as much as adding something.
+        if micros > 0 {
+            self.ring.add_long(Event::Rt as usize, micros.saturating_mul(n.into()));
+        }
     }
 
     #[inline]
@@ -291,10 +299,6 @@ const fn to_low(value: u64) -> u64 {
 
 pub(super) const fn from_low(low: u64) -> u64 {
     COMPLEMENT.saturating_sub(low)
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {

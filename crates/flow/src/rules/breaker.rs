@@ -194,6 +194,8 @@ const BAD: usize = 1;
 pub(crate) struct Breaker {
     pub(crate) rule: BreakerRule,
     pub(crate) label: Arc<str>,
+    /// Longer response times are slow.
+    slow: Nanos,
     state: AtomicU64,
     /// When the newest half-open period began; only its latest value matters, and being late by one call does not.
     half_since: AtomicU64,
@@ -227,6 +229,10 @@ impl Breaker {
         let trailing = || Trailing::new(layout.whole());
         Self {
             label: rule.to_string().into(),
+            slow: match rule.trip {
+                Trip::SlowRatio { rt, .. } => rt.into(),
+                Trip::ErrorRatio { .. } | Trip::ErrorCount { .. } => Nanos::MAX,
+            },
             rule,
             state: AtomicU64::new(CLOSED),
             half_since: AtomicU64::new(0),
@@ -329,9 +335,9 @@ impl Breaker {
 
     /// Whether a call that ended so was bad.
     #[inline]
-    pub(crate) fn is_bad(&self, rt: Duration, failed: bool) -> bool {
+    pub(crate) fn is_bad(&self, rt: Nanos, failed: bool) -> bool {
         match self.rule.trip {
-            Trip::SlowRatio { rt: slow, .. } => rt > slow,
+            Trip::SlowRatio { .. } => rt > self.slow,
             Trip::ErrorRatio { .. } | Trip::ErrorCount { .. } => failed,
         }
     }

@@ -15,7 +15,7 @@ fn breaker(trip: Trip, min_calls: u32) -> Breaker {
 
 fn run(breaker: &Breaker, at: u64, rt_ms: u64, failed: bool) -> Result<(), Option<Duration>> {
     let probe = breaker.enter(ms(at), &quiet)?;
-    let bad = breaker.is_bad(Duration::from_millis(rt_ms), failed);
+    let bad = breaker.is_bad(ms(rt_ms), failed);
     match probe {
         Some(probe) => {
             breaker.settle(probe, if bad { Verdict::Bad } else { Verdict::Good }, ms(at), &quiet);

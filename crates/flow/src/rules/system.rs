@@ -75,19 +75,12 @@ impl System {
         Self { label: rule.to_string().into(), rule, view, passed: Trailing::new(view) }
     }
 
-    /// Whether `n` units more may come in.
+    /// Whether there is room for `n` units more.
     ///
     /// # Errors
-    /// With the time until they may, where one can be named.
+    /// With the time until there is, where one can be named.
     #[inline]
-    pub(crate) fn fits(
-        &self,
-        inbound: &Node,
-        look: Look<'_>,
-        now: Nanos,
-        n: u32,
-        sample: &SystemSample,
-    ) -> Result<(), Option<Duration>> {
+    pub(crate) fn fits(&self, look: Look<'_>, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
         let units = u64::from(n);
         if let Some(qps) = self.rule.qps
             && look.passed(&self.passed).is_some_and(|passed| passed + units > qps)
@@ -97,20 +90,21 @@ impl System {
         if self.rule.in_flight.is_some_and(|most| look.in_flight() + units > most) {
             return Err(None);
         }
+        Ok(())
+    }
+
+    /// Whether the times and the machine let anything more come in. Nothing is taken of them, so one look is enough.
+    pub(crate) fn is_well(&self, inbound: &Node, in_flight: u64, now: Nanos, sample: &SystemSample) -> bool {
         if let Some(longest) = self.rule.mean_rt {
             let sum = |event| inbound.window().sum(now, event, self.view);
             let (micros, ended) = (sum(Event::Rt), sum(Event::Success));
             if u128::from(micros) > longest.as_micros() * u128::from(ended) {
-                return Err(None);
+                return false;
             }
         }
         let over = |limit: Option<f64>, value: f64| limit.is_some_and(|limit| value > limit);
-        if (over(self.rule.load, sample.load()) || over(self.rule.cpu, sample.cpu()))
-            && self.is_beyond_capacity(inbound, look.in_flight(), now)
-        {
-            return Err(None);
-        }
-        Ok(())
+        let busy = over(self.rule.load, sample.load()) || over(self.rule.cpu, sample.cpu());
+        !(busy && self.is_beyond_capacity(inbound, in_flight, now))
     }
 
     /// Little's law: what is in flight at the best rate and the shortest time is what the machine can take.

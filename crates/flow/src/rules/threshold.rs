@@ -109,7 +109,7 @@ impl From<f64> for Threshold {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

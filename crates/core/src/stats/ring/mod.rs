@@ -60,12 +60,14 @@ use word::{COUNT_MASK, TURN_MASK, UNDO, UNIT, UNSET};
 /// `C` counts and `G` gauges over the slots of a layout.
 ///
 /// A gauge keeps the lowest value noted in each slot (a maximum is the lowest of the complements).
+// What every add writes is on one cache line for up to seven counts, so that threads that meet pass one line around.
+#[repr(C, align(64))]
 pub struct Ring<const C: usize, const G: usize> {
     head: AtomicU64,
     counts: [AtomicU64; C],
     gauges: [AtomicU64; G],
-    next: AtomicU64,
     layout: Layout,
+    next: AtomicU64,
     /// Entries in `past`: the layout's slots, one more for a strict view, one that is being written.
     depth: u64,
     /// Turn numbers stay below this multiple of `depth`.
