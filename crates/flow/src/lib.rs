@@ -35,6 +35,7 @@
 
 mod admit;
 mod arg;
+mod background;
 mod blocked;
 mod clock;
 mod compiled;
@@ -46,6 +47,7 @@ mod node;
 mod resource;
 pub mod rules;
 mod sample;
+pub mod sources;
 mod sync;
 mod values;
 
