@@ -82,7 +82,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
                 shared.inbound.window().pass(now, units);
             }
             let mut pass = Pass::new(now, units, inbound);
-            pass.rules = (!rules.breakers.is_empty()).then(|| rules.clone());
+            pass.rules = rules.learns().then(|| rules.clone());
             Ok(pass)
         }
         Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),
@@ -152,6 +152,11 @@ fn own_fits(
     for (rule, label) in &rules.isolation {
         if look.in_flight() + u64::from(n) > rule.threshold.units(&shared.sample) {
             return Err(Refusal::new(BlockKind::Isolation, label, None));
+        }
+    }
+    for adaptive in &rules.adaptive {
+        if look.in_flight() + u64::from(n) > adaptive.units() {
+            return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
         }
     }
     Ok(())
@@ -276,7 +281,7 @@ impl<'e> Attempt<'e> {
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
             }
         }
-        if !rules.isolation.is_empty() {
+        if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
             self.own().window().look(now, |look| own_fits(rules, self.own(), look, now, n, shared))?;
         }
         self.enter_breakers(rules)
@@ -386,7 +391,7 @@ impl<'e> Attempt<'e> {
             && extra.probes.is_empty()
             && extra.held.is_empty();
         pass.extra = (!is_bare).then(|| Box::new(extra));
-        pass.rules = rules.filter(|rules| !rules.breakers.is_empty()).cloned();
+        pass.rules = rules.filter(|rules| rules.learns()).cloned();
         pass
     }
 }

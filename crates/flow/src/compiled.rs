@@ -7,8 +7,8 @@ use tidegate_core::stats::Layout;
 use crate::{
     gate::Shared,
     rules::{
-        AuthorityRule, IsolationRule, Origins, Relation, RuleSet, breaker::Breaker, flow::Flow,
-        hot_param::HotParam, system::System,
+        AuthorityRule, IsolationRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker,
+        flow::Flow, hot_param::HotParam, system::System,
     },
 };
 
@@ -19,6 +19,7 @@ pub(crate) struct Compiled {
     pub(crate) params: Vec<Arc<HotParam>>,
     pub(crate) flow: Vec<Arc<Flow>>,
     pub(crate) isolation: Vec<(IsolationRule, Arc<str>)>,
+    pub(crate) adaptive: Vec<Arc<Adaptive>>,
     pub(crate) breakers: Vec<Arc<Breaker>>,
     /// Nothing but what the windows of the resource and of all that comes in decide, and breakers.
     pub(crate) is_simple: bool,
@@ -31,15 +32,21 @@ impl Compiled {
         let authority = set.authority(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
         let isolation = set.isolation(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
         let system = set.rules.system.iter().map(|rule| System::new(rule.clone(), layout));
-        let none = (&[][..], &[][..], &[][..]);
-        let (params, flow, breakers) =
-            old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.breakers[..]));
+        let none = (&[][..], &[][..], &[][..], &[][..]);
+        let (params, flow, adaptive, breakers) =
+            old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.adaptive[..], &old.breakers[..]));
         let mut compiled = Self {
             authority: authority.collect(),
             system: system.collect(),
             params: keep(&set.hot_params(name), params, |old| &old.rule, |rule| HotParam::new(rule.clone())),
             flow: keep_flow(set, name, flow, layout, shared),
             isolation: isolation.collect(),
+            adaptive: keep(
+                &set.adaptive(name),
+                adaptive,
+                |old| &old.rule,
+                |rule| Adaptive::new(rule.clone()),
+            ),
             breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule| Breaker::new(rule.clone())),
             is_simple: false,
         };
@@ -52,8 +59,15 @@ impl Compiled {
             && compiled.system.is_empty()
             && compiled.flow.is_empty()
             && compiled.isolation.is_empty()
+            && compiled.adaptive.is_empty()
             && compiled.breakers.is_empty();
         (!is_empty).then_some(compiled)
+    }
+
+    /// Whether some rule wants to know how calls go.
+    #[inline]
+    pub(crate) fn learns(&self) -> bool {
+        !self.breakers.is_empty() || !self.adaptive.is_empty()
     }
 }
 

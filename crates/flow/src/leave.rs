@@ -5,7 +5,7 @@ use crate::{
     node::Node,
     resource::Resource,
     rules::{
-        BreakerState, StateChange,
+        BreakerState, CallSample, StateChange,
         breaker::{Breaker, Verdict},
     },
 };
@@ -16,6 +16,9 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
     let units = pass.units;
+    let in_flight = || resource.state.node.in_flight();
+    // Before this call is out of it.
+    let in_flight = pass.rules.as_ref().filter(|rules| !rules.adaptive.is_empty()).map(|_| in_flight());
     let end = |node: &Node| match pass.outcome {
         Outcome::Cancelled => node.window().abandon(now, units, rt),
         Outcome::Well | Outcome::Failed => node.window().complete(now, units, rt, failed),
@@ -32,6 +35,13 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         }
     }
     let Some(rules) = &pass.rules else { return };
+    if pass.outcome != Outcome::Cancelled
+        && let Some(in_flight) = in_flight
+    {
+        for adaptive in &rules.adaptive {
+            adaptive.learn(&CallSample { rt: rt.into(), in_flight, failed });
+        }
+    }
     let tell = |breaker: &Breaker, from: BreakerState, to: BreakerState| {
         resource.shared.tell(&StateChange {
             resource: resource.name(),

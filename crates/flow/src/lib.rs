@@ -43,6 +43,7 @@ mod entry;
 mod gate;
 mod guard;
 mod leave;
+pub mod metric_log;
 mod node;
 mod resource;
 pub mod rules;

@@ -168,6 +168,15 @@ impl Resource {
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
     }
 
+    /// How many units each of the resource's adaptive rules lets be in flight now, with its id or what it says.
+    #[must_use]
+    pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
+        self.state.has_rules(&self.shared);
+        let rules = self.state.rules();
+        let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
+        adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
+    }
+
     /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others.
     #[must_use]
     pub fn crowded(&self) -> u64 {

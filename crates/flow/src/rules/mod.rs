@@ -1,5 +1,6 @@
 //! What may pass: the rules, each kind in its own file with what it remembers while it runs.
 
+pub(crate) mod adaptive;
 pub(crate) mod authority;
 pub(crate) mod breaker;
 pub(crate) mod flow;
@@ -12,6 +13,7 @@ mod threshold;
 pub(crate) mod throttle;
 pub(crate) mod warm_up;
 
+pub use adaptive::{AdaptiveRule, Aimd, Algorithm, CallSample, ConcurrencyLimit, Gradient2, Vegas};
 pub use authority::AuthorityRule;
 pub use breaker::{BreakerRule, BreakerState, StateChange, Trip};
 pub use flow::{Behaviour, FlowRule, Measure, Origins, Relation};

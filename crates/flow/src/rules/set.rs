@@ -4,7 +4,9 @@ use std::{collections::HashMap, fmt};
 
 use regex::Regex;
 
-use super::{AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target};
+use super::{
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target,
+};
 use crate::blocked::BlockKind;
 
 /// The rules of a gate, by kind.
@@ -23,6 +25,8 @@ pub struct Rules {
     pub flow: Vec<FlowRule>,
     /// How much may be in flight.
     pub isolation: Vec<IsolationRule>,
+    /// How much may be in flight, as calls show it.
+    pub adaptive: Vec<AdaptiveRule>,
     /// What is left alone while it fails.
     pub breakers: Vec<BreakerRule>,
 }
@@ -39,6 +43,7 @@ impl Rules {
         check(BlockKind::HotParam, &self.hot_params, HotParamRule::validate, &mut bad);
         check(BlockKind::Flow, &self.flow, FlowRule::validate, &mut bad);
         check(BlockKind::Isolation, &self.isolation, IsolationRule::validate, &mut bad);
+        check(BlockKind::Adaptive, &self.adaptive, AdaptiveRule::validate, &mut bad);
         check(BlockKind::Breaker, &self.breakers, BreakerRule::validate, &mut bad);
         if bad.is_empty() { Ok(()) } else { Err(LoadError { rules: bad }) }
     }
@@ -102,6 +107,7 @@ pub(crate) struct RuleSet {
     hot_params: Index,
     flow: Index,
     isolation: Index,
+    adaptive: Index,
     breakers: Index,
 }
 
@@ -143,6 +149,7 @@ impl RuleSet {
             hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),
             flow: Index::new(rules.flow.iter().map(|rule| &rule.resource)),
             isolation: Index::new(rules.isolation.iter().map(|rule| &rule.resource)),
+            adaptive: Index::new(rules.adaptive.iter().map(|rule| &rule.resource)),
             breakers: Index::new(rules.breakers.iter().map(|rule| &rule.resource)),
             rules,
         }
@@ -150,7 +157,8 @@ impl RuleSet {
 
     /// Whether a rule is about the resource by its name (not by a pattern).
     pub(crate) fn names(&self, resource: &str) -> bool {
-        let indices = [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.breakers];
+        let indices =
+            [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
         indices.iter().any(|index| index.by_name.contains_key(resource))
     }
 
@@ -168,6 +176,10 @@ impl RuleSet {
 
     pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {
         self.isolation.of(&self.rules.isolation, resource)
+    }
+
+    pub(crate) fn adaptive(&self, resource: &str) -> Vec<&AdaptiveRule> {
+        self.adaptive.of(&self.rules.adaptive, resource)
     }
 
     pub(crate) fn breakers(&self, resource: &str) -> Vec<&BreakerRule> {

@@ -24,7 +24,8 @@ pub use follow::{Follower, RuleSource};
 use std::{fmt, io};
 
 use crate::rules::{
-    AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError, Rules, SystemRule,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError, Rules,
+    SystemRule,
 };
 
 /// New rules of some kinds; those of the kinds that are `None` stay as they are.
@@ -40,6 +41,8 @@ pub struct RuleUpdate {
     pub flow: Option<Vec<FlowRule>>,
     /// How much may be in flight.
     pub isolation: Option<Vec<IsolationRule>>,
+    /// How much may be in flight, as calls show it.
+    pub adaptive: Option<Vec<AdaptiveRule>>,
     /// What is left alone while it fails.
     pub breakers: Option<Vec<BreakerRule>>,
 }
@@ -57,6 +60,7 @@ impl RuleUpdate {
         put(self.hot_params, &mut rules.hot_params);
         put(self.flow, &mut rules.flow);
         put(self.isolation, &mut rules.isolation);
+        put(self.adaptive, &mut rules.adaptive);
         put(self.breakers, &mut rules.breakers);
     }
 }
@@ -64,13 +68,14 @@ impl RuleUpdate {
 /// Replaces the rules of all kinds.
 impl From<Rules> for RuleUpdate {
     fn from(rules: Rules) -> Self {
-        let Rules { authority, system, hot_params, flow, isolation, breakers } = rules;
+        let Rules { authority, system, hot_params, flow, isolation, adaptive, breakers } = rules;
         Self {
             authority: Some(authority),
             system: Some(system),
             hot_params: Some(hot_params),
             flow: Some(flow),
             isolation: Some(isolation),
+            adaptive: Some(adaptive),
             breakers: Some(breakers),
         }
     }

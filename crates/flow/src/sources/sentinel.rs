@@ -281,7 +281,8 @@ struct ParamFlow {
     max_queueing_time_ms: u64,
     burst_count: u32,
     duration_in_sec: u64,
-    param_flow_item_list: Vec<Item>,
+    #[serde(rename = "paramFlowItemList")]
+    items: Vec<Item>,
     regex: bool,
     cluster_mode: bool,
 }
@@ -299,7 +300,7 @@ impl Default for ParamFlow {
             max_queueing_time_ms: 0,
             burst_count: 0,
             duration_in_sec: 1,
-            param_flow_item_list: Vec::new(),
+            items: Vec::new(),
             regex: false,
             cluster_mode: false,
         }
@@ -356,8 +357,7 @@ impl ParamFlow {
             Some(name) => ParamKey::Name(name),
             None => ParamKey::Index(self.param_idx),
         };
-        let exceptions: Result<Vec<_>, _> =
-            self.param_flow_item_list.into_iter().map(Item::into_exception).collect();
+        let exceptions: Result<Vec<_>, _> = self.items.into_iter().map(Item::into_exception).collect();
         Ok(HotParamRule {
             id: name_of(self.id),
             measure,

@@ -12,6 +12,8 @@
 //!     origin: mobile           # or each_other_origin: true
 //! isolation:
 //!   - { resource: db, in_flight: 20 }
+//! adaptive:
+//!   - { resource: db, algorithm: vegas, max: 200 }   # or aimd, gradient2
 //! breakers:
 //!   - resource: db
 //!     slower_than: 50ms        # with ratio; errors by ratio or by errors: 10
@@ -41,9 +43,9 @@ use super::SourceError;
 use crate::{
     Arg,
     rules::{
-        AuthorityRule, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure,
-        MemoryThreshold, Origins, ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold,
-        Trip,
+        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, FlowRule, Gradient2,
+        HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey, ParamMeasure, Relation,
+        Rules, SystemRule, Target, Threshold, Trip, Vegas,
     },
 };
 
@@ -63,6 +65,7 @@ pub fn parse(text: &str) -> Result<Rules, SourceError> {
 pub struct Document {
     flow: Vec<Flow>,
     isolation: Vec<Isolation>,
+    adaptive: Vec<Adaptive>,
     breakers: Vec<Breaker>,
     hot_params: Vec<HotParam>,
     system: Vec<System>,
@@ -79,6 +82,7 @@ impl Document {
         let rules = Rules {
             flow: all("flow", self.flow, Flow::into_rule, &mut bad),
             isolation: all("isolation", self.isolation, Isolation::into_rule, &mut bad),
+            adaptive: all("adaptive", self.adaptive, Adaptive::into_rule, &mut bad),
             breakers: all("breakers", self.breakers, Breaker::into_rule, &mut bad),
             hot_params: all("hot_params", self.hot_params, HotParam::into_rule, &mut bad),
             system: self.system.into_iter().map(System::into_rule).collect(),
@@ -251,6 +255,45 @@ impl Isolation {
     fn into_rule(self) -> Result<IsolationRule, String> {
         let resource = target(self.resource, self.pattern)?;
         Ok(IsolationRule { id: self.id, ..IsolationRule::new(resource, self.in_flight) })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Adaptive {
+    id: Option<String>,
+    resource: Option<String>,
+    pattern: Option<String>,
+    algorithm: Learns,
+    initial: Option<u32>,
+    min: Option<u32>,
+    max: Option<u32>,
+    slower_than: Option<Span>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Learns {
+    Aimd,
+    Gradient2,
+    Vegas,
+}
+
+impl Adaptive {
+    fn into_rule(self) -> Result<AdaptiveRule, String> {
+        let initial = self.initial.unwrap_or(20);
+        let algorithm = match (self.algorithm, self.slower_than) {
+            (Learns::Aimd, slow) => {
+                let default = Aimd::default();
+                Algorithm::Aimd(Aimd { initial, slow: slow.map_or(default.slow, |span| span.0), ..default })
+            }
+            (_, Some(_)) => return Err("slower_than is for the algorithm aimd".into()),
+            (Learns::Gradient2, None) => Algorithm::Gradient2(Gradient2::default().initial(initial)),
+            (Learns::Vegas, None) => Algorithm::Vegas(Vegas::default().initial(initial)),
+        };
+        let rule = AdaptiveRule::new(target(self.resource, self.pattern)?, algorithm);
+        let (min, max) = (self.min.unwrap_or(rule.min), self.max.unwrap_or(rule.max));
+        Ok(AdaptiveRule { id: self.id, ..rule.bounds(min, max) })
     }
 }
 
