@@ -37,6 +37,30 @@ impl fmt::Display for Arg<'_> {
     }
 }
 
+/// What can be looked at as an argument: what `#[guard(args(…))]` asks of its expressions.
+pub trait ToArg {
+    /// The argument.
+    fn to_arg(&self) -> Arg<'_>;
+}
+
+impl<T: ToArg + ?Sized> ToArg for &T {
+    fn to_arg(&self) -> Arg<'_> {
+        (**self).to_arg()
+    }
+}
+
+impl ToArg for str {
+    fn to_arg(&self) -> Arg<'_> {
+        self.into()
+    }
+}
+
+impl ToArg for String {
+    fn to_arg(&self) -> Arg<'_> {
+        self.into()
+    }
+}
+
 impl<'a> From<&'a str> for Arg<'a> {
     fn from(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
@@ -61,6 +85,18 @@ impl From<bool> for Arg<'_> {
     }
 }
 
+macro_rules! copied {
+    ($type:ty) => {
+        impl ToArg for $type {
+            fn to_arg(&self) -> Arg<'_> {
+                Arg::from(*self)
+            }
+        }
+    };
+}
+copied!(bool);
+copied!(u64);
+
 macro_rules! from_int {
     ($($int:ty),*) => {$(
         impl From<$int> for Arg<'_> {
@@ -68,6 +104,7 @@ macro_rules! from_int {
                 Self::Int(value.into())
             }
         }
+        copied!($int);
     )*};
 }
 from_int!(i8, i16, i32, i64, u8, u16, u32);

@@ -4,7 +4,8 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -157,6 +158,22 @@ impl Future for ManualSleep {
             sleepers.push((self.until, cx.waker().clone()));
         }
         Poll::Pending
+    }
+}
+
+/// Blocks the thread until the sleep is over.
+pub(crate) fn block_on(mut sleep: Sleep) {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    while sleep.as_mut().poll(&mut cx).is_pending() {
+        // May return early; the sleep says when it is over.
+        thread::park();
     }
 }
 

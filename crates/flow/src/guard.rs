@@ -6,6 +6,7 @@ use tidegate_core::Nanos;
 
 use crate::{
     blocked::Blocked,
+    clock::block_on,
     compiled::Compiled,
     leave,
     node::Node,
@@ -99,6 +100,15 @@ macro_rules! guard {
             #[must_use]
             pub const fn delay(&self) -> Duration {
                 Duration::from_nanos(self.pass.delay)
+            }
+
+            /// Blocks the thread until the delay is over: for callers that are not async and have nothing else to do.
+            pub fn wait(&mut self) {
+                let delay = self.delay();
+                if !delay.is_zero() {
+                    self.pass.delay = 0;
+                    block_on(self.resource.shared.timer.sleep(delay));
+                }
             }
 
             /// The call has failed: it counts as an exception, and breakers hear of it. An error that is a

@@ -3,6 +3,9 @@
 use super::{CallSample, ConcurrencyLimit};
 
 /// Lowers the limit when response times rise above their long-term mean, and else probes for more by a small queue.
+///
+/// The mean must now and then see the resource unhurried: under traffic that never ebbs it follows the response times
+/// upwards, and the limit drifts to its upper bound. Set that bound, or take another algorithm there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradient2 {
     /// The limit to begin with. Default: 20.
