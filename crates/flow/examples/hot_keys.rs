@@ -1,7 +1,7 @@
 //! Hot keys: `cargo run -p tidegate-flow --example hot_keys`.
 //!
 //! Ten thousand users ask for things, a few of them far more often than the rest. A hot-parameter rule gives each at
-//! most five a second: the busy ones are held back, the others notice nothing.
+//! most five a second: the busy ones are held back, the others hardly notice.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

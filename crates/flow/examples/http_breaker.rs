@@ -87,18 +87,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         server.is_ill.store((4..12).contains(&tick), Ordering::Relaxed);
         let asked = server.asked.load(Ordering::Relaxed);
         let (mut good, mut failed, mut blocked) = (0, 0, 0);
+        let mut last = String::new();
         for _ in 0..10 {
             match guarded_get(&backend, at) {
                 Ok(_) => good += 1,
-                Err(CallError::Failed(_)) => failed += 1,
-                Err(CallError::Blocked(_)) => blocked += 1,
+                Err(CallError::Failed(error)) => {
+                    failed += 1;
+                    last = error.to_string();
+                }
+                Err(CallError::Blocked(answer)) => {
+                    blocked += 1;
+                    last = answer.to_string();
+                }
             }
             // Ten calls spread over the tick.
             thread::park_timeout(Duration::from_millis(10));
         }
         let asked = server.asked.load(Ordering::Relaxed) - asked;
         let health = if (4..12).contains(&tick) { "ill " } else { "well" };
-        println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked}", tick * 100);
+        println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}", tick * 100);
     }
     Ok(())
 }
