@@ -1,8 +1,8 @@
 //! The gate: all resources of one program, or of one part of it, and their rules.
 
 use std::{
-    collections::HashMap,
     fmt,
+    hash::BuildHasher,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use hashbrown::HashTable;
 use tidegate_core::{
     Nanos,
     stats::{Layout, LayoutError},
@@ -31,7 +32,8 @@ pub const OVERFLOW: &str = "*overflow*";
 const SHARDS: usize = 64;
 
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
-type Shard = RwLock<HashMap<Arc<str>, Arc<State>>>;
+/// States by the hash of their names, which has chosen the shard, too.
+type Shard = RwLock<HashTable<Arc<State>>>;
 
 pub(crate) struct Shared {
     pub(crate) timer: GateTimer,
@@ -63,22 +65,23 @@ impl Shared {
     }
 
     fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
-        use std::hash::BuildHasher;
-        let shard = &self.resources[self.hasher.hash_one(name) as usize % SHARDS];
-        if let Some(state) = shard.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+        let hash = self.hasher.hash_one(name);
+        let is_it = |state: &Arc<State>| *state.name == *name;
+        // The table takes its places from the low bits and the top ones.
+        let shard = &self.resources[(hash >> 32) as usize % SHARDS];
+        if let Some(state) = shard.read().unwrap_or_else(PoisonError::into_inner).find(hash, is_it) {
             return Some(state.clone());
         }
         let needed = needed || self.rules.load().names(name);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(state) = shard.get(name) {
+        if let Some(state) = shard.find(hash, is_it) {
             return Some(state.clone());
         }
         // Relaxed: the places are only counted; the map is behind its lock.
         let place = |count| (count < self.max_resources || needed).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).ok()?;
-        let name: Arc<str> = name.into();
-        let state = Arc::new(State::new(name.clone(), self));
-        shard.insert(name, state.clone());
+        let state = Arc::new(State::new(name.into(), self));
+        shard.insert_unique(hash, state.clone(), |state| self.hasher.hash_one(&*state.name));
         Some(state)
     }
 
@@ -153,7 +156,8 @@ impl Gate {
         resource.enter()
     }
 
-    /// Replaces all rules at once. Rules that were loaded before, word for word, keep their state.
+    /// Replaces all rules at once: an entry is judged by the old rules or by the new ones, never by some of each. Rules
+    /// that were loaded before, word for word, keep their state.
     ///
     /// # Errors
     /// When a rule is impossible; then none is loaded, and the old ones go on.
@@ -195,7 +199,7 @@ impl Gate {
         let shards = self.shared.resources.iter();
         let mut states: Vec<Arc<State>> = shards
             .flat_map(|shard| {
-                shard.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect::<Vec<_>>()
+                shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect::<Vec<_>>()
             })
             .collect();
         states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
