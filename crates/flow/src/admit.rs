@@ -310,6 +310,9 @@ impl<'e> Attempt<'e> {
     /// Takes what flow rules keep beside the windows.
     fn take(&mut self) -> Result<(), Refusal> {
         let Some(rules) = self.rules else { return Ok(()) };
+        if self.entry.units == 0 {
+            return Ok(());
+        }
         for flow in rules.flow.iter().filter(|flow| flow.takes()) {
             let Some(node) = self.measured(flow) else { continue };
             let taken = flow

@@ -315,3 +315,21 @@ fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
     timer.advance(ms(10));
     assert_eq!(r.enter().unwrap_err().rule(), "minute");
 }
+
+#[test]
+fn a_question_takes_nothing() {
+    let throttle = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(99) });
+    let (gate, timer) = with_flow(vec![throttle, FlowRule::new("r", 2).interval(ms(60_000))]);
+    let r = gate.resource("r");
+    let ask = || r.entry().count(0).inbound().enter();
+    for _ in 0..100 {
+        assert_eq!(ask().unwrap().delay(), ms(0));
+        timer.advance(ms(7));
+    }
+    assert_eq!(r.enter().unwrap().delay(), ms(0));
+    timer.advance(ms(50));
+    drop(ask());
+    assert_eq!(r.enter().unwrap().delay(), ms(50), "the question has moved no place");
+    let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
+    assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
+}

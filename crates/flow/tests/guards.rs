@@ -151,8 +151,7 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
 
 #[test]
 fn a_probe_that_another_rule_blocks_gives_its_place_back() {
-    // The breaker of the second name is asked after isolation, so a flow rule with an interval of its own is what
-    // blocks behind it: it is taken after the probes.
+    // Both breakers open with the same failure; the first tries again while the second still blocks.
     let mut rules = breaker(1);
     let first = BreakerRule { id: Some("first".into()), ..rules.breakers[0].clone() };
     let second = BreakerRule { id: Some("second".into()), open_time: ms(60_000), ..first.clone() };

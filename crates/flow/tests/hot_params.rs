@@ -163,23 +163,32 @@ proptest! {
         burst in 0..4_u32,
     ) {
         let (r, timer) = gate(rule(threshold).burst(burst));
+        let start = Nanos::from_secs(1_000);
         let mut oracle = Oracle::default();
-        let mut now = 0;
+        let mut now = start;
+        let mut asked: Vec<(Nanos, u8, u32)> = Vec::new();
         for (value, later, n) in calls {
-            now += later;
-            timer.advance(Duration::from_millis(later));
-            let want = oracle.admits(value, now, n.into(), threshold.into(), burst.into(), 1_000);
+            now = now.saturating_add(Nanos::from_millis(later));
+            timer.set(now);
+            let ms = now.saturating_since(start).get() / 1_000_000;
+            let want = oracle.admits(value, ms, n.into(), threshold.into(), burst.into(), 1_000);
             let got = r.entry().arg(u32::from(value)).count(n).enter();
-            prop_assert_eq!(got.is_ok(), want, "value {} at {} asks {}", value, now, n);
+            prop_assert_eq!(got.is_ok(), want, "value {} at {} asks {}", value, ms, n);
             if let Err(blocked) = got && let Some(wait) = blocked.retry_after() {
-                // Asked again after that long it passes; a nanosecond earlier it does not.
-                let (again, clock) = gate(rule(threshold).burst(burst));
-                drop((again, clock));
-                let since = Nanos::from_secs(1_000).saturating_add(Nanos::from_millis(now));
-                timer.set(since.saturating_add((wait.saturating_sub(Duration::from_nanos(1))).into()));
-                prop_assert!(r.entry().arg(u32::from(value)).count(n).enter().is_err(), "early");
-                timer.set(since);
+                // The same calls again, and then this one: a nanosecond early it is refused, in time it is not.
+                for (early, passes) in [(1, false), (0, true)] {
+                    let (again, timer) = gate(rule(threshold).burst(burst));
+                    for &(at, value, n) in &asked {
+                        timer.set(at);
+                        drop(again.entry().arg(u32::from(value)).count(n).enter());
+                    }
+                    let at = now.saturating_add(wait.into());
+                    timer.set(at.saturating_since(Nanos::new(early)));
+                    let entered = again.entry().arg(u32::from(value)).count(n).enter();
+                    prop_assert_eq!(entered.is_ok(), passes, "{} ns early", early);
+                }
             }
+            asked.push((now, value, n));
         }
     }
 }

@@ -111,7 +111,7 @@ proptest! {
                 prop_assert_eq!(entered.is_ok(), in_flight + n <= threshold);
                 out.extend(entered.map(|guard| (guard, n)));
             } else if !out.is_empty() {
-                out.swap_remove(which.index(out.len()));
+                drop(out.swap_remove(which.index(out.len())));
             }
             let in_flight: u32 = out.iter().map(|(_, n)| n).sum();
             prop_assert_eq!(r.node().in_flight(), u64::from(in_flight));

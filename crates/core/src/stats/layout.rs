@@ -101,7 +101,7 @@ impl Layout {
         Nanos::new(at.get() - at.get() % self.slot)
     }
 
-    /// A view: the last `interval` of a ring of this layout, as `samples` samples.
+    /// A view: the last `interval` of a ring of this layout, in `samples` samples of whole slots.
     ///
     /// ```
     /// use core::time::Duration;
@@ -123,13 +123,13 @@ impl Layout {
         if !view.slot.is_multiple_of(self.slot) || view.interval_nanos() > self.interval_nanos() {
             return Err(LayoutError::NotOfThisRing);
         }
-        Ok(View { slots: (view.interval_nanos() / self.slot) as u32, samples })
+        Ok(View { slots: (view.interval_nanos() / self.slot) as u32 })
     }
 
     /// The view of everything that a ring of this layout holds.
     #[must_use]
     pub const fn whole(self) -> View {
-        View { slots: self.slots, samples: self.slots }
+        View { slots: self.slots }
     }
 }
 
@@ -137,7 +137,6 @@ impl Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     slots: u32,
-    samples: u32,
 }
 
 impl View {
@@ -147,17 +146,11 @@ impl View {
         self.slots
     }
 
-    /// In how many samples they are seen.
-    #[must_use]
-    pub const fn samples(self) -> u32 {
-        self.samples
-    }
-
     /// One full slot more behind the current: together never less than the whole interval, so that a limit on this
     /// view bounds every true interval.
     #[must_use]
     pub const fn strict(self) -> Self {
-        Self { slots: self.slots + 1, samples: self.samples }
+        Self { slots: self.slots + 1 }
     }
 }
 

@@ -213,6 +213,11 @@ impl HotParam {
         let recovered = |value: &Arg<'_>, share: &Share| self.is_recovered(value, share, now);
         self.values.with(arg, recovered, |share, place| {
             let before = share.since;
+            if n == 0 {
+                // A question: not even the renewal is written down.
+                let delay = self.take_from(&mut share.clone(), threshold, now, n)?;
+                return Ok(Held { place, before, after: before, delay });
+            }
             let delay = self.take_from(share, threshold, now, n)?;
             Ok(Held { place, before, after: share.since, delay })
         })
@@ -241,25 +246,19 @@ impl HotParam {
                 }
                 let renewed = Nanos::new(share.since.saturating_sub(1));
                 let elapsed = now.saturating_since(renewed);
-                let mut used = share.used;
                 let renews = share.since == 0 || elapsed >= duration;
-                if renews {
+                let used = if renews {
                     let more = u128::from(elapsed.get()) * u128::from(threshold) / u128::from(duration.get());
-                    let all = share.since == 0;
-                    used = if all { 0 } else { used.saturating_sub(u64::try_from(more).unwrap_or(u64::MAX)) };
-                }
+                    share.used.saturating_sub(u64::try_from(more).unwrap_or(u64::MAX))
+                } else {
+                    share.used
+                };
                 if used + units > most {
-                    // At the renewal, or as many durations on as renew enough.
-                    let lacking = u128::from(used + units - most);
-                    let wait = if renews {
-                        0
-                    } else {
-                        (lacking * u128::from(duration.get()))
-                            .div_ceil(u128::from(threshold))
-                            .max(duration.get().into())
-                    };
-                    let at = renewed.saturating_add(Nanos::new(u64::try_from(wait).unwrap_or(u64::MAX)));
-                    return Err(Some(at.saturating_since(now).into()));
+                    // As many durations after the renewal as renew enough, and one at least.
+                    let lacking = u128::from(share.used + units - most);
+                    let wait = (lacking * u128::from(duration.get())).div_ceil(threshold.into());
+                    let wait = Nanos::new(u64::try_from(wait).unwrap_or(u64::MAX)).max(duration);
+                    return Err(Some(renewed.saturating_add(wait).saturating_since(now).into()));
                 }
                 share.used = used + units;
                 if renews {
