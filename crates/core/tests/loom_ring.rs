@@ -215,3 +215,30 @@ fn a_gauge_keeps_the_true_minimum_of_each_slot() {
         assert!(new == Some(8) || new == Some(7), "{old:?} {new:?}");
     });
 }
+
+#[test]
+fn what_was_forgotten_is_not_remembered_by_a_look_that_began_before() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        let trailing = Arc::new(Trailing::new(whole(2)));
+        ring.turn_to(ms(0));
+        ring.add(0, 5);
+        let used = |ring: &Ring<1, 0>, trailing: &Trailing| {
+            let (tally, head) = ring.standing(0);
+            trailing.used(ring, 0, tally, head)
+        };
+        let other = {
+            let (ring, trailing) = (ring.clone(), trailing.clone());
+            thread::spawn(move || used(&ring, &trailing))
+        };
+        trailing.forget(ring.tally(0));
+        ring.add(0, 1);
+        let seen = other.join().unwrap().unwrap();
+        assert!([0, 1, 5, 6].contains(&seen), "{seen}");
+        assert_eq!(used(&ring, &trailing), Some(1));
+        ring.turn_to(ms(SLOT));
+        assert_eq!(used(&ring, &trailing), Some(1), "in the next slot, too");
+        ring.turn_to(ms(2 * SLOT));
+        assert_eq!(used(&ring, &trailing), Some(0));
+    });
+}
