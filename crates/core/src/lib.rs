@@ -22,7 +22,11 @@
 extern crate alloc;
 
 pub mod algorithm;
+<<<<<<< HEAD
 pub mod cell;
+=======
+pub mod stats;
+>>>>>>> flow
 
 mod decision;
 mod policy;

@@ -1,0 +1,29 @@
+//! Window statistics: how much of what happened in the newest slots of time.
+//!
+//! A [`Layout`] cuts time into slots; a [`Ring`] counts in them without locks (its page says how it turns and what it
+//! promises); a [`Window`] is the ring of one resource, with the events that flow control counts, and a minute of
+//! seconds behind it.
+//!
+//! ```
+//! use tidegate_core::{Nanos, stats::{Event, Layout, Window}};
+//!
+//! let window = Window::with_minute(Layout::second())?;
+//! window.pass(Nanos::from_millis(100), 1);
+//! window.complete(Nanos::from_millis(130), 1, Nanos::from_millis(30), false);
+//! let whole = Layout::second().whole();
+//! assert_eq!(window.sum(Nanos::from_millis(1_000), Event::Pass, whole), 1);
+//! assert_eq!(window.sum(Nanos::from_millis(1_100), Event::Pass, whole), 0);
+//! assert_eq!(window.seconds(Nanos::from_millis(1_100))[0].counts.pass, 1);
+//! # Ok::<(), tidegate_core::stats::LayoutError>(())
+//! ```
+
+mod layout;
+mod minute;
+mod ring;
+mod trailing;
+mod window;
+
+pub use layout::{Layout, LayoutError, MAX_SLOTS, MIN_SLOT, View};
+pub use ring::{Head, Ring, Tally};
+pub use trailing::Trailing;
+pub use window::{Counts, Event, Look, Passed, Slot, Window};

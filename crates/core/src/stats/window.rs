@@ -1,0 +1,365 @@
+//! The window of one resource: passes, blocks, completions, response times, and how many calls are in flight.
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Head, Layout, LayoutError, Ring, Tally, Trailing, View, minute::Minute};
+use crate::Nanos;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Units that were let through.
+    Pass = 0,
+    /// Units whose call has ended, well or not.
+    Success = 1,
+    /// The sum of response times in microseconds, each times the units of its call.
+    Rt = 2,
+    /// Units whose call ended with an error (they are in `Success` too, as Sentinel counts).
+    Exception = 3,
+    /// Units that were turned away.
+    Block = 4,
+    /// Units let through on the account of a later slot.
+    OccupiedPass = 5,
+}
+
+const MIN_RT: usize = 0;
+const MAX_IN_FLIGHT: usize = 1;
+/// The highest value that a gauge keeps.
+const COMPLEMENT: u64 = (1 << 48) - 2;
+
+/// The sums of some slots, or of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Units let through.
+    pub pass: u64,
+    /// Units turned away.
+    pub block: u64,
+    /// Units whose call has ended, well or not.
+    pub success: u64,
+    /// Units whose call ended with an error.
+    pub exception: u64,
+    /// Units let through on the account of a later slot.
+    pub occupied: u64,
+    /// The sum of the response times, in whole microseconds a call.
+    pub rt: Duration,
+    /// The shortest response time, in whole microseconds; `None` where no call ended.
+    pub min_rt: Option<Duration>,
+    /// The most units in flight at once.
+    pub max_in_flight: u64,
+}
+
+impl Counts {
+    /// The mean response time; zero where no call ended.
+    #[must_use]
+    pub fn mean_rt(&self) -> Duration {
+        self.rt.checked_div(u32::try_from(self.success).unwrap_or(u32::MAX)).unwrap_or_default()
+    }
+
+    pub(super) fn of(events: [u64; 6], min_rt: Option<u64>, max_in_flight: u64) -> Self {
+        let [pass, success, rt, exception, block, occupied] = events;
+        let (rt, min_rt) = (Duration::from_micros(rt), min_rt.map(Duration::from_micros));
+        Self { pass, block, success, exception, occupied, rt, min_rt, max_in_flight }
+    }
+}
+
+/// One slot of a window, or one second of its minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// When the slot began.
+    pub start: Nanos,
+    /// What happened in it.
+    pub counts: Counts,
+}
+
+/// The window of one resource, and the minute behind it.
+///
+/// Adds never wait for each other nor for readers, readers never stop adds. Counts are exact under any number of
+/// threads (sums of a window up to 2⁴⁰ − 1). Units in flight are what has passed and not completed; a call that enters
+/// while another leaves may be noted in `max_in_flight` as if it had entered after.
+pub struct Window {
+    ring: Ring<6, 2>,
+    minute: Option<Minute>,
+}
+
+impl Window {
+    /// A window without a minute.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        Self { ring: Ring::new(layout), minute: None }
+    }
+
+    /// A window with the last 60 seconds behind it, one by one.
+    ///
+    /// # Errors
+    /// [`LayoutError::NotOfThisRing`] when a second is no whole number of slots, or more than the window has.
+    pub fn with_minute(layout: Layout) -> Result<Self, LayoutError> {
+        layout.view(1, Duration::from_secs(1))?;
+        Ok(Self { ring: Ring::new(layout), minute: Some(Minute::new(layout)) })
+    }
+
+    /// The layout that the window was made with.
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        self.ring.layout()
+    }
+
+    #[inline]
+    fn turn_to(&self, now: Nanos) {
+        self.ring.turn_with(now, &|old: Head, new: Head| {
+            if let Some(minute) = &self.minute {
+                minute.fold(&self.ring, old, new);
+            }
+        });
+    }
+
+    /// Counts `n` of an event at `now`; more than 2⁴⁰ − 1 count as that.
+    #[inline]
+    pub fn add(&self, now: Nanos, event: Event, n: u64) {
+        self.turn_to(now);
+        let before = self.ring.add_long(event as usize, n);
+        if matches!(event, Event::Pass) {
+            self.note_in_flight(before, n);
+        }
+    }
+
+    /// Lets `n` units through at `now`: they are in flight until [`complete`](Self::complete).
+    #[inline]
+    pub fn pass(&self, now: Nanos, n: u32) {
+        self.turn_to(now);
+        let before = self.ring.add(Event::Pass as usize, n);
+        self.note_in_flight(before, n.into());
+    }
+
+    /// Lets `n` units through at `now` if `check` agrees, in one step: what `check` saw is what they are added to. It
+    /// may run several times.
+    ///
+    /// # Errors
+    /// What `check` refused with.
+    #[inline]
+    pub fn pass_if<E>(
+        &self,
+        now: Nanos,
+        n: u32,
+        mut check: impl FnMut(Look<'_>) -> Result<(), E>,
+    ) -> Result<Passed, E> {
+        self.turn_to(now);
+        let before = self
+            .ring
+            .add_if(Event::Pass as usize, n, |passed, head| check(Look { ring: &self.ring, passed, head }))?;
+        self.note_in_flight(before, n.into());
+        Ok(Passed(before))
+    }
+
+    /// What `pass_if` would let its check see at `now`.
+    pub fn look<T>(&self, now: Nanos, look: impl Fn(Look<'_>) -> T) -> T {
+        self.turn_to(now);
+        let mut seen = None;
+        // Refusing with nothing added is a look.
+        let _ = self.ring.add_if(Event::Pass as usize, 0, |passed, head| {
+            seen = Some(look(Look { ring: &self.ring, passed, head }));
+            Err(())
+        });
+        seen.unwrap_or_else(|| unreachable!("the check has run"))
+    }
+
+    /// Takes back what [`pass_if`](Self::pass_if) let through, because another limit refused the same call. When its
+    /// slot has ended meanwhile the pass stays counted, as of a call that left at once.
+    pub fn take_back(&self, n: u32, passed: Passed) {
+        if !self.ring.undo(Event::Pass as usize, n, passed.0) {
+            self.ring.add(Event::Success as usize, n);
+        }
+    }
+
+    /// Ends a call of `n` units that took `rt`.
+    #[inline]
+    pub fn complete(&self, now: Nanos, n: u32, rt: Nanos, failed: bool) {
+        self.turn_to(now);
+        let micros = rt.get() / 1_000;
+        self.add_rt(micros, n);
+        if failed {
+            self.ring.add(Event::Exception as usize, n);
+        }
+        self.ring.note_low(MIN_RT, micros.min(COMPLEMENT));
+        // Last: units that nobody counts in flight any more have all their other counts in place.
+        self.ring.add(Event::Success as usize, n);
+    }
+
+    /// Ends a call of `n` units that was given up after `rt`: as [`complete`](Self::complete), but its time is not that
+    /// of an answer, and no shortest one.
+    pub fn abandon(&self, now: Nanos, n: u32, rt: Nanos) {
+        self.turn_to(now);
+        self.add_rt(rt.get() / 1_000, n);
+        self.ring.add(Event::Success as usize, n);
+    }
+
+    #[inline]
+    fn add_rt(&self, micros: u64, n: u32) {
+        // Adding nothing costs as much as adding something.
+        if micros > 0 {
+            self.ring.add_long(Event::Rt as usize, micros.saturating_mul(n.into()));
+        }
+    }
+
+    #[inline]
+    fn note_in_flight(&self, before: Tally, n: u64) {
+        let in_flight = before.since(self.ring.tally(Event::Success as usize)) + n;
+        self.ring.note_low(MAX_IN_FLIGHT, to_low(in_flight));
+    }
+
+    /// The units in flight.
+    #[must_use]
+    #[inline]
+    pub fn in_flight(&self) -> u64 {
+        // Success first: a call that ends in between makes the answer too high, never negative.
+        let ended = self.ring.tally(Event::Success as usize);
+        self.ring.tally(Event::Pass as usize).since(ended)
+    }
+
+    /// How much of an event there was in the slots of `view`, at `now`.
+    #[must_use]
+    #[inline]
+    pub fn sum(&self, now: Nanos, event: Event, view: View) -> u64 {
+        self.ring.sum(event as usize, now, view)
+    }
+
+    /// The slots in view at `now`, oldest first, the current one last; slots without traffic are left out, but for the
+    /// current one.
+    #[must_use]
+    pub fn slots(&self, now: Nanos, view: View) -> Vec<Slot> {
+        let slot = self.layout().slot_nanos();
+        let oldest = (now.get() / slot + 1).saturating_sub(view.slots().into());
+        let mut slots = self.slots_since(Nanos::new(oldest.saturating_mul(slot)));
+        let current = self.layout().start(now);
+        if slots.last().is_none_or(|newest| newest.start < current) {
+            let max_in_flight = self.in_flight();
+            slots.push(Slot { start: current, counts: Counts { max_in_flight, ..Counts::default() } });
+        }
+        slots
+    }
+
+    /// The slots that began at `start` or later and saw traffic, oldest first.
+    #[must_use]
+    pub fn slots_since(&self, start: Nanos) -> Vec<Slot> {
+        let slot = self.layout().slot_nanos();
+        let each = |slots: &mut Vec<Slot>, number, events, began: [Tally; 6], gauges: [Option<u64>; 2]| {
+            // A slot begins with what was in flight; the gauge knows what entered.
+            let carried = began[Event::Pass as usize].since(began[Event::Success as usize]);
+            let most = gauges[MAX_IN_FLIGHT].map_or(0, from_low).max(carried);
+            let counts = Counts::of(events, gauges[MIN_RT], most);
+            slots.push(Slot { start: Nanos::new(number * slot), counts });
+        };
+        self.ring.slots_from(start.get().div_ceil(slot), Vec::new, each)
+    }
+
+    /// Everything about the slots of `view` at `now`.
+    #[must_use]
+    pub fn counts(&self, now: Nanos, view: View) -> Counts {
+        self.slots(now, view).into_iter().fold(Counts::default(), |sum, slot| sum.and(slot.counts))
+    }
+
+    /// The shortest response time in view at `now`, in whole microseconds; `None` where no call ended.
+    #[must_use]
+    pub fn min_rt(&self, now: Nanos, view: View) -> Option<Duration> {
+        self.ring.lowest(MIN_RT, now, view).map(Duration::from_micros)
+    }
+
+    /// The last 60 seconds at `now` that saw traffic, oldest first, the current one included. Empty without a minute.
+    #[must_use]
+    pub fn seconds(&self, now: Nanos) -> Vec<Slot> {
+        let Some(minute) = &self.minute else { return Vec::new() };
+        let mut seconds = minute.seconds(&self.ring, now);
+        if let Some(last) = seconds.last_mut() {
+            // The gauges of a second are folded when it ends; until then they are in its slots.
+            let live = self.slots_since(last.start).into_iter().map(|slot| slot.counts);
+            for counts in live {
+                last.counts.min_rt = shorter(last.counts.min_rt, counts.min_rt);
+                last.counts.max_in_flight = last.counts.max_in_flight.max(counts.max_in_flight);
+            }
+        }
+        seconds
+    }
+
+    /// How many units passed in the whole second before the one that `now` falls in; `None` without a minute.
+    #[must_use]
+    pub fn passed_last_second(&self, now: Nanos) -> Option<u64> {
+        let minute = self.minute.as_ref()?;
+        let last = Nanos::from_secs((now.get() / 1_000_000_000).checked_sub(1)?);
+        let passed = |second: &Slot| (second.start == last).then_some(second.counts.pass);
+        Some(minute.seconds(&self.ring, now).iter().rev().take(2).find_map(passed).unwrap_or(0))
+    }
+}
+
+/// The highest is kept as the lowest of complements.
+const fn to_low(value: u64) -> u64 {
+    COMPLEMENT.saturating_sub(value)
+}
+
+pub(super) const fn from_low(low: u64) -> u64 {
+    COMPLEMENT.saturating_sub(low)
+}
+
+fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    a.into_iter().chain(b).min()
+}
+
+impl Counts {
+    fn and(self, other: Self) -> Self {
+        Self {
+            pass: self.pass + other.pass,
+            block: self.block + other.block,
+            success: self.success + other.success,
+            exception: self.exception + other.exception,
+            occupied: self.occupied + other.occupied,
+            rt: self.rt.saturating_add(other.rt),
+            min_rt: shorter(self.min_rt, other.min_rt),
+            max_in_flight: self.max_in_flight.max(other.max_in_flight),
+        }
+    }
+}
+
+/// A window at the moment of an admission.
+#[derive(Clone, Copy)]
+pub struct Look<'a> {
+    ring: &'a Ring<6, 2>,
+    passed: Tally,
+    head: Head,
+}
+
+impl Look<'_> {
+    /// The units that passed in view. `None` when the window has turned on meanwhile: the admission will fail and
+    /// look again, whatever the answer is.
+    #[inline]
+    #[must_use]
+    pub fn passed(&self, trailing: &Trailing) -> Option<u64> {
+        trailing.used(self.ring, Event::Pass as usize, self.passed, self.head)
+    }
+
+    /// The units that passed in the slots of `view`, where no [`Trailing`] is kept for this window. `None` as in
+    /// [`passed`](Self::passed).
+    #[must_use]
+    pub fn passed_in(&self, view: View) -> Option<u64> {
+        let began = self.ring.base(Event::Pass as usize, self.head, view)?;
+        Some(self.passed.since(began))
+    }
+
+    /// The units in flight. If this is over a limit then so it was at this instant; if it is not, the admission
+    /// succeeds only if nobody else has entered.
+    #[inline]
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.passed.since(self.ring.tally(Event::Success as usize))
+    }
+
+    /// How long from `now` until no more than `goal` of the units in view still count, with no other traffic.
+    #[must_use]
+    pub fn fits_after(&self, now: Nanos, view: View, goal: u64) -> Duration {
+        self.ring.fits_after(Event::Pass as usize, self.passed, self.head, now, view, goal)
+    }
+}
+
+/// What [`Window::pass_if`] let through, so that it can be taken back.
+#[derive(Clone, Copy, Debug)]
+pub struct Passed(Tally);

@@ -1,0 +1,244 @@
+//! The ring under every interleaving of a few threads: `RUSTFLAGS="--cfg loom" cargo test --release --test loom_ring`.
+#![cfg(loom)]
+
+use std::time::Duration;
+
+use loom::{sync::Arc, thread};
+use tidegate_core::{
+    Nanos,
+    stats::{Layout, Ring, Trailing, View},
+};
+
+const SLOT: u64 = 100;
+
+fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+fn layout(slots: u32) -> Layout {
+    Layout::new(slots, Duration::from_millis(SLOT * u64::from(slots))).unwrap()
+}
+
+fn whole(slots: u32) -> View {
+    layout(slots).whole()
+}
+
+/// Explores every interleaving with at most this many preemptions.
+fn model(preemptions: usize, check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(check);
+}
+
+#[test]
+fn adds_that_race_with_a_turn_are_counted_once_in_their_slot_or_the_newest() {
+    // Without the second look of a count's move it takes four preemptions to go wrong.
+    model(4, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        ring.turn_to(ms(0));
+        ring.add(0, 1);
+        let add = |at| {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                ring.turn_to(ms(at));
+                ring.add(0, 1)
+            })
+        };
+        // One late for the slot that the other two begin.
+        let (late, other) = (add(0), add(SLOT));
+        ring.turn_to(ms(SLOT));
+        let mine = ring.add(0, 1);
+        let (late, other) = (late.join().unwrap(), other.join().unwrap());
+        assert!(mine.is_same_slot(other));
+        assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 4);
+        assert_eq!(ring.sum(0, ms(SLOT), whole(1)), 2 + u64::from(late.is_same_slot(mine)));
+    });
+}
+
+#[test]
+fn adds_lose_nothing_while_slots_are_skipped_and_used_again() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(1)));
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                for at in [SLOT, 4 * SLOT] {
+                    ring.turn_to(ms(at));
+                    ring.add(0, 1);
+                }
+            })
+        };
+        let mut before = ring.tally(0);
+        for at in [2 * SLOT, 3 * SLOT] {
+            ring.turn_to(ms(at));
+            ring.add(0, 1);
+            let now = ring.tally(0);
+            assert!(now.since(before) >= 1);
+            before = now;
+        }
+        other.join().unwrap();
+        let newest = ring.sum(0, ms(4 * SLOT), whole(1));
+        assert!((1..=3).contains(&newest));
+    });
+}
+
+#[test]
+fn a_reader_sees_each_add_in_one_slot() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        ring.turn_to(ms(0));
+        ring.add(0, 5);
+        let writer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                ring.turn_to(ms(SLOT));
+                ring.add(0, 3);
+            })
+        };
+        // Both slots in view: five before the writer's three, never less, never half.
+        let both = ring.sum(0, ms(SLOT), whole(2));
+        assert!(both == 5 || both == 8, "{both}");
+        let newest = ring.sum(0, ms(SLOT), whole(1));
+        assert!(newest == 0 || newest == 3, "{newest}");
+        writer.join().unwrap();
+        assert_eq!(ring.sum(0, ms(2 * SLOT), whole(2)), 3);
+    });
+}
+
+#[test]
+fn admissions_never_exceed_a_limit_across_a_turn_and_all_of_it_is_used() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        let limit = Arc::new(Trailing::new(whole(2)));
+        let admit = |ring: &Ring<1, 0>, limit: &Trailing, at| {
+            ring.turn_to(ms(at));
+            ring.add_if(0, 1, |tally, head| match limit.used(ring, 0, tally, head) {
+                Some(used) if used + 1 > 2 => Err(()),
+                _ => Ok(()),
+            })
+            .is_ok()
+        };
+        assert!(admit(&ring, &limit, 0));
+        let others: Vec<_> = [SLOT, SLOT]
+            .into_iter()
+            .map(|at| {
+                let (ring, limit) = (ring.clone(), limit.clone());
+                thread::spawn(move || admit(&ring, &limit, at))
+            })
+            .collect();
+        let admitted =
+            others.into_iter().map(|other| other.join().unwrap()).filter(|&admitted| admitted).count();
+        assert_eq!(admitted, 1, "one place was left for two");
+        assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
+        // The first slot leaves, with its one place.
+        assert!(admit(&ring, &limit, 2 * SLOT));
+        assert!(!admit(&ring, &limit, 2 * SLOT));
+    });
+}
+
+#[test]
+fn a_place_taken_back_is_there_again_or_stays_in_its_ended_slot() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        ring.turn_to(ms(0));
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                ring.turn_to(ms(SLOT));
+                ring.add(0, 1);
+            })
+        };
+        let taken = ring.add_if(0, 4, |_, _| Ok::<_, ()>(())).unwrap();
+        let undone = ring.undo(0, 4, taken);
+        other.join().unwrap();
+        let left = if undone { 1 } else { 5 };
+        assert_eq!(ring.sum(0, ms(SLOT), whole(2)), left);
+    });
+}
+
+#[test]
+fn calls_in_flight_never_exceed_a_limit_while_others_leave() {
+    model(3, || {
+        // Count 0 entered, count 1 left.
+        let ring = Arc::new(Ring::<2, 0>::new(layout(1)));
+        let out = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        ring.turn_to(ms(0));
+        let call = |ring: &Ring<2, 0>, out: &loom::sync::atomic::AtomicUsize| {
+            let entered =
+                ring.add_if(
+                    0,
+                    1,
+                    |entered, _| {
+                        if entered.since(ring.tally(1)) + 1 > 1 { Err(()) } else { Ok(()) }
+                    },
+                );
+            if entered.is_ok() {
+                assert_eq!(out.fetch_add(1, loom::sync::atomic::Ordering::Relaxed), 0, "two at once");
+                out.fetch_sub(1, loom::sync::atomic::Ordering::Relaxed);
+                ring.add(1, 1);
+            }
+            entered.is_ok()
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let (ring, out) = (ring.clone(), out.clone());
+                thread::spawn(move || call(&ring, &out))
+            })
+            .collect();
+        let entered = others.into_iter().map(|other| other.join().unwrap()).filter(|&ok| ok).count();
+        assert!(entered >= 1, "nobody was refused without somebody inside");
+        assert!(call(&ring, &out), "all have left");
+    });
+}
+
+#[test]
+fn a_gauge_keeps_the_true_minimum_of_each_slot() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 1>::new(layout(2)));
+        ring.turn_to(ms(0));
+        ring.note_low(0, 9);
+        let others: Vec<_> = [(0, 7), (SLOT, 8)]
+            .into_iter()
+            .map(|(at, value)| {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    ring.turn_to(ms(at));
+                    ring.note_low(0, value);
+                })
+            })
+            .collect();
+        for other in others {
+            other.join().unwrap();
+        }
+        let (old, new) = (ring.lowest(0, ms(0), whole(1)), ring.lowest(0, ms(SLOT), whole(1)));
+        assert_eq!(ring.lowest(0, ms(SLOT), whole(2)), Some(7), "the lowest is in one of the slots");
+        assert!(new == Some(8) || new == Some(7), "{old:?} {new:?}");
+    });
+}
+
+#[test]
+fn what_was_forgotten_is_not_remembered_by_a_look_that_began_before() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        let trailing = Arc::new(Trailing::new(whole(2)));
+        ring.turn_to(ms(0));
+        ring.add(0, 5);
+        let used = |ring: &Ring<1, 0>, trailing: &Trailing| {
+            let (tally, head) = ring.standing(0);
+            trailing.used(ring, 0, tally, head)
+        };
+        let other = {
+            let (ring, trailing) = (ring.clone(), trailing.clone());
+            thread::spawn(move || used(&ring, &trailing))
+        };
+        trailing.forget(ring.tally(0));
+        ring.add(0, 1);
+        let seen = other.join().unwrap().unwrap();
+        assert!([0, 1, 5, 6].contains(&seen), "{seen}");
+        assert_eq!(used(&ring, &trailing), Some(1));
+        ring.turn_to(ms(SLOT));
+        assert_eq!(used(&ring, &trailing), Some(1), "in the next slot, too");
+        ring.turn_to(ms(2 * SLOT));
+        assert_eq!(used(&ring, &trailing), Some(0));
+    });
+}

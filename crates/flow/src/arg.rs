@@ -1,0 +1,117 @@
+//! Arguments of an entry: what hot-parameter rules look at.
+
+use std::{borrow::Cow, fmt};
+
+/// One argument of a call, as a hot-parameter rule tells values apart.
+///
+/// Values of different kinds are different: `1`, `"1"` and `true` each have their own share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Arg<'a> {
+    /// A whole number.
+    Int(i64),
+    /// True or false.
+    Bool(bool),
+    /// A text.
+    Text(Cow<'a, str>),
+}
+
+impl Arg<'_> {
+    /// The same argument, owning its text.
+    #[must_use]
+    pub fn into_owned(self) -> Arg<'static> {
+        match self {
+            Self::Int(value) => Arg::Int(value),
+            Self::Bool(value) => Arg::Bool(value),
+            Self::Text(text) => Arg::Text(Cow::Owned(text.into_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Arg<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(value) => value.fmt(f),
+            Self::Bool(value) => value.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// What can be looked at as an argument: what `#[guard(args(…))]` asks of its expressions.
+pub trait ToArg {
+    /// The argument.
+    fn to_arg(&self) -> Arg<'_>;
+}
+
+impl<T: ToArg + ?Sized> ToArg for &T {
+    fn to_arg(&self) -> Arg<'_> {
+        (**self).to_arg()
+    }
+}
+
+impl ToArg for str {
+    fn to_arg(&self) -> Arg<'_> {
+        self.into()
+    }
+}
+
+impl ToArg for String {
+    fn to_arg(&self) -> Arg<'_> {
+        self.into()
+    }
+}
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Arg<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl<'a> From<&'a String> for Arg<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<bool> for Arg<'_> {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+macro_rules! copied {
+    ($type:ty) => {
+        impl ToArg for $type {
+            fn to_arg(&self) -> Arg<'_> {
+                Arg::from(*self)
+            }
+        }
+    };
+}
+copied!(bool);
+copied!(u64);
+
+macro_rules! from_int {
+    ($($int:ty),*) => {$(
+        impl From<$int> for Arg<'_> {
+            fn from(value: $int) -> Self {
+                Self::Int(value.into())
+            }
+        }
+        copied!($int);
+    )*};
+}
+from_int!(i8, i16, i32, i64, u8, u16, u32);
+
+/// A number beyond `i64` is told apart by its digits.
+impl From<u64> for Arg<'_> {
+    fn from(value: u64) -> Self {
+        i64::try_from(value).map_or_else(|_| Self::Text(Cow::Owned(value.to_string())), Self::Int)
+    }
+}

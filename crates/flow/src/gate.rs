@@ -1,0 +1,304 @@
+//! The gate: all resources of one program, or of one part of it, and their rules.
+
+use std::{
+    fmt,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use hashbrown::HashTable;
+use tidegate_core::{
+    Nanos,
+    stats::{Layout, LayoutError},
+};
+
+use crate::{
+    blocked::Blocked,
+    clock::{GateTimer, SystemTimer, Timer},
+    guard::Guard,
+    node::Node,
+    resource::{Resource, State},
+    rules::{LoadError, RuleSet, Rules, StateChange},
+    sample::{Sample, SystemSample},
+};
+
+/// The name of the statistics that resources share which found no place of their own.
+pub const OVERFLOW: &str = "*overflow*";
+
+const SHARDS: usize = 64;
+
+type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
+/// States by the hash of their names, which has chosen the shard, too.
+type Shard = RwLock<HashTable<Arc<State>>>;
+
+pub(crate) struct Shared {
+    pub(crate) timer: GateTimer,
+    pub(crate) layout: Layout,
+    pub(crate) inbound: Node,
+    pub(crate) sample: SystemSample,
+    /// Of `rules`; changed after them, so that who sees a version finds its rules or newer ones.
+    pub(crate) version: AtomicU64,
+    pub(crate) rules: ArcSwap<RuleSet>,
+    loading: Mutex<()>,
+    pub(crate) max_origins: usize,
+    max_resources: usize,
+    resources: Box<[Shard]>,
+    count: AtomicUsize,
+    overflow: OnceLock<Arc<State>>,
+    overflowed: AtomicU64,
+    listeners: RwLock<Vec<Listener>>,
+    hasher: std::hash::RandomState,
+}
+
+impl Shared {
+    /// The state of a resource; `needed` ones, which a rule names, get one however many there are.
+    pub(crate) fn state(&self, name: &str, needed: bool) -> Arc<State> {
+        self.own_state(name, needed).unwrap_or_else(|| {
+            // Relaxed: a count for people.
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self))).clone()
+        })
+    }
+
+    fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
+        let hash = self.hasher.hash_one(name);
+        let is_it = |state: &Arc<State>| *state.name == *name;
+        // The table takes its places from the low bits and the top ones.
+        let shard = &self.resources[(hash >> 32) as usize % SHARDS];
+        if let Some(state) = shard.read().unwrap_or_else(PoisonError::into_inner).find(hash, is_it) {
+            return Some(state.clone());
+        }
+        let needed = needed || self.rules.load().names(name);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state) = shard.find(hash, is_it) {
+            return Some(state.clone());
+        }
+        // Relaxed: the places are only counted; the map is behind its lock.
+        let place = |count| (count < self.max_resources || needed).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).ok()?;
+        let state = Arc::new(State::new(name.into(), self));
+        shard.insert_unique(hash, state.clone(), |state| self.hasher.hash_one(&*state.name));
+        Some(state)
+    }
+
+    pub(crate) fn tell(&self, change: &StateChange<'_>) {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for listener in listeners {
+            listener(change);
+        }
+    }
+}
+
+/// Resources, their statistics and their rules. Gates live beside each other and share nothing; a clone is another
+/// handle of the same gate.
+///
+/// ```
+/// use tidegate_flow::{Gate, rules::{FlowRule, Rules}};
+///
+/// let gate = Gate::new();
+/// gate.load(Rules { flow: vec![FlowRule::new("orders", 2)], ..Rules::default() })?;
+/// let orders = gate.resource("orders");
+///
+/// let first = gate.enter(&orders)?; // leaves when dropped
+/// let second = gate.enter(&orders)?;
+/// let blocked = gate.enter(&orders).unwrap_err();
+/// assert_eq!((blocked.resource(), blocked.rule()), ("orders", "2/1s"));
+/// assert!(blocked.retry_after().is_some());
+/// assert_eq!(orders.node().in_flight(), 2);
+/// # drop((first, second));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Gate {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Gate {
+    /// A gate on the system's clock, with the defaults of [`GateBuilder`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// A gate with settings of one's own.
+    #[must_use]
+    pub fn builder() -> GateBuilder {
+        GateBuilder { timer: None, layout: Layout::second(), max_resources: 100_000, max_origins: 1_000 }
+    }
+
+    /// The time on the gate's clock.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.shared.timer.now()
+    }
+
+    /// The resource of this name, made when it is first asked for. Keep the handle: it saves the look-up.
+    #[must_use]
+    pub fn resource(&self, name: &str) -> Resource {
+        let state = self.shared.state(name, false);
+        let alias = (*state.name != *name).then(|| name.into());
+        Resource { shared: self.shared.clone(), state, alias }
+    }
+
+    /// Enters a resource with one unit, outbound: the guard leaves when it is dropped. A resource is entered in the
+    /// gate that made it.
+    ///
+    /// The call may go ahead after [`Guard::delay`]; without a throttling rule that is at once.
+    ///
+    /// # Errors
+    /// When a rule blocks: an answer, not a failure.
+    #[inline]
+    pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
+        resource.enter()
+    }
+
+    /// Replaces all rules at once: an entry is judged by the old rules or by the new ones, never by some of each. Rules
+    /// that were loaded before, word for word, keep their state.
+    ///
+    /// # Errors
+    /// When a rule is impossible; then none is loaded, and the old ones go on.
+    pub fn load(&self, rules: Rules) -> Result<(), LoadError> {
+        self.update(|old| *old = rules)
+    }
+
+    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
+        let _one = self.shared.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.shared.rules.load();
+        let mut rules = old.rules.clone();
+        change(&mut rules);
+        rules.validate()?;
+        let version = old.version + 1;
+        self.shared.rules.store(Arc::new(RuleSet::new(version, rules)));
+        self.shared.version.store(version, Ordering::Release);
+        Ok(())
+    }
+
+    /// The rules that are loaded.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.shared.rules.load().rules.clone()
+    }
+
+    /// The statistics of everything that came in, whatever the resource.
+    #[must_use]
+    pub fn inbound(&self) -> &Node {
+        &self.shared.inbound
+    }
+
+    /// The resources that have a place, in the order of their names; the shared place of all others last, if it is used.
+    #[must_use]
+    pub fn resources(&self) -> Vec<Resource> {
+        let shards = self.shared.resources.iter();
+        let mut states: Vec<Arc<State>> = shards
+            .flat_map(|shard| {
+                shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect::<Vec<_>>()
+            })
+            .collect();
+        states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        states.extend(self.shared.overflow.get().cloned());
+        let resource = |state| Resource { shared: self.shared.clone(), state, alias: None };
+        states.into_iter().map(resource).collect()
+    }
+
+    /// How often a resource was asked for that found no place (see [`GateBuilder::max_resources`]).
+    #[must_use]
+    pub fn overflowed(&self) -> u64 {
+        self.shared.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// Tells the gate how the machine is doing, for system rules and memory thresholds.
+    pub fn set_sample(&self, sample: Sample) {
+        self.shared.sample.set(sample);
+    }
+
+    /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
+    pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
+        self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resources = self.shared.count.load(Ordering::Relaxed);
+        f.debug_struct("Gate").field("resources", &resources).finish_non_exhaustive()
+    }
+}
+
+/// Settings of a gate.
+pub struct GateBuilder {
+    timer: Option<Arc<dyn Timer>>,
+    layout: Layout,
+    max_resources: usize,
+    max_origins: usize,
+}
+
+impl GateBuilder {
+    /// Runs on this clock and its timers instead of the system's.
+    #[must_use]
+    pub fn timer(self, timer: Arc<dyn Timer>) -> Self {
+        Self { timer: Some(timer), ..self }
+    }
+
+    /// Counts in these slots instead of ten of 100 ms. Sentinel's own figures come from two of 500 ms.
+    ///
+    /// # Errors
+    /// When a second is no whole number of the layout's slots, or longer than the layout.
+    pub fn layout(self, layout: Layout) -> Result<Self, LayoutError> {
+        layout.view(1, std::time::Duration::from_secs(1))?;
+        Ok(Self { layout, ..self })
+    }
+
+    /// Keeps statistics of at most this many resources, about 4 KiB each. Default: 100,000.
+    ///
+    /// Beyond that, resources that a loaded rule names still get a place. All others share one place, named
+    /// [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how often.
+    #[must_use]
+    pub fn max_resources(self, max_resources: usize) -> Self {
+        Self { max_resources, ..self }
+    }
+
+    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000. Those
+    /// beyond share one place, unless a rule names them; [`Resource::crowded`] counts them.
+    #[must_use]
+    pub fn max_origins(self, max_origins: usize) -> Self {
+        Self { max_origins, ..self }
+    }
+
+    /// The gate.
+    #[must_use]
+    pub fn build(self) -> Gate {
+        let timer = self.timer.map_or_else(|| GateTimer::System(SystemTimer::default()), GateTimer::Other);
+        let shared = Shared {
+            timer,
+            layout: self.layout,
+            inbound: Node::new(self.layout),
+            sample: SystemSample::default(),
+            version: AtomicU64::new(0),
+            rules: ArcSwap::from_pointee(RuleSet::new(0, Rules::default())),
+            loading: Mutex::new(()),
+            max_origins: self.max_origins,
+            max_resources: self.max_resources,
+            resources: (0..SHARDS).map(|_| Shard::default()).collect(),
+            count: AtomicUsize::new(0),
+            overflow: OnceLock::new(),
+            overflowed: AtomicU64::new(0),
+            listeners: RwLock::default(),
+            hasher: std::hash::RandomState::new(),
+        };
+        Gate { shared: Arc::new(shared) }
+    }
+}

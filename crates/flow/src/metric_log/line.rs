@@ -1,0 +1,177 @@
+//! One line of the metric log.
+
+use std::{fmt, num::ParseIntError, str::FromStr};
+
+use tidegate_core::stats::Slot;
+
+/// What one resource did in one second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricLine {
+    /// When the second began, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The resource; a `|` in its name is written as `_`, and so is a line break.
+    pub resource: String,
+    /// Units let through.
+    pub pass: u64,
+    /// Units turned away.
+    pub block: u64,
+    /// Units whose call ended, well or not.
+    pub success: u64,
+    /// Units whose call failed.
+    pub exception: u64,
+    /// The mean response time in milliseconds, rounded down.
+    pub rt_ms: u64,
+    /// Units let through on the account of a later slot.
+    pub occupied: u64,
+    /// The most units in flight at once.
+    pub concurrency: u64,
+    /// The class of the resource; 0 where nobody has given it one.
+    pub class: u32,
+}
+
+impl MetricLine {
+    pub(super) fn new(resource: &str, second: &Slot) -> Self {
+        let counts = &second.counts;
+        Self {
+            at_ms: second.start.get() / 1_000_000,
+            resource: resource.replace(['|', '\n', '\r'], "_"),
+            pass: counts.pass,
+            block: counts.block,
+            success: counts.success,
+            exception: counts.exception,
+            rt_ms: u64::try_from(counts.mean_rt().as_millis()).unwrap_or(u64::MAX),
+            occupied: counts.occupied,
+            concurrency: counts.max_in_flight,
+            class: 0,
+        }
+    }
+}
+
+impl fmt::Display for MetricLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at_ms, resource, pass, block, success, exception, rt_ms, occupied, concurrency, class } =
+            self;
+        let second = at_ms / 1_000;
+        let (h, m, s) = (second / 3_600 % 24, second / 60 % 60, second % 60);
+        let date = Date::of(second);
+        write!(f, "{at_ms}|{date} {h:02}:{m:02}:{s:02}|{resource}|{pass}|{block}|{success}|{exception}|")?;
+        write!(f, "{rt_ms}|{occupied}|{concurrency}|{class}")
+    }
+}
+
+/// Why a text is no line of a metric log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParseLineError {
+    /// It does not have eleven fields.
+    Fields(usize),
+    /// A field that should be a number is none.
+    Number(ParseIntError),
+}
+
+impl fmt::Display for ParseLineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fields(found) => write!(f, "a metric line has 11 fields between bars, this has {found}"),
+            Self::Number(e) => write!(f, "a count is no number: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for ParseLineError {}
+
+impl FromStr for MetricLine {
+    type Err = ParseLineError;
+
+    fn from_str(line: &str) -> Result<Self, ParseLineError> {
+        let fields: Vec<&str> = line.trim_end().split('|').collect();
+        let [at, _date, resource, pass, block, success, exception, rt, occupied, concurrency, class] =
+            fields[..]
+        else {
+            return Err(ParseLineError::Fields(fields.len()));
+        };
+        let number = |field: &str| field.parse().map_err(ParseLineError::Number);
+        Ok(Self {
+            at_ms: number(at)?,
+            resource: resource.into(),
+            pass: number(pass)?,
+            block: number(block)?,
+            success: number(success)?,
+            exception: number(exception)?,
+            rt_ms: number(rt)?,
+            occupied: number(occupied)?,
+            concurrency: number(concurrency)?,
+            class: class.parse().map_err(ParseLineError::Number)?,
+        })
+    }
+}
+
+/// A day of the calendar, UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Date {
+    year: u64,
+    month: u64,
+    day: u64,
+}
+
+impl Date {
+    /// The day of a second since 1970.
+    pub(super) fn of(second: u64) -> Self {
+        // Years that begin in March end with the leap day; eras of 400 of them are all alike.
+        let days = second / 86_400 + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let from_march = (5 * day_of_year + 2) / 153;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        Self { year, month, day: day_of_year - (153 * from_march + 2) / 5 + 1 }
+    }
+}
+
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        let date = |second| Date::of(second).to_string();
+        for (second, want) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_709_164_800, "2024-02-29"),
+            (1_735_689_599, "2024-12-31"),
+            (1_735_689_600, "2025-01-01"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date(second), want);
+        }
+    }
+
+    #[test]
+    fn a_line_reads_back_as_it_was_written() {
+        let line = MetricLine { at_ms: 1_529_998_904_000, pass: 3, rt_ms: 7, ..MetricLine::default() };
+        let line = MetricLine { resource: "/foo/*".into(), ..line };
+        assert_eq!(line.to_string(), "1529998904000|2018-06-26 07:41:44|/foo/*|3|0|0|0|7|0|0|0");
+        assert_eq!(line.to_string().parse(), Ok(line));
+        assert_eq!("1|2|3".parse::<MetricLine>(), Err(ParseLineError::Fields(3)));
+        assert!("x|d|r|1|2|3|4|5|6|7|8".parse::<MetricLine>().is_err());
+    }
+
+    #[test]
+    fn a_bar_or_a_line_break_in_a_name_makes_no_new_field() {
+        let second = Slot {
+            start: tidegate_core::Nanos::from_secs(1),
+            counts: tidegate_core::stats::Counts::default(),
+        };
+        let line = MetricLine::new("a|b\nc", &second).to_string();
+        assert!(line.contains("|a_b_c|") && line.parse::<MetricLine>().is_ok());
+    }
+}

@@ -1,0 +1,163 @@
+//! Writing the metric log, off the hot path.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::{
+    INBOUND, LogFile, files,
+    line::{Date, MetricLine},
+};
+use crate::{Gate, background::Background};
+
+/// The metric log of one application, being written.
+pub struct MetricLog {
+    dir: PathBuf,
+    app: String,
+    max_bytes: u64,
+    max_files: usize,
+    /// The last second that was written, or passed over when the log was opened.
+    written: Option<u64>,
+    open: Option<Open>,
+}
+
+struct Open {
+    file: LogFile,
+    lines: BufWriter<File>,
+    index: File,
+    bytes: u64,
+}
+
+impl MetricLog {
+    /// A log in this directory, which is made if it is not there. `app` becomes part of file names: what is no letter,
+    /// digit, `-` or `_` in it becomes `_`.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(dir: impl Into<PathBuf>, app: &str) -> io::Result<Self> {
+        let dir = dir.into();
+        fs::create_dir_all(&dir)?;
+        let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+        let app = app.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+        Ok(Self { dir, app, max_bytes: 50 << 20, max_files: 6, written: None, open: None })
+    }
+
+    /// Begins a new file when one has this many bytes. Default: 50 MiB.
+    #[must_use]
+    pub fn max_bytes(self, max_bytes: u64) -> Self {
+        Self { max_bytes, ..self }
+    }
+
+    /// Keeps this many files, at least 1, and removes the oldest. Default: 6.
+    #[must_use]
+    pub fn max_files(self, max_files: usize) -> Self {
+        Self { max_files: max_files.max(1), ..self }
+    }
+
+    /// The name in the files' names.
+    #[must_use]
+    pub fn app(&self) -> &str {
+        &self.app
+    }
+
+    /// Writes the whole seconds that have ended since the last call, up to a minute back; the first call begins with
+    /// the second before the current. Returns how many lines were written. Seconds in which nothing happened have no
+    /// lines.
+    ///
+    /// # Errors
+    /// When a file cannot be written or made. The seconds that were to be written are lost then: a full disk must not
+    /// make the next write longer and longer.
+    pub fn record(&mut self, gate: &Gate) -> io::Result<usize> {
+        let now = gate.now();
+        let Some(last) = (now.get() / 1_000_000_000).checked_sub(1) else { return Ok(0) };
+        let first = self.written.map_or(last, |written| written + 1);
+        self.written = Some(self.written.map_or(last, |written| written.max(last)));
+        let mut lines = Vec::new();
+        let mut collect = |name: &str, node: &crate::Node| {
+            let ended = node.seconds(now).into_iter().filter(|second| {
+                (first..=last).contains(&(second.start.get() / 1_000_000_000))
+                    && second.counts != tidegate_core::stats::Counts::default()
+            });
+            lines.extend(ended.map(|second| MetricLine::new(name, &second)));
+        };
+        collect(INBOUND, gate.inbound());
+        for resource in gate.resources() {
+            collect(resource.name(), resource.node());
+        }
+        // Stable: within a second, the order of the names.
+        lines.sort_by_key(|line| line.at_ms);
+        for second in lines.chunk_by(|a, b| a.at_ms == b.at_ms) {
+            self.write(second)?;
+        }
+        Ok(lines.len())
+    }
+
+    /// Writes the lines of one second.
+    fn write(&mut self, lines: &[MetricLine]) -> io::Result<()> {
+        let Some(second) = lines.first().map(|line| line.at_ms / 1_000) else { return Ok(()) };
+        let date = Date::of(second).to_string();
+        let fits = |open: &Open| open.file.date == date && open.bytes < self.max_bytes;
+        let mut open = match self.open.take() {
+            Some(open) if fits(&open) => open,
+            _ => self.roll(&date)?,
+        };
+        let mut entry = [0; 16];
+        entry[..8].copy_from_slice(&second.to_be_bytes());
+        entry[8..].copy_from_slice(&open.bytes.to_be_bytes());
+        for line in lines {
+            let line = format!("{line}\n");
+            open.lines.write_all(line.as_bytes())?;
+            open.bytes += line.len() as u64;
+        }
+        // The lines first: an index entry always finds its lines.
+        open.lines.flush()?;
+        open.index.write_all(&entry)?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Begins the next file of a day, and removes what is too old.
+    fn roll(&self, date: &str) -> io::Result<Open> {
+        let mut kept = files(&self.dir, &self.app)?;
+        let newest = kept.iter().filter(|file| file.date == date).map(|file| file.number).max();
+        let file = LogFile::new(&self.dir, &self.app, date, newest.map_or(0, |number| number + 1));
+        while kept.len() >= self.max_files {
+            let oldest = kept.remove(0);
+            fs::remove_file(&oldest.path)?;
+            // An index that is missing already is as good as removed.
+            let _ = fs::remove_file(oldest.index());
+        }
+        let make = |path: &PathBuf| OpenOptions::new().append(true).create_new(true).open(path);
+        let lines = BufWriter::new(make(&file.path)?);
+        let index = make(&file.index())?;
+        Ok(Open { file, lines, index, bytes: 0 })
+    }
+}
+
+/// A metric log that is written each second on a thread of its own, until this is dropped.
+pub struct MetricLogger {
+    _thread: Background,
+}
+
+impl Gate {
+    /// Writes a metric log each second. `failed` is called when a second could not be written.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn log_metrics(
+        &self,
+        mut log: MetricLog,
+        failed: impl Fn(io::Error) + Send + 'static,
+    ) -> io::Result<MetricLogger> {
+        let gate = self.clone();
+        let thread = Background::spawn("tidegate-metrics", Duration::from_secs(1), move || {
+            if let Err(error) = log.record(&gate) {
+                failed(error);
+            }
+        })?;
+        Ok(MetricLogger { _thread: thread })
+    }
+}

@@ -1,0 +1,112 @@
+//! Statistics of one traffic: a resource's, an origin's or a context's part of it, or all that comes in.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::{
+    Nanos,
+    stats::{Counts, Event, Layout, Slot, Window},
+};
+
+/// The statistics of one traffic.
+pub struct Node {
+    window: Window,
+}
+
+impl Node {
+    pub(crate) fn new(layout: Layout) -> Self {
+        // The gate's layout was checked when the gate was built.
+        let window = Window::with_minute(layout).unwrap_or_else(|_| Window::new(layout));
+        Self { window }
+    }
+
+    #[inline]
+    pub(crate) const fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// The sums of the last interval of the gate's layout (a second, by default) at `now`.
+    #[must_use]
+    pub fn counts(&self, now: Nanos) -> Counts {
+        self.window.counts(now, self.window.layout().whole())
+    }
+
+    /// How much of one event there was in the last interval at `now`.
+    #[must_use]
+    pub fn sum(&self, now: Nanos, event: Event) -> u64 {
+        self.window.sum(now, event, self.window.layout().whole())
+    }
+
+    /// The slots of the last interval at `now`, oldest first; those without traffic are left out, but for the current.
+    #[must_use]
+    pub fn slots(&self, now: Nanos) -> Vec<Slot> {
+        self.window.slots(now, self.window.layout().whole())
+    }
+
+    /// The seconds of the last minute at `now` that saw traffic, oldest first, the current one included.
+    #[must_use]
+    pub fn seconds(&self, now: Nanos) -> Vec<Slot> {
+        self.window.seconds(now)
+    }
+
+    /// The units in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.window.in_flight()
+    }
+
+    /// The shortest response time of the last interval at `now`.
+    #[must_use]
+    pub fn min_rt(&self, now: Nanos) -> Option<Duration> {
+        self.window.min_rt(now, self.window.layout().whole())
+    }
+}
+
+/// Nodes by name, at most a given number: the origins of a resource, or its contexts.
+pub(crate) struct Family {
+    nodes: RwLock<HashMap<Box<str>, Arc<Node>>>,
+    rest: OnceLock<Arc<Node>>,
+    left_out: AtomicU64,
+}
+
+impl Family {
+    pub(crate) fn new() -> Self {
+        Self { nodes: RwLock::default(), rest: OnceLock::new(), left_out: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// The node of `name`, made if there are fewer than `most`; or, for one that a rule names, always. Names beyond
+    /// that share one node, and are counted.
+    pub(crate) fn node(&self, name: &str, layout: Layout, most: usize, named: bool) -> Arc<Node> {
+        if let Some(node) = self.get(name) {
+            return node;
+        }
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        if !nodes.contains_key(name) && nodes.len() >= most && !named {
+            // Relaxed: a count for people.
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return self.rest.get_or_init(|| Arc::new(Node::new(layout))).clone();
+        }
+        nodes.entry(name.into()).or_insert_with(|| Arc::new(Node::new(layout))).clone()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = nodes.keys().map(ToString::to_string).collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+}

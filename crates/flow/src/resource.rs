@@ -1,0 +1,193 @@
+//! Resources: what is entered.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::ArcSwapOption;
+
+use crate::{
+    BreakerState, admit,
+    blocked::Blocked,
+    compiled::Compiled,
+    entry::Entry,
+    gate::Shared,
+    guard::{Guard, OwnedGuard},
+    node::{Family, Node},
+};
+
+/// What a gate keeps about one resource.
+pub(crate) struct State {
+    pub(crate) name: Arc<str>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) origins: Family,
+    pub(crate) contexts: Family,
+    /// The rules' version that `compiled` was made for, times two, plus one if there are rules. A resource without
+    /// rules never looks further.
+    stamp: AtomicU64,
+    compiled: ArcSwapOption<Compiled>,
+    compiling: Mutex<()>,
+}
+
+impl State {
+    pub(crate) fn new(name: Arc<str>, shared: &Shared) -> Self {
+        Self {
+            name,
+            node: Arc::new(Node::new(shared.layout)),
+            origins: Family::new(),
+            contexts: Family::new(),
+            stamp: AtomicU64::new(0),
+            compiled: ArcSwapOption::empty(),
+            compiling: Mutex::new(()),
+        }
+    }
+
+    /// Whether there are rules, once they are those of the newest version.
+    #[inline]
+    pub(crate) fn has_rules(&self, shared: &Shared) -> bool {
+        // Acquire: who sees the stamp sees what was compiled for it, or something newer.
+        let stamp = self.stamp.load(Ordering::Acquire);
+        if stamp >> 1 == shared.version.load(Ordering::Acquire) {
+            stamp & 1 == 1
+        } else {
+            self.compile(shared)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn rules(&self) -> arc_swap::Guard<Option<Arc<Compiled>>> {
+        self.compiled.load()
+    }
+
+    #[cold]
+    fn compile(&self, shared: &Shared) -> bool {
+        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = shared.rules.load();
+        let old = self.compiled.load();
+        if self.stamp.load(Ordering::Acquire) >> 1 != set.version {
+            let compiled = Compiled::new(&set, &self.name, old.as_deref(), shared);
+            let stamp = set.version << 1 | u64::from(compiled.is_some());
+            self.compiled.store(compiled.map(Arc::new));
+            self.stamp.store(stamp, Ordering::Release);
+        }
+        self.stamp.load(Ordering::Acquire) & 1 == 1
+    }
+}
+
+/// A resource of a gate: something to be guarded, by name.
+///
+/// A handle; cloning it is cheap, and entering through it needs no look-up. It belongs to the gate that made it.
+#[derive(Clone)]
+pub struct Resource {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<State>,
+    /// The name asked for, where the resource shares the state of all that found no place.
+    pub(crate) alias: Option<Arc<str>>,
+}
+
+impl Resource {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.alias.as_ref().unwrap_or(&self.state.name)
+    }
+
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        self.alias.as_ref().unwrap_or(&self.state.name).clone()
+    }
+
+    /// Whether the gate had no place for this resource, so that it shares statistics (and the rules of patterns) with
+    /// all others in the same case: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources).
+    #[must_use]
+    pub const fn is_overflow(&self) -> bool {
+        self.alias.is_some()
+    }
+
+    /// An entry with options: a count, an origin, arguments, and so on.
+    pub fn entry(&self) -> Entry<'_> {
+        Entry::new(self)
+    }
+
+    /// Enters with one unit, outbound: see [`Gate::enter`](crate::Gate::enter).
+    ///
+    /// # Errors
+    /// When a rule blocks.
+    #[inline]
+    pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
+        admit::admit_plain(self, 1, false).map(|pass| Guard::new(self, pass))
+    }
+
+    /// As [`enter`](Self::enter), with a guard that borrows nothing.
+    ///
+    /// # Errors
+    /// When a rule blocks.
+    pub fn enter_owned(&self) -> Result<OwnedGuard, Blocked> {
+        self.entry().enter_owned()
+    }
+
+    /// The resource's statistics.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.state.node
+    }
+
+    /// The statistics of the entries from one origin, if any came.
+    #[must_use]
+    pub fn origin(&self, origin: &str) -> Option<Arc<Node>> {
+        self.state.origins.get(origin)
+    }
+
+    /// The statistics of the entries within one context, if any came.
+    #[must_use]
+    pub fn context(&self, context: &str) -> Option<Arc<Node>> {
+        self.state.contexts.get(context)
+    }
+
+    /// The origins that have statistics, in order.
+    #[must_use]
+    pub fn origins(&self) -> Vec<String> {
+        self.state.origins.names()
+    }
+
+    /// The contexts that have statistics, in order.
+    #[must_use]
+    pub fn contexts(&self) -> Vec<String> {
+        self.state.contexts.names()
+    }
+
+    /// Where each of the resource's breakers stands, with its rule's id or what the rule says.
+    #[must_use]
+    pub fn breakers(&self) -> Vec<(String, BreakerState)> {
+        self.state.has_rules(&self.shared);
+        let rules = self.state.rules();
+        let breakers = rules.iter().flat_map(|rules| &rules.breakers);
+        breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
+    }
+
+    /// How many units each of the resource's adaptive rules lets be in flight now, with its id or what it says.
+    #[must_use]
+    pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
+        self.state.has_rules(&self.shared);
+        let rules = self.state.rules();
+        let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
+        adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
+    }
+
+    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others.
+    #[must_use]
+    pub fn crowded(&self) -> u64 {
+        let rules = self.state.rules();
+        let values: u64 = rules.iter().flat_map(|rules| &rules.params).map(|param| param.crowded()).sum();
+        values + self.state.origins.left_out() + self.state.contexts.left_out()
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resource").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

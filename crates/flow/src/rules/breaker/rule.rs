@@ -1,0 +1,159 @@
+//! A breaker as it is configured, and where it stands.
+
+use std::{fmt, time::Duration};
+
+use tidegate_core::{MAX_WINDOW, Nanos, stats::Layout};
+
+use crate::rules::Target;
+
+/// Leaves a resource alone for a while when too many of its calls are slow or fail.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_flow::rules::{BreakerRule, Trip};
+/// let rule = BreakerRule::new("db", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5));
+/// assert_eq!((rule.min_calls, rule.probes), (5, 1));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct BreakerRule {
+    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    pub id: Option<String>,
+    /// The resources it is about, each with its own breaker.
+    pub resource: Target,
+    /// What opens it.
+    pub trip: Trip,
+    /// Over what time calls are judged. Default: a second.
+    pub interval: Duration,
+    /// Into how many slots the interval is cut. Default: 10.
+    pub slots: u32,
+    /// Fewer calls than this in the interval open nothing. Default: 5.
+    pub min_calls: u32,
+    /// How long it stays open.
+    pub open_time: Duration,
+    /// How many calls are then let through to try, all of which must be good. Default: 1; at most 1,000,000.
+    pub probes: u32,
+    /// How long probes may take to report. When that time has passed without a verdict, they count as one bad probe: a
+    /// call that never ends must not keep the breaker half open. Default: ten times the open time.
+    pub probe_timeout: Option<Duration>,
+}
+
+/// What opens a breaker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Trip {
+    /// More than this share of the calls took longer than `rt`.
+    SlowRatio {
+        /// The longest response time that is not slow.
+        rt: Duration,
+        /// The share, from 0 to 1. At 1.0 it opens when all calls are slow.
+        ratio: f64,
+    },
+    /// More than this share of the calls failed.
+    ErrorRatio {
+        /// The share, from 0 to 1. At 1.0 it opens when all calls fail.
+        ratio: f64,
+    },
+    /// More than this many calls failed.
+    ErrorCount {
+        /// The number of calls.
+        count: u64,
+    },
+}
+
+/// Where a breaker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BreakerState {
+    /// Calls pass and are judged.
+    Closed,
+    /// Calls are blocked.
+    Open,
+    /// Probes pass, other calls are blocked.
+    HalfOpen,
+}
+
+/// A breaker that changed its state: what listeners are told, on the thread whose call changed it.
+#[derive(Clone, Copy, Debug)]
+pub struct StateChange<'a> {
+    /// The resource.
+    pub resource: &'a str,
+    /// The rule.
+    pub rule: &'a BreakerRule,
+    /// The state before.
+    pub from: BreakerState,
+    /// The state from now on.
+    pub to: BreakerState,
+    /// When.
+    pub at: Nanos,
+}
+
+impl BreakerRule {
+    /// Opens for `open_time`; the other settings at their defaults.
+    pub fn new(resource: impl Into<Target>, trip: Trip, open_time: Duration) -> Self {
+        Self {
+            id: None,
+            resource: resource.into(),
+            trip,
+            interval: Duration::from_secs(1),
+            slots: 10,
+            min_calls: 5,
+            open_time,
+            probes: 1,
+            probe_timeout: None,
+        }
+    }
+
+    /// The same rule judging by another interval.
+    #[must_use]
+    pub fn interval(self, interval: Duration) -> Self {
+        Self { interval, ..self }
+    }
+
+    /// The same rule with another least number of calls.
+    #[must_use]
+    pub fn min_calls(self, min_calls: u32) -> Self {
+        Self { min_calls, ..self }
+    }
+
+    /// The same rule with another number of probes.
+    #[must_use]
+    pub fn probes(self, probes: u32) -> Self {
+        Self { probes, ..self }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        self.resource.compile()?;
+        match self.trip {
+            Trip::SlowRatio { ratio, .. } | Trip::ErrorRatio { ratio } if !(0.0..=1.0).contains(&ratio) => {
+                return Err(format!("the ratio is {ratio}; it must be from 0 to 1"));
+            }
+            _ => {}
+        }
+        if self.open_time.is_zero() || self.open_time > MAX_WINDOW {
+            return Err("the open time must be above zero and at most 366 days".into());
+        }
+        if !(1..=1_000_000).contains(&self.probes) {
+            return Err(format!("there are {} probes; there must be from 1 to 1000000", self.probes));
+        }
+        self.layout().map(drop).map_err(|e| format!("the statistic interval: {e}"))
+    }
+
+    /// The interval in slots, each rounded up to a nanosecond.
+    pub(super) fn layout(&self) -> Result<Layout, tidegate_core::stats::LayoutError> {
+        let slots = u64::from(self.slots.max(1));
+        let interval = Nanos::from(self.interval).get().div_ceil(slots) * slots;
+        Layout::new(self.slots, Duration::from_nanos(interval))
+    }
+}
+
+impl fmt::Display for BreakerRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = &self.id {
+            return f.write_str(id);
+        }
+        match self.trip {
+            Trip::SlowRatio { rt, ratio } => write!(f, "above {ratio} slower than {rt:?}")?,
+            Trip::ErrorRatio { ratio } => write!(f, "above {ratio} failing")?,
+            Trip::ErrorCount { count } => write!(f, "above {count} errors")?,
+        }
+        write!(f, " in {:?}", self.interval)
+    }
+}

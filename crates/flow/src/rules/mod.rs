@@ -1,0 +1,26 @@
+//! What may pass: the rules, each kind in its own file with what it remembers while it runs.
+
+pub(crate) mod adaptive;
+pub(crate) mod authority;
+pub(crate) mod breaker;
+pub(crate) mod flow;
+pub(crate) mod hot_param;
+pub(crate) mod isolation;
+mod set;
+pub(crate) mod system;
+mod target;
+mod threshold;
+pub(crate) mod throttle;
+pub(crate) mod warm_up;
+
+pub use adaptive::{AdaptiveRule, Aimd, Algorithm, CallSample, ConcurrencyLimit, Gradient2, Vegas};
+pub use authority::AuthorityRule;
+pub use breaker::{BreakerRule, BreakerState, StateChange, Trip};
+pub use flow::{Behaviour, FlowRule, Measure, Origins, Relation};
+pub use hot_param::{HotParamRule, ParamKey, ParamMeasure};
+pub use isolation::IsolationRule;
+pub(crate) use set::RuleSet;
+pub use set::{LoadError, RuleError, Rules};
+pub use system::SystemRule;
+pub use target::Target;
+pub use threshold::{MemoryThreshold, Threshold};

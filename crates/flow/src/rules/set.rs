@@ -1,0 +1,188 @@
+//! All rules of a gate, and finding those of one resource.
+
+use std::{collections::HashMap, fmt};
+
+use regex::Regex;
+
+use super::{
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target,
+};
+use crate::blocked::BlockKind;
+
+/// The rules of a gate, by kind.
+///
+/// Loading them replaces what was loaded before, all at once; a rule that is in both, word for word, keeps its state.
+/// In one kind rules are checked in their order here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    /// Who may ask.
+    pub authority: Vec<AuthorityRule>,
+    /// What the machine can take. All are checked.
+    pub system: Vec<SystemRule>,
+    /// How much each value of an argument may have.
+    pub hot_params: Vec<HotParamRule>,
+    /// How much may pass.
+    pub flow: Vec<FlowRule>,
+    /// How much may be in flight.
+    pub isolation: Vec<IsolationRule>,
+    /// How much may be in flight, as calls show it.
+    pub adaptive: Vec<AdaptiveRule>,
+    /// What is left alone while it fails.
+    pub breakers: Vec<BreakerRule>,
+}
+
+impl Rules {
+    /// Checks every rule.
+    ///
+    /// # Errors
+    /// With all rules that are impossible, each with the reason.
+    pub fn validate(&self) -> Result<(), LoadError> {
+        let mut bad = Vec::new();
+        check(BlockKind::Authority, &self.authority, AuthorityRule::validate, &mut bad);
+        check(BlockKind::System, &self.system, SystemRule::validate, &mut bad);
+        check(BlockKind::HotParam, &self.hot_params, HotParamRule::validate, &mut bad);
+        check(BlockKind::Flow, &self.flow, FlowRule::validate, &mut bad);
+        check(BlockKind::Isolation, &self.isolation, IsolationRule::validate, &mut bad);
+        check(BlockKind::Adaptive, &self.adaptive, AdaptiveRule::validate, &mut bad);
+        check(BlockKind::Breaker, &self.breakers, BreakerRule::validate, &mut bad);
+        if bad.is_empty() { Ok(()) } else { Err(LoadError { rules: bad }) }
+    }
+}
+
+fn check<R: fmt::Display>(
+    kind: BlockKind,
+    rules: &[R],
+    validate: impl Fn(&R) -> Result<(), String>,
+    bad: &mut Vec<RuleError>,
+) {
+    bad.extend(rules.iter().enumerate().filter_map(|(index, rule)| {
+        let reason = validate(rule).err()?;
+        Some(RuleError { kind, index, rule: rule.to_string(), reason })
+    }));
+}
+
+/// A rule that is impossible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    /// Its kind.
+    pub kind: BlockKind,
+    /// Its place among the rules of its kind, from 0.
+    pub index: usize,
+    /// Its id, or what it says.
+    pub rule: String,
+    /// What is wrong, and what to do about it.
+    pub reason: String,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rule {} ({}): {}", self.kind, self.index, self.rule, self.reason)
+    }
+}
+
+/// Rules that were refused, all of them, because some are impossible. What was loaded before stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    /// The impossible ones.
+    pub rules: Vec<RuleError>,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no rule was loaded, the old ones go on: ")?;
+        for (at, rule) in self.rules.iter().enumerate() {
+            write!(f, "{}{rule}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// Validated rules, ready to be asked which are a resource's.
+pub(crate) struct RuleSet {
+    pub(crate) version: u64,
+    pub(crate) rules: Rules,
+    authority: Index,
+    hot_params: Index,
+    flow: Index,
+    isolation: Index,
+    adaptive: Index,
+    breakers: Index,
+}
+
+/// Places of one kind's rules by resource.
+#[derive(Default)]
+struct Index {
+    by_name: HashMap<String, Vec<usize>>,
+    patterns: Vec<(Regex, usize)>,
+}
+
+impl Index {
+    fn new<'a>(targets: impl Iterator<Item = &'a Target>) -> Self {
+        let mut index = Self::default();
+        for (at, target) in targets.enumerate() {
+            match target.compile() {
+                Ok(Some(pattern)) => index.patterns.push((pattern, at)),
+                // Validated before; what does not compile matches nothing.
+                Ok(None) | Err(_) => index.by_name.entry(target.as_str().into()).or_default().push(at),
+            }
+        }
+        index
+    }
+
+    fn of<'r, R>(&self, rules: &'r [R], resource: &str) -> Vec<&'r R> {
+        let mut places: Vec<usize> = self.by_name.get(resource).cloned().unwrap_or_default();
+        places.extend(
+            self.patterns.iter().filter(|(pattern, _)| pattern.is_match(resource)).map(|&(_, at)| at),
+        );
+        places.sort_unstable();
+        places.into_iter().map(|at| &rules[at]).collect()
+    }
+}
+
+impl RuleSet {
+    pub(crate) fn new(version: u64, rules: Rules) -> Self {
+        Self {
+            version,
+            authority: Index::new(rules.authority.iter().map(|rule| &rule.resource)),
+            hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),
+            flow: Index::new(rules.flow.iter().map(|rule| &rule.resource)),
+            isolation: Index::new(rules.isolation.iter().map(|rule| &rule.resource)),
+            adaptive: Index::new(rules.adaptive.iter().map(|rule| &rule.resource)),
+            breakers: Index::new(rules.breakers.iter().map(|rule| &rule.resource)),
+            rules,
+        }
+    }
+
+    /// Whether a rule is about the resource by its name (not by a pattern).
+    pub(crate) fn names(&self, resource: &str) -> bool {
+        let indices =
+            [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
+        indices.iter().any(|index| index.by_name.contains_key(resource))
+    }
+
+    pub(crate) fn authority(&self, resource: &str) -> Vec<&AuthorityRule> {
+        self.authority.of(&self.rules.authority, resource)
+    }
+
+    pub(crate) fn hot_params(&self, resource: &str) -> Vec<&HotParamRule> {
+        self.hot_params.of(&self.rules.hot_params, resource)
+    }
+
+    pub(crate) fn flow(&self, resource: &str) -> Vec<&FlowRule> {
+        self.flow.of(&self.rules.flow, resource)
+    }
+
+    pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {
+        self.isolation.of(&self.rules.isolation, resource)
+    }
+
+    pub(crate) fn adaptive(&self, resource: &str) -> Vec<&AdaptiveRule> {
+        self.adaptive.of(&self.rules.adaptive, resource)
+    }
+
+    pub(crate) fn breakers(&self, resource: &str) -> Vec<&BreakerRule> {
+        self.breakers.of(&self.rules.breakers, resource)
+    }
+}

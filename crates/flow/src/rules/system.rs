@@ -1,0 +1,121 @@
+//! System protection: limits on everything that comes in.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tidegate_core::{
+    Nanos,
+    stats::{Event, Layout, Look, Trailing, View},
+};
+
+use crate::{node::Node, sample::SystemSample};
+
+/// Blocks inbound entries, whatever their resource, while the machine or the whole of the traffic is over a limit.
+/// What is `None` is not checked.
+///
+/// Load and processor say that the machine is busy, not that it is too busy: while one of them is over its limit, an
+/// entry is blocked only if more units are in flight than the machine has shown it can take through, the best rate of
+/// the last second times the shortest response time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SystemRule {
+    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    pub id: Option<String>,
+    /// The highest load average (see [`Gate::set_sample`](crate::Gate::set_sample)).
+    pub load: Option<f64>,
+    /// The highest share of the processors in use, from 0 to 1.
+    pub cpu: Option<f64>,
+    /// The longest mean response time over the last second.
+    pub mean_rt: Option<Duration>,
+    /// The most units in flight.
+    pub in_flight: Option<u64>,
+    /// The most units in a second.
+    pub qps: Option<u64>,
+}
+
+impl SystemRule {
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        if self.load.is_some_and(|load| !load.is_finite() || load < 0.0) {
+            return Err("the load must be a number from 0 on".into());
+        }
+        if self.cpu.is_some_and(|cpu| !(0.0..=1.0).contains(&cpu)) {
+            return Err("the processor's share must be from 0 to 1".into());
+        }
+        let Self { load: None, cpu: None, mean_rt: None, in_flight: None, qps: None, .. } = self else {
+            return Ok(());
+        };
+        Err("the rule limits nothing; set load, cpu, mean rt, in flight or qps".into())
+    }
+}
+
+impl fmt::Display for SystemRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = &self.id {
+            return f.write_str(id);
+        }
+        let mut parts = Vec::new();
+        parts.extend(self.load.map(|load| format!("load {load}")));
+        parts.extend(self.cpu.map(|cpu| format!("cpu {cpu}")));
+        parts.extend(self.mean_rt.map(|rt| format!("mean rt {rt:?}")));
+        parts.extend(self.in_flight.map(|units| format!("{units} in flight")));
+        parts.extend(self.qps.map(|qps| format!("{qps}/1s")));
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// A system rule with the second it looks at.
+pub(crate) struct System {
+    pub(crate) rule: SystemRule,
+    pub(crate) label: Arc<str>,
+    view: View,
+    passed: Trailing,
+}
+
+impl System {
+    pub(crate) fn new(rule: SystemRule, layout: Layout) -> Self {
+        let view = layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole());
+        Self { label: rule.to_string().into(), rule, view, passed: Trailing::new(view) }
+    }
+
+    /// Whether there is room for `n` units more.
+    ///
+    /// # Errors
+    /// With the time until there is, where one can be named.
+    #[inline]
+    pub(crate) fn fits(&self, look: Look<'_>, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
+        let units = u64::from(n);
+        if let Some(qps) = self.rule.qps
+            && look.passed(&self.passed).is_some_and(|passed| passed + units > qps)
+        {
+            return Err(qps.checked_sub(units).map(|goal| look.fits_after(now, self.view, goal)));
+        }
+        if self.rule.in_flight.is_some_and(|most| look.in_flight() + units > most) {
+            return Err(None);
+        }
+        Ok(())
+    }
+
+    /// Whether the times and the machine let anything more come in. Nothing is taken of them, so one look is enough.
+    pub(crate) fn is_well(&self, inbound: &Node, in_flight: u64, now: Nanos, sample: &SystemSample) -> bool {
+        if let Some(longest) = self.rule.mean_rt {
+            let sum = |event| inbound.window().sum(now, event, self.view);
+            let (micros, ended) = (sum(Event::Rt), sum(Event::Success));
+            if u128::from(micros) > longest.as_micros() * u128::from(ended) {
+                return false;
+            }
+        }
+        let over = |limit: Option<f64>, value: f64| limit.is_some_and(|limit| value > limit);
+        let busy = over(self.rule.load, sample.load()) || over(self.rule.cpu, sample.cpu());
+        !(busy && self.is_beyond_capacity(inbound, in_flight, now))
+    }
+
+    /// Little's law: what is in flight at the best rate and the shortest time is what the machine can take.
+    fn is_beyond_capacity(&self, inbound: &Node, in_flight: u64, now: Nanos) -> bool {
+        if in_flight <= 1 {
+            return false;
+        }
+        let slots = inbound.window().slots(now, self.view);
+        let best = slots.iter().map(|slot| slot.counts.pass).max().unwrap_or(0) as f64;
+        let a_second = 1.0 / inbound.window().layout().slot().as_secs_f64();
+        let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or_default();
+        in_flight as f64 > best * a_second * shortest.as_secs_f64()
+    }
+}

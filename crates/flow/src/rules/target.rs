@@ -1,0 +1,49 @@
+//! Which resources a rule is about.
+
+use std::fmt;
+
+use regex::Regex;
+
+/// The resources of a rule: one by name, or all whose whole name matches a regular expression.
+///
+/// A rule with a pattern keeps its counts and states for each resource apart, as if it had been written for each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The resource of this name.
+    Name(String),
+    /// Every resource whose whole name matches this pattern (syntax of the `regex` crate, matched in linear time).
+    Pattern(String),
+}
+
+impl Target {
+    /// The name, or the pattern.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Name(text) | Self::Pattern(text) => text,
+        }
+    }
+
+    /// The pattern, ready to match; `None` for a name.
+    pub(crate) fn compile(&self) -> Result<Option<Regex>, String> {
+        match self {
+            Self::Name(name) if name.is_empty() => Err("the resource has no name; give it one".into()),
+            Self::Name(_) => Ok(None),
+            Self::Pattern(pattern) => Regex::new(&format!("^(?:{pattern})$"))
+                .map(Some)
+                .map_err(|e| format!("the resource pattern does not compile: {e}")),
+        }
+    }
+}
+
+impl From<&str> for Target {
+    fn from(name: &str) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,132 @@
+//! How much a rule allows: a number, or one that follows the memory in use.
+
+use crate::sample::SystemSample;
+
+/// How much a rule allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    /// Always this much. Fractions count where time is divided by it (throttling, warming up); elsewhere whole units
+    /// fit under it.
+    Fixed(f64),
+    /// More while memory is free, less when it is scarce.
+    Memory(MemoryThreshold),
+}
+
+/// A threshold that falls in a straight line from one amount to another while the memory in use rises from one mark to
+/// another; outside the marks it stays.
+///
+/// The memory in use is what the gate was last told (see [`Gate::set_sample`](crate::Gate::set_sample)); until then it is 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryThreshold {
+    /// The threshold at and below the low mark; not less than `when_scarce`.
+    pub when_free: f64,
+    /// The threshold at and above the high mark.
+    pub when_scarce: f64,
+    /// The low mark in bytes.
+    pub low_mark: u64,
+    /// The high mark in bytes; above the low one.
+    pub high_mark: u64,
+}
+
+impl Threshold {
+    /// What is allowed now.
+    #[inline]
+    pub(crate) fn now(self, sample: &SystemSample) -> f64 {
+        self.at(sample.memory())
+    }
+
+    #[inline]
+    fn at(self, used: u64) -> f64 {
+        match self {
+            Self::Fixed(threshold) => threshold,
+            Self::Memory(memory) => memory.at(used),
+        }
+    }
+
+    /// [`now`](Self::now) in whole units.
+    #[inline]
+    pub(crate) fn units(self, sample: &SystemSample) -> u64 {
+        self.units_at(sample.memory())
+    }
+
+    #[inline]
+    fn units_at(self, used: u64) -> u64 {
+        // A cast saturates, and cuts off the fraction: `passed + n > threshold` for whole numbers.
+        #[allow(clippy::cast_sign_loss)]
+        let units = self.at(used) as u64;
+        units
+    }
+
+    pub(crate) fn validate(self) -> Result<(), String> {
+        let amount = |value: f64| {
+            if value.is_finite() && value >= 0.0 {
+                Ok(())
+            } else {
+                Err(format!("the threshold is {value}; it must be a number from 0 on"))
+            }
+        };
+        match self {
+            Self::Fixed(threshold) => amount(threshold),
+            Self::Memory(memory) => {
+                amount(memory.when_free)?;
+                amount(memory.when_scarce)?;
+                if memory.when_scarce > memory.when_free {
+                    return Err(
+                        "the threshold with scarce memory is above that with free memory; swap them".into()
+                    );
+                }
+                if memory.low_mark >= memory.high_mark {
+                    return Err("the low memory mark must be below the high one".into());
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl MemoryThreshold {
+    fn at(self, used: u64) -> f64 {
+        if used <= self.low_mark {
+            return self.when_free;
+        }
+        if used >= self.high_mark {
+            return self.when_scarce;
+        }
+        let share = (used - self.low_mark) as f64 / (self.high_mark - self.low_mark) as f64;
+        self.when_free - (self.when_free - self.when_scarce) * share
+    }
+}
+
+impl From<u32> for Threshold {
+    fn from(units: u32) -> Self {
+        Self::Fixed(units.into())
+    }
+}
+
+impl From<f64> for Threshold {
+    fn from(threshold: f64) -> Self {
+        Self::Fixed(threshold)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_threshold_falls_in_a_straight_line_between_its_marks() {
+        let memory =
+            MemoryThreshold { when_free: 100.0, when_scarce: 20.0, low_mark: 1_000, high_mark: 2_000 };
+        let at = |used| Threshold::Memory(memory).units_at(used);
+        assert_eq!([0, 1_000, 1_500, 1_999, 2_000, u64::MAX].map(at), [100, 100, 60, 20, 20, 20]);
+    }
+
+    #[test]
+    fn a_threshold_that_is_no_amount_is_refused() {
+        for bad in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(Threshold::Fixed(bad).validate().is_err(), "{bad}");
+        }
+        let memory = MemoryThreshold { when_free: 1.0, when_scarce: 2.0, low_mark: 0, high_mark: 1 };
+        assert!(Threshold::Memory(memory).validate().is_err());
+    }
+}

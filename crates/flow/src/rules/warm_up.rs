@@ -1,0 +1,146 @@
+//! Warming up: a resource that has been idle is let up to its full rate little by little.
+//!
+//! A bucket of tokens fills while there is little traffic and empties with it. The fuller it is, the colder the
+//! resource and the lower the rate: from `count / factor` with a full bucket to `count` at the warning line, in a line
+//! whose slope makes the way take the warm-up period. Tokens are whole, and divisions of whole numbers drop the rest, as
+//! in Sentinel: a resource that is given all it is allowed while cold must not count as idle.
+
+use std::time::Duration;
+
+use tidegate_core::Nanos;
+
+use crate::sync::{AtomicU64, Ordering};
+
+const TOKEN_BITS: u32 = 30;
+const TOKENS: u64 = (1 << TOKEN_BITS) - 1;
+
+#[derive(Debug)]
+pub(crate) struct WarmUp {
+    count: f64,
+    factor: f64,
+    warning: f64,
+    max: u64,
+    slope: f64,
+    /// `[ the last whole second it was looked at 34 │ tokens 30 ]`: both change in one step, once a second.
+    state: AtomicU64,
+}
+
+impl WarmUp {
+    /// Up to `count` a second within `period`, from `count / factor`.
+    pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, String> {
+        if factor <= 1.0 || !factor.is_finite() {
+            return Err(format!("the cold factor is {factor}; it must be above 1, as 3 is"));
+        }
+        if count <= 0.0 {
+            return Err("a warm-up needs a threshold above 0".into());
+        }
+        let volume = period.as_secs_f64() * count;
+        let warning = (volume.floor() / (factor - 1.0)).floor();
+        let span = (2.0 * volume / (1.0 + factor)).floor();
+        let max = warning + span;
+        if span < 1.0 {
+            return Err("the warm-up period is too short for the threshold; lengthen one of them".into());
+        }
+        if max > TOKENS as f64 {
+            return Err("the warm-up lets more than 1073741823 pass on its way; shorten the period".into());
+        }
+        let slope = (factor - 1.0) / count / (max - warning);
+        // Below 2³⁰, checked above; starts cold.
+        #[allow(clippy::cast_sign_loss)]
+        let max = max as u64;
+        Ok(Self { count, factor, warning, max, slope, state: AtomicU64::new(max) })
+    }
+
+    /// The rate that is allowed at `now`; `last_second` tells how much passed in the whole second before.
+    pub(crate) fn rate(&self, now: Nanos, last_second: impl FnOnce() -> u64) -> f64 {
+        let second = now.get() / 1_000_000_000;
+        let mut state = self.state.load(Ordering::Relaxed);
+        if state >> TOKEN_BITS < second {
+            let tokens = self.tokens_at(state, second, last_second());
+            let next = second << TOKEN_BITS | tokens;
+            // Relaxed: the word carries no other data. Who loses takes what the winner made of the same second.
+            state = match self.state.compare_exchange(state, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => next,
+                Err(seen) => seen,
+            };
+        }
+        let tokens = (state & TOKENS) as f64;
+        if tokens < self.warning {
+            return self.count;
+        }
+        1.0 / ((tokens - self.warning) * self.slope + 1.0 / self.count)
+    }
+
+    fn tokens_at(&self, state: u64, second: u64, passed: u64) -> u64 {
+        let tokens = state & TOKENS;
+        let idle = (passed as f64) < (self.count.floor() / self.factor).floor();
+        let level = tokens as f64;
+        let filled = if level < self.warning || level > self.warning && idle {
+            let elapsed = second - (state >> TOKEN_BITS);
+            // The cast saturates, and the sum is bounded on the next line.
+            #[allow(clippy::cast_sign_loss)]
+            let more = (elapsed as f64 * self.count) as u64;
+            tokens.saturating_add(more)
+        } else {
+            tokens
+        };
+        filled.min(self.max).saturating_sub(passed)
+    }
+}
+
+/// The whole units of a rate; what is a whole number but for rounding is that number.
+pub(crate) fn whole(rate: f64) -> u64 {
+    // Positive, and a cast saturates.
+    #[allow(clippy::cast_sign_loss)]
+    let units = (rate * (1.0 + 1e-12)) as u64;
+    units
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_a_second_in_ten_seconds_from_a_third() {
+        let warm_up = WarmUp::new(10.0, Duration::from_secs(10), 3.0).unwrap();
+        assert_eq!((warm_up.warning, warm_up.max), (50.0, 100));
+        assert!((warm_up.slope - 0.004).abs() < 1e-15);
+        // Cold: a third of the rate.
+        assert_eq!(whole(warm_up.rate(Nanos::from_secs(1), || 0)), 3);
+        // Busy as allowed, it reaches the full rate in about the period, and stays there.
+        let mut passed = 3;
+        let mut reached = None;
+        for second in 2..60 {
+            passed = whole(warm_up.rate(Nanos::from_secs(second), || passed));
+            if passed == 10 && reached.is_none() {
+                reached = Some(second);
+            }
+            assert!(reached.is_none() || passed == 10, "warm stays warm");
+        }
+        let reached = reached.expect("it warms up");
+        assert!((8..=16).contains(&reached), "after {reached} s");
+        // Idle, it grows cold again.
+        let cold = whole(warm_up.rate(Nanos::from_secs(100), || 0));
+        assert_eq!(cold, 3);
+    }
+
+    #[test]
+    fn a_second_is_counted_once_and_time_does_not_run_backwards() {
+        let warm_up = WarmUp::new(10.0, Duration::from_secs(10), 3.0).unwrap();
+        let first = warm_up.rate(Nanos::from_secs(5), || 20);
+        for at in [5_000, 5_999, 4_000, 0] {
+            let again = warm_up.rate(Nanos::from_millis(at), || 20);
+            assert!((again - first).abs() < 1e-12);
+        }
+        assert!(warm_up.rate(Nanos::from_secs(6), || 20) > first);
+    }
+
+    #[test]
+    fn a_warm_up_that_cannot_be_is_refused() {
+        let second = Duration::from_secs(1);
+        assert!(WarmUp::new(10.0, second, 1.0).is_err());
+        assert!(WarmUp::new(0.0, second, 3.0).is_err());
+        assert!(WarmUp::new(1.0, second, 3.0).is_err());
+        assert!(WarmUp::new(1e9, second * 1_000, 3.0).is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! Where rules come from, beside code: texts, files, and whatever implements [`RuleSource`].
+//!
+//! ```
+//! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
+//! let gate = Gate::new();
+//! let text = r#"[{"resource":"abc","count":20,"grade":1,"controlBehavior":0}]"#;
+//! gate.apply(sentinel::parse(Kind::Flow, text)?)?;
+//! assert_eq!(gate.rules().flow[0].to_string(), "20/1s");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(feature = "watch")]
+mod file;
+mod follow;
+#[cfg(feature = "json")]
+pub mod sentinel;
+#[cfg(feature = "yaml")]
+pub mod yaml;
+
+#[cfg(feature = "watch")]
+pub use file::FileSource;
+pub use follow::{Follower, RuleSource};
+
+use std::{fmt, io};
+
+use crate::rules::{
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError, Rules,
+    SystemRule,
+};
+
+/// New rules of some kinds; those of the kinds that are `None` stay as they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuleUpdate {
+    /// Who may ask.
+    pub authority: Option<Vec<AuthorityRule>>,
+    /// What the machine can take.
+    pub system: Option<Vec<SystemRule>>,
+    /// How much each value of an argument may have.
+    pub hot_params: Option<Vec<HotParamRule>>,
+    /// How much may pass.
+    pub flow: Option<Vec<FlowRule>>,
+    /// How much may be in flight.
+    pub isolation: Option<Vec<IsolationRule>>,
+    /// How much may be in flight, as calls show it.
+    pub adaptive: Option<Vec<AdaptiveRule>>,
+    /// What is left alone while it fails.
+    pub breakers: Option<Vec<BreakerRule>>,
+}
+
+impl RuleUpdate {
+    /// Puts the new rules in the place of the old ones.
+    pub fn apply(self, rules: &mut Rules) {
+        fn put<R>(new: Option<Vec<R>>, old: &mut Vec<R>) {
+            if let Some(new) = new {
+                *old = new;
+            }
+        }
+        put(self.authority, &mut rules.authority);
+        put(self.system, &mut rules.system);
+        put(self.hot_params, &mut rules.hot_params);
+        put(self.flow, &mut rules.flow);
+        put(self.isolation, &mut rules.isolation);
+        put(self.adaptive, &mut rules.adaptive);
+        put(self.breakers, &mut rules.breakers);
+    }
+}
+
+/// Replaces the rules of all kinds.
+impl From<Rules> for RuleUpdate {
+    fn from(rules: Rules) -> Self {
+        let Rules { authority, system, hot_params, flow, isolation, adaptive, breakers } = rules;
+        Self {
+            authority: Some(authority),
+            system: Some(system),
+            hot_params: Some(hot_params),
+            flow: Some(flow),
+            isolation: Some(isolation),
+            adaptive: Some(adaptive),
+            breakers: Some(breakers),
+        }
+    }
+}
+
+/// Why a source has no rules to give, or none that can be loaded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The source could not be read.
+    Read(io::Error),
+    /// The text is not in its format: what and where.
+    Format(String),
+    /// Some rules are impossible.
+    Rules(LoadError),
+    /// For sources of one's own.
+    Other(Box<dyn std::error::Error + Send + Sync>),
+    /// Where another of these errors comes from.
+    In {
+        /// The source's name, such as a file's path.
+        source_name: String,
+        /// The error.
+        error: Box<SourceError>,
+    },
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(e) => write!(f, "the rules cannot be read: {e}"),
+            Self::Format(what) => write!(f, "the rules are not well formed: {what}"),
+            Self::Rules(e) => e.fmt(f),
+            Self::Other(e) => e.fmt(f),
+            Self::In { source_name, error } => write!(f, "{source_name}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Read(e) => Some(e),
+            Self::Rules(e) => Some(e),
+            Self::Other(e) => Some(&**e),
+            Self::In { error, .. } => Some(error),
+            Self::Format(_) => None,
+        }
+    }
+}
+
+impl From<LoadError> for SourceError {
+    fn from(error: LoadError) -> Self {
+        Self::Rules(error)
+    }
+}

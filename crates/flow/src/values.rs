@@ -1,0 +1,177 @@
+//! A bounded number of values, each with its state: what hot-parameter rules keep.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hashbrown::HashTable;
+
+use crate::arg::Arg;
+
+const SHARDS: usize = 16;
+/// How many places are looked at for one whose value has recovered.
+const TRIED: usize = 8;
+
+/// States by value, at most a given number. When all places of a shard are taken and none of those looked at has
+/// recovered, the value shares the shard's spare state with all others in the same case.
+pub(crate) struct Values<S> {
+    shards: Box<[Mutex<Shard<S>>]>,
+    /// Keyed by chance, so that nobody can choose values that meet.
+    hasher: RandomState,
+    crowded: AtomicU64,
+}
+
+struct Shard<S> {
+    /// Indices into `places`, by the hash of the value there.
+    index: HashTable<u32>,
+    places: Vec<(u64, Arg<'static>, S)>,
+    most: usize,
+    /// Where the search for a recovered value goes on.
+    hand: usize,
+    spare: S,
+}
+
+/// Where a value's state is; stays there while the state is not recovered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    shard: usize,
+    /// `None` for the shared state.
+    at: Option<u32>,
+}
+
+impl<S: Default> Values<S> {
+    pub(crate) fn new(most: usize) -> Self {
+        let shards = if most < SHARDS * 8 { 1 } else { SHARDS };
+        let shard = |_| {
+            let (index, places, most) = (HashTable::new(), Vec::new(), most.div_ceil(shards));
+            Mutex::new(Shard { index, places, most, hand: 0, spare: S::default() })
+        };
+        Self {
+            shards: (0..shards).map(shard).collect(),
+            hasher: RandomState::new(),
+            crowded: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard<S>> {
+        // States are changed in single steps: one that a panic left behind is whole.
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn crowded(&self) -> u64 {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Runs `change` on the state of `value`, which is a fresh one if the value has none. Its place may come from a
+    /// value that `recovered` finds to be as good as fresh.
+    pub(crate) fn with<T>(
+        &self,
+        value: &Arg<'_>,
+        recovered: impl Fn(&Arg<'static>, &S) -> bool,
+        change: impl FnOnce(&mut S, Place) -> T,
+    ) -> T {
+        let hash = self.hasher.hash_one(value);
+        let at_shard = (hash >> 32) as usize % self.shards.len();
+        let mut shard = self.lock(at_shard);
+        let at = shard.find_or_place(hash, value, recovered);
+        if at.is_none() {
+            // Relaxed: a count for people.
+            self.crowded.fetch_add(1, Ordering::Relaxed);
+        }
+        let place = Place { shard: at_shard, at };
+        change(shard.state(at), place)
+    }
+
+    /// Runs `change` on the state at a place.
+    pub(crate) fn at(&self, place: &Place, change: impl FnOnce(&mut S)) {
+        change(self.lock(place.shard).state(place.at));
+    }
+}
+
+impl<S: Default> Shard<S> {
+    fn state(&mut self, at: Option<u32>) -> &mut S {
+        match at.and_then(|at| self.places.get_mut(at as usize)) {
+            Some((.., state)) => state,
+            None => &mut self.spare,
+        }
+    }
+
+    fn find_or_place(
+        &mut self,
+        hash: u64,
+        value: &Arg<'_>,
+        recovered: impl Fn(&Arg<'static>, &S) -> bool,
+    ) -> Option<u32> {
+        let known = self.index.find(hash, |&at| &self.places[at as usize].1 == value);
+        if let Some(&at) = known {
+            return Some(at);
+        }
+        let at = if self.places.len() < self.most {
+            self.places.push((hash, value.clone().into_owned(), S::default()));
+            self.places.len() - 1
+        } else {
+            let at = self.free_place(recovered)?;
+            let gone = self.places[at].0;
+            if let Ok(entry) = self.index.find_entry(gone, |&other| other as usize == at) {
+                entry.remove();
+            }
+            self.places[at] = (hash, value.clone().into_owned(), S::default());
+            at
+        };
+        let places = &self.places;
+        self.index.insert_unique(hash, at as u32, |&at| places[at as usize].0);
+        Some(at as u32)
+    }
+
+    fn free_place(&mut self, recovered: impl Fn(&Arg<'static>, &S) -> bool) -> Option<usize> {
+        for _ in 0..TRIED.min(self.places.len()) {
+            let at = self.hand;
+            self.hand = (at + 1) % self.places.len();
+            let (_, value, state) = &self.places[at];
+            if recovered(value, state) {
+                return Some(at);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_values_resets_nobody_and_grows_no_memory() {
+        let values: Values<u64> = Values::new(100);
+        let used = |_: &Arg<'_>, state: &u64| *state == 0;
+        values.with(&"limited".into(), used, |state, _| *state = 7);
+        for value in 0..100_000_i64 {
+            values.with(&Arg::from(value), used, |state, _| *state += 1);
+        }
+        values.with(&"limited".into(), used, |state, place| {
+            assert_eq!(*state, 7);
+            assert!(place.at.is_some());
+        });
+        let kept: usize = values.shards.iter().map(|shard| shard.lock().unwrap().places.len()).sum();
+        assert_eq!(kept, 100);
+        assert_eq!(values.crowded(), 100_000 - 99);
+    }
+
+    #[test]
+    fn a_recovered_value_makes_room() {
+        let values: Values<u64> = Values::new(2);
+        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
+        for (value, state) in [("a", 1), ("b", 0), ("c", 2)] {
+            values.with(&Arg::from(value), recovered, |s, _| *s = state);
+        }
+        let mut seen = Vec::new();
+        for value in ["a", "c"] {
+            values.with(&Arg::from(value), recovered, |s, _| seen.push(*s));
+        }
+        assert_eq!((seen, values.crowded()), (vec![1, 2], 0));
+    }
+}

@@ -1,0 +1,335 @@
+//! Flow rules and isolation, one thread, manual time.
+#![cfg(not(loom))]
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::Nanos;
+use tidegate_flow::{
+    BlockKind, Blocked, Gate, ManualTimer, Resource, Sample,
+    rules::{
+        AuthorityRule, Behaviour, FlowRule, IsolationRule, MemoryThreshold, Origins, Relation, Rules, Target,
+        Threshold,
+    },
+};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn gate() -> (Gate, Arc<ManualTimer>) {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    (Gate::builder().timer(timer.clone()).build(), timer)
+}
+
+fn with_flow(rules: Vec<FlowRule>) -> (Gate, Arc<ManualTimer>) {
+    let (gate, timer) = gate();
+    gate.load(Rules { flow: rules, ..Rules::default() }).unwrap();
+    (gate, timer)
+}
+
+fn passes(resource: &Resource, asked: usize) -> usize {
+    (0..asked).filter(|_| resource.enter().is_ok()).count()
+}
+
+fn retry_after(blocked: &Blocked) -> u128 {
+    blocked.retry_after().unwrap().as_millis()
+}
+
+#[test]
+fn a_rate_lets_its_threshold_pass_in_each_second() {
+    let (gate, timer) = with_flow(vec![FlowRule::new("r", 10)]);
+    let r = gate.resource("r");
+    assert_eq!(passes(&r, 15), 10);
+    assert_eq!(r.node().counts(gate.now()).block, 5);
+    let blocked = r.enter().unwrap_err();
+    assert_eq!((blocked.kind(), blocked.rule(), blocked.resource()), (BlockKind::Flow, "10/1s", "r"));
+    assert_eq!(retry_after(&blocked), 1_000);
+    timer.advance(ms(999));
+    assert_eq!(passes(&r, 1), 0);
+    timer.advance(ms(1));
+    assert_eq!(passes(&r, 15), 10);
+    assert!(gate.resource("other").enter().is_ok(), "another resource is not concerned");
+}
+
+#[test]
+fn a_count_fits_whole_or_not_at_all() {
+    let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10)]);
+    let r = gate.resource("r");
+    assert!(r.entry().count(7).enter().is_ok());
+    assert!(r.entry().count(4).enter().is_err());
+    assert!(r.entry().count(3).enter().is_ok());
+    assert_eq!(r.entry().count(11).enter().unwrap_err().retry_after(), None, "it never fits");
+    assert!(r.entry().count(0).enter().is_ok(), "nothing fits always");
+    let big = r.entry().count(u32::MAX).enter().unwrap_err();
+    assert_eq!(big.kind(), BlockKind::Flow);
+}
+
+#[test]
+fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
+    let most = |rule: FlowRule| {
+        let (gate, timer) = with_flow(vec![rule]);
+        let r = gate.resource("r");
+        // The worst case: all at the end of one slot, and again as soon as that slot has left.
+        timer.advance(ms(99));
+        let mut passed = Vec::new();
+        for at in (99..3_000).step_by(3) {
+            passed.extend((0..passes(&r, 20)).map(|_| at));
+            timer.advance(ms(3));
+        }
+        passed
+            .iter()
+            .map(|&from| passed.iter().filter(|&&at| at >= from && at - from < 1_000).count())
+            .max()
+            .unwrap()
+    };
+    assert_eq!(most(FlowRule::new("r", 10)), 20);
+    assert_eq!(most(FlowRule::new("r", 10).strict()), 10);
+}
+
+#[test]
+fn an_interval_of_ones_own_is_kept_apart_from_the_second() {
+    for (interval, half) in [(60_000, 30_000), (500, 200), (50, 20)] {
+        let (gate, timer) = with_flow(vec![FlowRule::new("r", 4).interval(ms(interval))]);
+        timer.set(Nanos::from_secs(1_020)); // where a slot of each begins
+        let r = gate.resource("r");
+        assert_eq!(passes(&r, 9), 4, "{interval} ms");
+        assert_eq!(retry_after(&r.enter().unwrap_err()), u128::from(interval));
+        timer.advance(ms(half));
+        assert_eq!(passes(&r, 1), 0);
+        timer.advance(ms(interval - half));
+        assert_eq!(passes(&r, 9), 4, "{interval} ms");
+    }
+}
+
+#[test]
+fn in_flight_counts_those_that_have_not_left() {
+    let (gate, timer) = with_flow(vec![FlowRule::in_flight("r", 2)]);
+    let r = gate.resource("r");
+    let first = r.enter().unwrap();
+    let second = r.enter().unwrap();
+    let blocked = r.enter().unwrap_err();
+    assert_eq!((blocked.kind(), blocked.retry_after()), (BlockKind::Flow, None));
+    timer.advance(ms(60_000));
+    assert!(r.enter().is_err());
+    drop(first);
+    assert!(r.enter().is_ok());
+    drop(second);
+    assert_eq!(r.node().in_flight(), 0);
+}
+
+#[test]
+fn isolation_bounds_units_in_flight() {
+    let (gate, _timer) = gate();
+    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    let three = r.entry().count(3).enter().unwrap();
+    assert_eq!(r.entry().count(3).enter().unwrap_err().kind(), BlockKind::Isolation);
+    let two = r.entry().count(2).enter().unwrap();
+    drop(three);
+    assert!(r.entry().count(3).enter().is_ok());
+    drop(two);
+}
+
+#[test]
+fn throttled_calls_are_told_when_to_go_ahead() {
+    let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(250) });
+    let (gate, timer) = with_flow(vec![rule]);
+    let r = gate.resource("r");
+    let delays: Vec<_> = (0..3).map(|_| r.enter().unwrap().delay()).collect();
+    assert_eq!(delays, [ms(0), ms(100), ms(200)]);
+    let blocked = r.enter().unwrap_err();
+    assert_eq!(retry_after(&blocked), 50);
+    timer.advance(ms(50));
+    assert_eq!(r.enter().unwrap().delay(), ms(250));
+    timer.advance(ms(10_000));
+    assert_eq!(r.entry().count(5).enter().unwrap().delay(), ms(0));
+    assert_eq!(r.entry().count(2).enter().unwrap().delay(), ms(200), "a batch needs its room before itself");
+}
+
+#[test]
+fn the_wait_for_a_place_is_no_part_of_the_response_time() {
+    let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(500) });
+    let (gate, timer) = with_flow(vec![rule]);
+    let r = gate.resource("r");
+    drop(r.enter());
+    let guard = r.enter().unwrap();
+    timer.advance(guard.delay() + ms(7));
+    drop(guard);
+    assert_eq!(r.node().seconds(gate.now())[0].counts.rt, ms(7));
+}
+
+#[test]
+fn a_cold_resource_warms_up() {
+    let rule = FlowRule::new("r", 10).behaviour(Behaviour::WarmUp { period: ms(10_000), cold_factor: 3.0 });
+    let (gate, timer) = with_flow(vec![rule]);
+    let r = gate.resource("r");
+    let mut by_second = Vec::new();
+    for _ in 0..20 {
+        let mut passed = 0;
+        for _ in 0..10 {
+            passed += passes(&r, 5);
+            timer.advance(ms(100));
+        }
+        by_second.push(passed);
+    }
+    assert_eq!(by_second[0], 3, "{by_second:?}");
+    assert!(by_second.is_sorted(), "{by_second:?}");
+    assert_eq!(by_second[15..], [10; 5], "{by_second:?}");
+}
+
+#[test]
+fn a_warm_throttle_spaces_calls_by_the_rate_of_the_moment() {
+    let behaviour = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(1_000) };
+    let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);
+    let r = gate.resource("r");
+    assert_eq!(r.enter().unwrap().delay(), ms(0));
+    // Cold: 100 tokens, 50 above the line: 0.3 s between two.
+    let delay = r.enter().unwrap().delay();
+    assert!(delay.abs_diff(ms(300)) < ms(1), "{delay:?}");
+}
+
+#[test]
+fn an_origin_has_its_own_share() {
+    let (gate, _timer) = with_flow(vec![
+        FlowRule::new("r", 2).origins(Origins::Only("mobile".into())),
+        FlowRule::new("r", 1).origins(Origins::Others),
+        FlowRule::new("r", 6),
+    ]);
+    let r = gate.resource("r");
+    let from = |origin| r.entry().origin(origin).enter().is_ok();
+    assert_eq!([from("mobile"), from("mobile"), from("mobile")], [true, true, false]);
+    assert_eq!([from("web"), from("web"), from("tv"), from("tv")], [true, false, true, false]);
+    assert_eq!(passes(&r, 9), 2, "what is left for everybody, and those who say nothing");
+    assert!(!from("car"), "everybody's share is used up");
+    assert_eq!(r.origins(), ["car", "mobile", "tv", "web"]);
+    let counts = |origin| r.origin(origin).unwrap().counts(gate.now());
+    assert_eq!((counts("mobile").pass, counts("mobile").block), (2, 1));
+    assert_eq!((counts("car").pass, counts("car").block), (0, 1));
+    let all = r.node().counts(gate.now());
+    assert_eq!((all.pass, all.block), (6, 11));
+}
+
+#[test]
+fn a_flood_of_origins_shares_one_place_and_its_limit() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).max_origins(3).build();
+    let rule = FlowRule::new("r", 1).origins(Origins::Others);
+    gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    let passed = (0..1_000).filter(|n| r.entry().origin(&format!("made up {n}")).enter().is_ok()).count();
+    assert_eq!(passed, 3 + 1);
+    assert_eq!((r.origins().len(), r.crowded()), (3, 997));
+}
+
+#[test]
+fn a_context_has_its_own_share() {
+    let (gate, _timer) =
+        with_flow(vec![FlowRule::new("r", 1).relation(Relation::Context("checkout".into()))]);
+    let r = gate.resource("r");
+    let within = |context| r.entry().context(context).enter().is_ok();
+    assert_eq!(
+        [within("checkout"), within("checkout"), within("browse"), within("browse")],
+        [true, false, true, true]
+    );
+    assert_eq!(passes(&r, 5), 5);
+    assert_eq!(r.contexts(), ["browse", "checkout"]);
+    assert_eq!(r.context("checkout").unwrap().counts(gate.now()).pass, 1);
+}
+
+#[test]
+fn a_related_resource_goes_first() {
+    let (gate, timer) = with_flow(vec![FlowRule::new("read", 2).relation(Relation::Related("write".into()))]);
+    let (read, write) = (gate.resource("read"), gate.resource("write"));
+    assert_eq!(passes(&read, 50), 50);
+    assert_eq!(passes(&write, 2), 2);
+    assert_eq!(passes(&read, 1), 0, "two writes and this read would be above two");
+    timer.advance(ms(1_000));
+    assert_eq!(passes(&read, 1), 1);
+}
+
+#[test]
+fn a_pattern_is_a_rule_for_each_resource_it_matches() {
+    let pattern = Target::Pattern("/users/[0-9]+".into());
+    let (gate, _timer) = with_flow(vec![FlowRule::new(pattern, 2)]);
+    for name in ["/users/1", "/users/22"] {
+        assert_eq!(passes(&gate.resource(name), 5), 2, "{name}");
+    }
+    for name in ["/users/", "/users/1/orders", "x/users/1"] {
+        assert_eq!(passes(&gate.resource(name), 5), 5, "the whole name must match: {name}");
+    }
+}
+
+#[test]
+fn a_threshold_follows_the_memory_in_use() {
+    let memory = MemoryThreshold { when_free: 10.0, when_scarce: 2.0, low_mark: 1_000, high_mark: 2_000 };
+    let (gate, timer) = with_flow(vec![FlowRule::new("r", 0).clone()]);
+    let rule = FlowRule { threshold: Threshold::Memory(memory), ..FlowRule::new("r", 0) };
+    gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    for (used, want) in [(0, 10), (1_500, 6), (9_999, 2)] {
+        gate.set_sample(Sample { memory: used, ..Sample::default() });
+        assert_eq!(passes(&r, 20), want, "{used} bytes");
+        timer.advance(ms(1_000));
+    }
+}
+
+#[test]
+fn an_authority_rule_looks_at_the_origin() {
+    let (gate, _timer) = gate();
+    let rules = vec![AuthorityRule::allow("a", ["x", "y"]), AuthorityRule::deny("d", ["x"])];
+    gate.load(Rules { authority: rules, ..Rules::default() }).unwrap();
+    let from = |name: &str, origin| gate.resource(name).entry().origin(origin).enter().map(drop);
+    assert!(from("a", "x").is_ok() && from("a", "z").is_err());
+    assert!(from("d", "x").is_err() && from("d", "z").is_ok());
+    assert_eq!(from("a", "z").unwrap_err().kind(), BlockKind::Authority);
+    assert!(gate.resource("a").enter().is_ok(), "who says nothing is not judged");
+}
+
+#[test]
+fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
+    let (gate, _timer) = with_flow(vec![
+        FlowRule { id: Some("wide".into()), ..FlowRule::new("r", 3) },
+        FlowRule {
+            id: Some("spaced".into()),
+            ..FlowRule::new("r", 100).behaviour(Behaviour::Throttle { max_wait: ms(15) })
+        },
+        FlowRule { id: Some("minute".into()), ..FlowRule::new("r", 5).interval(ms(60_000)) },
+    ]);
+    let r = gate.resource("r");
+    assert!(r.enter().is_ok() && r.enter().is_ok());
+    assert_eq!(r.enter().unwrap_err().rule(), "spaced");
+    assert_eq!(r.entry().count(2).enter().unwrap_err().rule(), "wide");
+    // Neither has used up anything: the third of three passes when its place has come.
+    let (gate, timer) = with_flow(gate.rules().flow);
+    let r = gate.resource("r");
+    for _ in 0..3 {
+        assert!(r.enter().is_ok());
+        let _ = r.entry().count(9).enter();
+        timer.advance(ms(10));
+    }
+    assert_eq!(r.enter().unwrap_err().rule(), "wide");
+    timer.advance(ms(1_000));
+    assert_eq!(passes(&r, 1), 1);
+    timer.advance(ms(10));
+    assert_eq!(passes(&r, 1), 1);
+    timer.advance(ms(10));
+    assert_eq!(r.enter().unwrap_err().rule(), "minute");
+}
+
+#[test]
+fn a_question_takes_nothing() {
+    let throttle = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(99) });
+    let (gate, timer) = with_flow(vec![throttle, FlowRule::new("r", 2).interval(ms(60_000))]);
+    let r = gate.resource("r");
+    let ask = || r.entry().count(0).inbound().enter();
+    for _ in 0..100 {
+        assert_eq!(ask().unwrap().delay(), ms(0));
+        timer.advance(ms(7));
+    }
+    assert_eq!(r.enter().unwrap().delay(), ms(0));
+    timer.advance(ms(50));
+    drop(ask());
+    assert_eq!(r.enter().unwrap().delay(), ms(50), "the question has moved no place");
+    let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
+    assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
+}

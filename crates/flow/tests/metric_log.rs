@@ -1,0 +1,140 @@
+//! The metric log: written second by second, read back, bounded.
+#![cfg(not(loom))]
+
+use std::{fs, io::Write, path::PathBuf, sync::Arc, time::Duration};
+
+use tidegate_core::Nanos;
+use tidegate_flow::{
+    Gate, ManualTimer,
+    metric_log::{INBOUND, MetricLog, Query, read},
+    rules::{FlowRule, Rules},
+};
+
+const START: u64 = 1_529_998_904;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("tidegate-metrics-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn gate() -> (Gate, Arc<ManualTimer>) {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(START)));
+    let gate = Gate::builder().timer(timer.clone()).build();
+    gate.load(Rules { flow: vec![FlowRule::new("/foo|x", 3)], ..Rules::default() }).unwrap();
+    (gate, timer)
+}
+
+fn call(gate: &Gate, timer: &ManualTimer, times: usize) {
+    let resource = gate.resource("/foo|x");
+    let calls: Vec<_> = (0..times).filter_map(|_| resource.entry().inbound().enter().ok()).collect();
+    timer.advance(Duration::from_millis(40));
+    drop(calls);
+    timer.advance(Duration::from_millis(960));
+}
+
+#[test]
+fn each_second_has_its_lines_and_they_read_back() {
+    let dir = Dir::new("lines");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "my app").unwrap();
+    for times in [5, 0, 2] {
+        call(&gate, &timer, times);
+        log.record(&gate).unwrap();
+    }
+    assert_eq!(log.record(&gate).unwrap(), 0, "no second is written twice");
+    assert_eq!(dir.names(), ["my_app-metrics.log.2018-06-26", "my_app-metrics.log.2018-06-26.idx"]);
+    let text = fs::read_to_string(dir.0.join("my_app-metrics.log.2018-06-26")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "1529998904000|2018-06-26 07:41:44|__total_inbound_traffic__|3|2|3|0|40|0|3|0",
+            "1529998904000|2018-06-26 07:41:44|/foo_x|3|2|3|0|40|0|3|0",
+            "1529998906000|2018-06-26 07:41:46|__total_inbound_traffic__|2|0|2|0|40|0|2|0",
+            "1529998906000|2018-06-26 07:41:46|/foo_x|2|0|2|0|40|0|2|0",
+        ]
+    );
+    let index = fs::read(dir.0.join("my_app-metrics.log.2018-06-26.idx")).unwrap();
+    assert_eq!(index.len(), 32);
+    assert_eq!(index[24..], (lines[0].len() as u64 + lines[1].len() as u64 + 2).to_be_bytes());
+
+    let find = |query: Query| read(&dir.0, log.app(), &query).unwrap().0;
+    assert_eq!(find(Query::default()).len(), 4);
+    let second = find(Query { resource: Some("/foo_x".into()), from: Some(START + 1), ..Query::default() });
+    assert_eq!(second.iter().map(|line| line.pass).collect::<Vec<_>>(), [2]);
+    let first = find(Query { resource: Some(INBOUND.into()), to: Some(START + 1), ..Query::default() });
+    assert_eq!(first.iter().map(|line| line.block).collect::<Vec<_>>(), [2]);
+    assert_eq!(find(Query { from: Some(START + 3), ..Query::default() }), []);
+    assert_eq!(find(Query { limit: Some(3), ..Query::default() }).len(), 3);
+}
+
+#[test]
+fn seconds_that_passed_between_two_writes_are_all_written() {
+    let dir = Dir::new("gap");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap();
+    log.record(&gate).unwrap();
+    for _ in 0..30 {
+        call(&gate, &timer, 1);
+    }
+    assert_eq!(log.record(&gate).unwrap(), 60);
+}
+
+#[test]
+fn files_are_bounded_in_size_and_number_and_days_are_apart() {
+    let dir = Dir::new("bounds");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap().max_bytes(200).max_files(4);
+    for _ in 0..20 {
+        call(&gate, &timer, 1);
+        log.record(&gate).unwrap();
+    }
+    let names = dir.names();
+    assert_eq!(names.len(), 8, "four files and their indices: {names:?}");
+    assert!(names.contains(&"app-metrics.log.2018-06-26.9".into()), "{names:?}");
+    timer.advance(Duration::from_secs(86_400));
+    call(&gate, &timer, 1);
+    log.record(&gate).unwrap();
+    assert!(dir.names().contains(&"app-metrics.log.2018-06-27".into()));
+    assert_eq!(dir.names().len(), 8);
+    // A writer that begins anew goes on behind what is there.
+    call(&gate, &timer, 1);
+    MetricLog::open(&dir.0, "app").unwrap().record(&gate).unwrap();
+    assert!(dir.names().contains(&"app-metrics.log.2018-06-27.1".into()));
+    let (lines, _) = read(&dir.0, "app", &Query::default()).unwrap();
+    assert!(lines.is_sorted_by_key(|line| line.at_ms));
+}
+
+#[test]
+fn a_torn_line_and_a_missing_index_lose_nothing_else() {
+    let dir = Dir::new("torn");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap();
+    call(&gate, &timer, 1);
+    log.record(&gate).unwrap();
+    let path = dir.0.join("app-metrics.log.2018-06-26");
+    fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"15299989050").unwrap();
+    let (lines, unreadable) = read(&dir.0, "app", &Query::default()).unwrap();
+    assert_eq!((lines.len(), unreadable), (2, 1));
+    fs::remove_file(dir.0.join("app-metrics.log.2018-06-26.idx")).unwrap();
+    let (lines, _) = read(&dir.0, "app", &Query { from: Some(START), ..Query::default() }).unwrap();
+    assert_eq!(lines.len(), 2);
+}

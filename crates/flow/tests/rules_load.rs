@@ -1,0 +1,141 @@
+//! Loading rules: all at once or not at all, and what was unchanged goes on.
+#![cfg(not(loom))]
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::Nanos;
+use tidegate_flow::{
+    BlockKind, BreakerState, Gate, ManualTimer,
+    rules::{
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Rules, SystemRule,
+        Target, Trip,
+    },
+};
+
+fn gate() -> (Gate, Arc<ManualTimer>) {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    (Gate::builder().timer(timer.clone()).build(), timer)
+}
+
+#[test]
+fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
+    let (gate, _timer) = gate();
+    let good = Rules { flow: vec![FlowRule::new("r", 1)], ..Rules::default() };
+    gate.load(good.clone()).unwrap();
+    let second = Duration::from_secs(1);
+    let bad = Rules {
+        flow: vec![
+            FlowRule::new("r", 50),
+            FlowRule::new("", 1),
+            FlowRule::new("r", -1.0),
+            FlowRule::new("r", f64::NAN),
+            FlowRule::new(Target::Pattern("(".into()), 1),
+            FlowRule::new("r", 1).interval(Duration::ZERO),
+            FlowRule::new("r", 1).interval(Duration::from_nanos(5)),
+            FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
+            FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
+            FlowRule::new("r", 1).origins(Origins::Only(String::new())),
+        ],
+        breakers: vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second)],
+        hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 1).max_values(0)],
+        system: vec![SystemRule::default()],
+        isolation: vec![IsolationRule::new("", 1)],
+        ..Rules::default()
+    };
+    let error = gate.load(bad).unwrap_err();
+    assert_eq!(
+        error.rules.iter().filter(|e| e.kind == BlockKind::Flow).map(|e| e.index).collect::<Vec<_>>(),
+        (1..10).collect::<Vec<_>>()
+    );
+    assert_eq!(error.rules.len(), 13);
+    assert!(
+        error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number from 0 on"),
+        "{error}"
+    );
+    assert_eq!(gate.rules(), good);
+    let r = gate.resource("r");
+    assert!(r.enter().is_ok());
+    assert!(r.enter().is_err(), "the old rule");
+}
+
+#[test]
+fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
+    let (gate, timer) = gate();
+    let breaker = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(60)).min_calls(1);
+    let throttle = FlowRule::new("t", 1).behaviour(Behaviour::Throttle { max_wait: Duration::from_secs(9) });
+    let rules = Rules { breakers: vec![breaker.clone()], flow: vec![throttle.clone()], ..Rules::default() };
+    gate.load(rules.clone()).unwrap();
+    let (r, t) = (gate.resource("r"), gate.resource("t"));
+    r.enter().unwrap().mark_failed();
+    drop(t.enter());
+    assert_eq!(r.breakers()[0].1, BreakerState::Open);
+
+    gate.update(|rules| rules.flow.insert(0, FlowRule::new("t", 1_000))).unwrap();
+    gate.update(|rules| rules.isolation.push(IsolationRule::new("r", 7))).unwrap();
+    assert_eq!(r.breakers()[0].1, BreakerState::Open);
+    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the place before is remembered");
+
+    gate.update(|rules| rules.breakers[0] = breaker.min_calls(2)).unwrap();
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    gate.load(Rules::default()).unwrap();
+    assert!(r.breakers().is_empty());
+    assert!(r.enter().is_ok());
+    timer.advance(Duration::from_secs(1));
+}
+
+#[test]
+fn a_changed_threshold_counts_what_has_passed() {
+    let (gate, _timer) = gate();
+    gate.load(Rules { flow: vec![FlowRule::new("r", 3)], ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    for _ in 0..3 {
+        assert!(r.enter().is_ok());
+    }
+    gate.load(Rules { flow: vec![FlowRule::new("r", 5)], ..Rules::default() }).unwrap();
+    assert_eq!((0..9).filter(|_| r.enter().is_ok()).count(), 2);
+}
+
+#[test]
+fn rules_reach_resources_that_were_there_before_and_that_come_after() {
+    let (gate, _timer) = gate();
+    let before = gate.resource("a");
+    assert!(before.enter().is_ok());
+    gate.load(Rules { flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)], ..Rules::default() })
+        .unwrap();
+    assert!(before.enter().is_err(), "the entry from before counts");
+    assert!(gate.resource("b").enter().is_err());
+}
+
+#[test]
+fn two_gates_share_nothing() {
+    let (one, _timer) = gate();
+    let (two, _timer) = gate();
+    one.load(Rules { flow: vec![FlowRule::new("r", 0)], ..Rules::default() }).unwrap();
+    assert!(one.resource("r").enter().is_err());
+    assert!(two.resource("r").enter().is_ok());
+    assert_eq!(one.resource("r").node().counts(one.now()).pass, 0);
+}
+
+#[test]
+fn resources_beyond_the_bound_share_a_place_that_is_seen() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).max_resources(3).build();
+    let rules = vec![FlowRule::new("guarded", 1), FlowRule::new(Target::Pattern(".*".into()), 5)];
+    gate.load(Rules { flow: rules, ..Rules::default() }).unwrap();
+    for n in 0..10 {
+        let r = gate.resource(&format!("made up {n}"));
+        assert_eq!((r.is_overflow(), r.name().into()), (n >= 3, format!("made up {n}")));
+        let _ = r.enter();
+    }
+    assert_eq!(gate.overflowed(), 7);
+    let names: Vec<_> = gate.resources().iter().map(|r| r.name().to_owned()).collect();
+    assert_eq!(names, ["made up 0", "made up 1", "made up 2", "*overflow*"]);
+    let overflow = gate.resource("made up 9");
+    let counts = overflow.node().counts(gate.now());
+    assert_eq!((counts.pass, counts.block), (5, 2), "together they have one share");
+    assert_eq!(overflow.enter().unwrap_err().resource(), "made up 9");
+    // A rule that names its resource is never without it.
+    let guarded = gate.resource("guarded");
+    assert!(!guarded.is_overflow());
+    assert!(guarded.enter().is_ok() && guarded.enter().is_err());
+}

@@ -1,0 +1,280 @@
+//! Rules from texts and files.
+#![cfg(not(loom))]
+
+use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
+
+use tidegate_flow::{
+    Arg, Gate,
+    rules::{
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
+        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+    },
+    sources::{
+        FileSource, RuleSource, RuleUpdate, SourceError,
+        sentinel::{self, Kind},
+        yaml,
+    },
+};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn flow(text: &str) -> Vec<FlowRule> {
+    sentinel::parse(Kind::Flow, text).unwrap().flow.unwrap()
+}
+
+#[test]
+fn sentinels_flow_rules() {
+    let rules = flow(
+        r#"[
+        {"resource":"abc","count":20,"grade":1,"controlBehavior":0},
+        {"resource":"abc","limitApp":"default","grade":0,"count":5.0,"strategy":0,"clusterMode":false,"app":"x","gmtCreate":7},
+        {"resource":"w","count":10,"controlBehavior":1,"warmUpPeriodSec":30,"limitApp":"mobile"},
+        {"resource":"t","count":0.5,"controlBehavior":2,"maxQueueingTimeMs":20000,"limitApp":"other","id":7},
+        {"resource":"b","count":10,"controlBehavior":3,"strategy":1,"refResource":"write"},
+        {"resource":"/users/[0-9]+","count":1,"regex":true,"strategy":2,"refResource":"checkout","statIntervalInMs":60000},
+        {"resource":"m","lowMemUsageThreshold":100,"highMemUsageThreshold":10,"memLowWaterMarkBytes":1024,"memHighWaterMarkBytes":2048}
+    ]"#,
+    );
+    assert_eq!(rules[0], FlowRule::new("abc", 20));
+    assert_eq!(rules[1], FlowRule::in_flight("abc", 5));
+    let warm_up = Behaviour::WarmUp { period: Duration::from_secs(30), cold_factor: 3.0 };
+    assert_eq!(rules[2], FlowRule::new("w", 10).behaviour(warm_up).origins(Origins::Only("mobile".into())));
+    let throttle = Behaviour::Throttle { max_wait: Duration::from_secs(20) };
+    let seventh = FlowRule::new("t", 0.5).behaviour(throttle).origins(Origins::Others);
+    assert_eq!(rules[3], FlowRule { id: Some("7".into()), ..seventh });
+    let both =
+        Behaviour::WarmUpThrottle { period: Duration::from_secs(10), cold_factor: 3.0, max_wait: ms(500) };
+    assert_eq!(rules[4], FlowRule::new("b", 10).behaviour(both).relation(Relation::Related("write".into())));
+    let users = FlowRule::new(Target::Pattern("/users/[0-9]+".into()), 1).interval(Duration::from_secs(60));
+    assert_eq!(rules[5], users.relation(Relation::Context("checkout".into())));
+    assert!(
+        matches!(rules[6].threshold, Threshold::Memory(memory) if (memory.when_scarce - 10.0).abs() < 1e-9)
+    );
+    assert!(rules.iter().all(|rule| rule.measure == Measure::Rate || rule == &rules[1]));
+    Rules { flow: rules, ..Rules::default() }.validate().unwrap();
+}
+
+#[test]
+fn sentinels_other_rules() {
+    let update = sentinel::parse(
+        Kind::Degrade,
+        r#"[{"resource":"d","grade":0,"count":50,"slowRatioThreshold":0.8,"minRequestAmount":10,"timeWindow":5,"statIntervalMs":20000},
+            {"resource":"d","grade":1,"count":0.5,"timeWindow":5},
+            {"resource":"d","grade":2,"count":3,"timeWindow":5}]"#,
+    );
+    let open = Duration::from_secs(5);
+    let slow = BreakerRule::new("d", Trip::SlowRatio { rt: ms(50), ratio: 0.8 }, open);
+    let breakers = vec![
+        slow.min_calls(10).interval(Duration::from_secs(20)),
+        BreakerRule::new("d", Trip::ErrorRatio { ratio: 0.5 }, open),
+        BreakerRule::new("d", Trip::ErrorCount { count: 3 }, open),
+    ];
+    assert_eq!(update.unwrap(), RuleUpdate { breakers: Some(breakers), ..RuleUpdate::default() });
+
+    let update = sentinel::parse(
+        Kind::ParamFlow,
+        r#"[{"resource":"p","paramIdx":-1,"count":5,"durationInSec":60,"burstCount":3,
+             "paramFlowItemList":[{"object":"7","count":9,"classType":"int"},{"object":"vip","count":8,"classType":"java.lang.String"}]},
+            {"resource":"p","paramKey":"user","grade":0,"count":2},
+            {"resource":"p","paramIdx":0,"count":2,"controlBehavior":2,"maxQueueingTimeMs":100}]"#,
+    );
+    let params = vec![
+        HotParamRule::new("p", ParamKey::Index(-1), 5)
+            .duration(Duration::from_secs(60))
+            .burst(3)
+            .exception(7, 9)
+            .exception("vip", 8),
+        HotParamRule::new("p", ParamKey::Name("user".into()), 2).measure(ParamMeasure::InFlight),
+        HotParamRule::new("p", ParamKey::Index(0), 2).measure(ParamMeasure::Throttle { max_wait: ms(100) }),
+    ];
+    assert_eq!(update.unwrap().hot_params.unwrap(), params);
+
+    let text = r#"[{"highestSystemLoad":-1,"highestCpuUsage":0.8,"qps":100,"avgRt":50,"maxThread":-1}]"#;
+    let system = sentinel::parse(Kind::System, text).unwrap().system.unwrap();
+    let want = SystemRule { cpu: Some(0.8), qps: Some(100), mean_rt: Some(ms(50)), ..SystemRule::default() };
+    assert_eq!(system, [want]);
+
+    let text =
+        r#"[{"resource":"a","limitApp":"x, y","strategy":0},{"resource":"a","limitApp":"z","strategy":1}]"#;
+    let authority = sentinel::parse(Kind::Authority, text).unwrap().authority.unwrap();
+    assert_eq!((authority[0].to_string(), authority[1].to_string()), ("allow x,y".into(), "deny z".into()));
+
+    let text = r#"[{"resource":"i","threshold":7}]"#;
+    let isolation = sentinel::parse(Kind::Isolation, text).unwrap().isolation.unwrap();
+    assert_eq!(isolation, [IsolationRule::new("i", 7)]);
+}
+
+#[test]
+fn what_no_rule_can_mean_is_refused_with_its_place() {
+    let error = |kind, text| sentinel::parse(kind, text).unwrap_err().to_string();
+    let said = error(Kind::Flow, "[{\"resource\":\"a\",\n\"count\":\"many\"}]");
+    assert!(said.contains("line 2") && said.contains("many"), "{said}");
+    let said = error(
+        Kind::Flow,
+        r#"[{"resource":"a","count":1},{"resource":"a","grade":9},{"resource":"a","clusterMode":true}]"#,
+    );
+    assert!(said.contains("rule 1: grade is 9; it must be 0 (threads) or 1 (QPS)"), "{said}");
+    assert!(said.contains("rule 2: clusterMode"), "{said}");
+    for (kind, text) in [
+        (Kind::Degrade, r#"[{"resource":"a","grade":3}]"#),
+        (Kind::Degrade, r#"[{"resource":"a","count":-1}]"#),
+        (Kind::ParamFlow, r#"[{"resource":"a","count":-1}]"#),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":1,"paramFlowItemList":[{"object":"x","count":1,"classType":"int"}]}]"#,
+        ),
+        (Kind::Authority, r#"[{"resource":"a"}]"#),
+        (Kind::Flow, "{}"),
+        (Kind::Flow, ""),
+    ] {
+        assert!(sentinel::parse(kind, text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn yaml_says_the_same_as_code() {
+    let text = r#"
+flow:
+  - { resource: a, limit: 100/1m, strict: true, id: first }
+  - { resource: b, limit: 10/1s, behaviour: warm-up-throttle, warm_up: 30s, cold_factor: 4, max_wait: 1s }
+  - { pattern: "x.*", in_flight: 3, each_other_origin: true, context: c }
+hot_params:
+  - { resource: p, name: user, limit: 5/1m, burst: 1, exceptions: { vip: 9, 7: 8, true: 1 }, max_values: 10 }
+system:
+  - { load: 2.5, mean_rt: 50ms, in_flight: 100 }
+authority:
+  - { resource: a, deny: [x] }
+"#;
+    let rules = yaml::parse(text).unwrap();
+    let first = FlowRule::new("a", 100).interval(Duration::from_secs(60)).strict();
+    let both = Behaviour::WarmUpThrottle {
+        period: Duration::from_secs(30),
+        cold_factor: 4.0,
+        max_wait: Duration::from_secs(1),
+    };
+    let third = FlowRule::in_flight(Target::Pattern("x.*".into()), 3);
+    let flow = vec![
+        FlowRule { id: Some("first".into()), ..first },
+        FlowRule::new("b", 10).behaviour(both),
+        third.origins(Origins::Others).relation(Relation::Context("c".into())),
+    ];
+    assert_eq!(rules.flow, flow);
+    let mut exceptions = rules.hot_params[0].exceptions.clone();
+    exceptions.sort_by_key(|(_, units)| *units);
+    assert_eq!(exceptions, [(Arg::from(true), 1), (Arg::from(7), 8), (Arg::from("vip"), 9)]);
+    assert_eq!((rules.system[0].load, rules.authority[0].allow), (Some(2.5), false));
+    assert_eq!(yaml::parse("").unwrap(), Rules::default());
+}
+
+#[test]
+fn yaml_that_is_wrong_is_refused_with_what_to_do() {
+    let error = |text: &str| yaml::parse(text).unwrap_err().to_string();
+    for (text, says) in [
+        ("flow:\n  - { resource: a, limit: 5/1s, tresh: 3 }", "unknown field `tresh`"),
+        ("flow:\n  - { resource: a, limit: many }", "a quota is N/duration"),
+        ("flow:\n  - { resource: a }", "flow[0]: give it a limit"),
+        ("flow:\n  - { limit: 5/1s }", "flow[0]: give it a resource or a pattern"),
+        ("flow:\n  - { resource: a, limit: 5/1s, max_wait: 1s }", "max_wait is for the behaviours throttle"),
+        ("flow:\n  - { pattern: '(', limit: 5/1s }", "does not compile"),
+        ("breakers:\n  - { resource: a, open: 5s }", "breakers[0]: give it slower_than and ratio"),
+        ("flow: [", "at line 2"),
+        ("limits: []", "unknown field `limits`"),
+    ] {
+        assert!(error(text).contains(says), "{text}: {}", error(text));
+    }
+}
+
+/// A directory of its own that goes with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
+    let dir = Dir::new("watch");
+    let path = dir.0.join("rules.yaml");
+    let limit = |n: u32| format!("flow: [{{ resource: r, limit: {n}/1s }}]");
+    fs::write(&path, limit(1)).unwrap();
+    let gate = Gate::new();
+    let (report, reports) = mpsc::channel();
+    let source = FileSource::yaml(&path).every(ms(2));
+    let follower =
+        gate.follow(source, move |result| report.send(result.map_err(ToString::to_string)).unwrap()).unwrap();
+    let loaded = || gate.rules().flow[0].to_string();
+    assert_eq!(loaded(), "1/1s");
+    let next = || reports.recv_timeout(Duration::from_secs(20)).unwrap();
+
+    fs::write(dir.0.join("new"), limit(2)).unwrap();
+    fs::rename(dir.0.join("new"), &path).unwrap();
+    assert_eq!((next(), loaded()), (Ok(()), "2/1s".into()));
+
+    fs::write(dir.0.join("bad"), "flow: [{ resource: r, limit: 0/0s }]").unwrap();
+    fs::rename(dir.0.join("bad"), &path).unwrap();
+    let said = next().unwrap_err();
+    assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
+    assert_eq!(loaded(), "2/1s", "the old rules go on");
+    assert_eq!(follower.failure(), Some(said));
+
+    fs::remove_file(&path).unwrap();
+    assert!(next().unwrap_err().contains("cannot be read"));
+
+    #[cfg(unix)]
+    {
+        for (name, n) in [("v3", 3), ("v4", 4)] {
+            fs::create_dir(dir.0.join(name)).unwrap();
+            fs::write(dir.0.join(name).join("rules.yaml"), limit(n)).unwrap();
+            std::os::unix::fs::symlink(dir.0.join(name).join("rules.yaml"), dir.0.join("link")).unwrap();
+            fs::rename(dir.0.join("link"), &path).unwrap();
+            assert_eq!((next(), loaded()), (Ok(()), format!("{n}/1s")));
+        }
+        assert_eq!(follower.failure(), None);
+    }
+}
+
+#[test]
+fn a_source_of_ones_own_changes_only_its_kinds() {
+    struct Counter(u32);
+    impl RuleSource for Counter {
+        fn name(&self) -> String {
+            "counter".into()
+        }
+        fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
+            self.0 += 1;
+            match self.0 {
+                1 => {
+                    Ok(Some(RuleUpdate { flow: Some(vec![FlowRule::new("r", 1)]), ..RuleUpdate::default() }))
+                }
+                2 => Err(SourceError::Other(Box::new(io::Error::other("down")))),
+                _ => Ok(None),
+            }
+        }
+        fn pause(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+    let gate = Gate::new();
+    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    let (report, reports) = mpsc::channel();
+    let follower = gate
+        .follow(Counter(0), move |result| report.send(result.map_err(ToString::to_string)).unwrap())
+        .unwrap();
+    assert_eq!(reports.recv_timeout(Duration::from_secs(20)).unwrap(), Err("counter: down".into()));
+    drop(follower);
+    let rules = gate.rules();
+    assert_eq!((rules.flow.len(), rules.isolation.len()), (1, 1));
+    assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
+}

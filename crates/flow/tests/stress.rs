@@ -1,0 +1,304 @@
+//! Many threads at once: no threshold is ever passed, nothing leaks.
+#![cfg(not(loom))]
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Barrier, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tidegate_core::{Clock, Nanos};
+use tidegate_flow::{
+    BreakerState, Event, Gate, ManualTimer,
+    rules::{
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
+        Rules, SystemRule, Trip,
+    },
+};
+
+const THREADS: usize = 64;
+
+fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer.clone()).build();
+    gate.load(rules).unwrap();
+    (gate, timer)
+}
+
+/// Runs `step` on all threads at once for each time in turn; all stand at the same time while they run.
+fn in_steps(timer: &ManualTimer, steps: &[u64], step: impl Fn(usize, usize) + Sync) {
+    let barrier = Barrier::new(THREADS);
+    let start = timer.now();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (barrier, step) = (&barrier, &step);
+            scope.spawn(move || {
+                for (at, &ms) in steps.iter().enumerate() {
+                    if barrier.wait().is_leader() {
+                        timer.set(start.saturating_add(Nanos::from_millis(ms)));
+                    }
+                    barrier.wait();
+                    step(thread, at);
+                }
+            });
+        }
+    });
+}
+
+fn most_in_a_second(steps: &[u64], passed: &[AtomicU64]) -> u64 {
+    let passed: Vec<u64> = passed.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let seconds = steps.iter().map(|&last| {
+        let inside = steps.iter().zip(&passed).filter(|&(&at, _)| at <= last && last / 100 - at / 100 < 10);
+        inside.map(|(_, count)| count).sum()
+    });
+    seconds.max().unwrap()
+}
+
+fn counters(n: usize) -> Vec<AtomicU64> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}
+
+#[test]
+fn sixty_four_threads_never_pass_a_thousand_a_second_over_slot_turns() {
+    let (gate, timer) = gate(Rules { flow: vec![FlowRule::new("r", 1_000)], ..Rules::default() });
+    let r = gate.resource("r");
+    let steps: Vec<u64> = (0..50).map(|step| step * 70).collect();
+    let passed = counters(steps.len());
+    in_steps(&timer, &steps, |thread, at| {
+        for _ in 0..if (thread + at).is_multiple_of(3) { 2 } else { 20 } {
+            if r.enter().is_ok() {
+                passed[at].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    assert_eq!(most_in_a_second(&steps, &passed), 1_000, "all of it, and never more");
+    assert_eq!(r.node().in_flight(), 0);
+}
+
+#[test]
+fn several_limits_are_each_kept_and_what_one_refuses_is_not_lost_to_the_others() {
+    let rules = Rules {
+        flow: vec![
+            FlowRule::new("r", 500),
+            FlowRule::new("r", 20).origins(Origins::Others),
+            FlowRule::new("r", 3_000).interval(Duration::from_secs(30)),
+        ],
+        system: vec![SystemRule { qps: Some(700), ..SystemRule::default() }],
+        ..Rules::default()
+    };
+    let (gate, timer) = gate(rules);
+    let (r, other) = (gate.resource("r"), gate.resource("other"));
+    let steps: Vec<u64> = (0..40).map(|step| step * 100).collect();
+    let [all, inbound, one] = [(); 3].map(|()| counters(steps.len()));
+    let long = AtomicU64::new(0);
+    in_steps(&timer, &steps, |thread, at| {
+        for round in 0..10 {
+            let origin = format!("o{}", (thread + round) % 40);
+            if r.entry().inbound().origin(&origin).enter().is_ok() {
+                all[at].fetch_add(1, Ordering::Relaxed);
+                inbound[at].fetch_add(1, Ordering::Relaxed);
+                long.fetch_add(1, Ordering::Relaxed);
+                if origin == "o7" {
+                    one[at].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            if other.entry().inbound().enter().is_ok() {
+                inbound[at].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    assert!(most_in_a_second(&steps, &all) <= 500);
+    assert!(most_in_a_second(&steps, &one) <= 20);
+    let busiest = most_in_a_second(&steps, &inbound);
+    assert!((690..=700).contains(&busiest), "{busiest}");
+    assert!(long.load(Ordering::Relaxed) <= 3_000);
+    assert_eq!((r.node().in_flight(), gate.inbound().in_flight()), (0, 0));
+}
+
+#[test]
+fn throttled_calls_are_never_closer_than_their_interval() {
+    let rule =
+        FlowRule::new("r", 3_000).behaviour(Behaviour::Throttle { max_wait: Duration::from_millis(40) });
+    let (gate, timer) = gate(Rules { flow: vec![rule], ..Rules::default() });
+    let r = gate.resource("r");
+    let goes_ahead = Mutex::new(Vec::new());
+    let steps: Vec<u64> = (0..60).map(|step| step * 13).collect();
+    in_steps(&timer, &steps, |_, _| {
+        for _ in 0..5 {
+            if let Ok(guard) = r.enter() {
+                let at = timer.now().saturating_add(guard.delay().into());
+                goes_ahead.lock().unwrap().push(at.get());
+            }
+        }
+    });
+    let mut goes_ahead = goes_ahead.into_inner().unwrap();
+    goes_ahead.sort_unstable();
+    assert!(goes_ahead.len() > 2_000, "{}", goes_ahead.len());
+    let closest = goes_ahead.windows(2).map(|two| two[1] - two[0]).min().unwrap();
+    assert_eq!(closest, 333_334);
+}
+
+#[test]
+fn calls_in_flight_never_exceed_their_bounds() {
+    let rules = Rules {
+        isolation: vec![IsolationRule::new("r", 7)],
+        hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 3).measure(ParamMeasure::InFlight)],
+        ..Rules::default()
+    };
+    let (gate, _timer) = gate(rules);
+    let r = gate.resource("r");
+    let inside = AtomicUsize::new(0);
+    let of_value: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+    let entered = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (r, inside, of_value, entered) = (&r, &inside, &of_value, &entered);
+            scope.spawn(move || {
+                for round in 0..2_000 {
+                    let value = (thread + round) % 4;
+                    let Ok(guard) = r.entry().arg(value as u32).enter() else { continue };
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < 7);
+                    assert!(of_value[value].fetch_add(1, Ordering::SeqCst) < 3);
+                    entered.fetch_add(1, Ordering::Relaxed);
+                    if round % 16 == 0 {
+                        thread::yield_now();
+                    }
+                    of_value[value].fetch_sub(1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+    });
+    assert!(entered.load(Ordering::Relaxed) > 1_000);
+    assert_eq!(r.node().in_flight(), 0);
+    let all = (0..4_u32).map(|value| (0..3).map(|_| r.entry().arg(value).enter()).collect::<Vec<_>>());
+    let all: Vec<_> = all.flatten().collect();
+    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every place is free again");
+}
+
+#[test]
+fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
+    let rule = BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_millis(500));
+    let rules = Rules {
+        breakers: vec![rule.min_calls(1).probes(3)],
+        // Blocks some probes after their place was given, as its window is asked last.
+        flow: vec![
+            FlowRule::new("r", 2).interval(Duration::from_secs(3_600)).origins(Origins::Only("o".into())),
+        ],
+        ..Rules::default()
+    };
+    let (gate, timer) = gate(rules);
+    let r = gate.resource("r");
+    r.enter().unwrap().mark_failed();
+    let steps: Vec<u64> = (1..100).map(|step| step * 500).collect();
+    let probes = counters(steps.len());
+    in_steps(&timer, &steps, |thread, at| {
+        let entry = if thread % 2 == 0 { r.entry().origin("o") } else { r.entry() };
+        let Ok(mut guard) = entry.enter() else { return };
+        match (at % 5, thread % 3) {
+            (0, _) => guard.mark_failed(),
+            (1, 0) => return guard.cancel(),
+            _ => {}
+        }
+        probes[at].fetch_add(1, Ordering::Relaxed);
+        drop(guard);
+        if at % 5 != 4 {
+            // Keep the next step's breaker open, whatever became of this one.
+            let _ = r.enter().map(|mut guard| guard.mark_failed());
+        }
+    });
+    timer.advance(Duration::from_secs(1));
+    for _ in 0..4 {
+        drop(r.enter());
+    }
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    assert_eq!(r.node().in_flight(), 0);
+}
+
+#[test]
+fn half_open_admits_its_probes_and_no_more_at_each_opening() {
+    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_millis(500));
+    let (gate, timer) = gate(Rules { breakers: vec![rule.min_calls(1).probes(3)], ..Rules::default() });
+    let r = gate.resource("r");
+    r.enter().unwrap().mark_failed();
+    let steps: Vec<u64> = (1..200).map(|step| step * 500).collect();
+    let probes = counters(steps.len());
+    let barrier = Barrier::new(THREADS);
+    in_steps(&timer, &steps, |_, at| {
+        let guard = r.enter();
+        barrier.wait();
+        if let Ok(mut guard) = guard {
+            probes[at].fetch_add(1, Ordering::Relaxed);
+            guard.mark_failed();
+        }
+    });
+    assert!(probes.iter().all(|probes| probes.load(Ordering::Relaxed) == 3));
+}
+
+#[test]
+fn statistics_count_every_entry_once_while_rules_are_swapped() {
+    let (gate, timer) = gate(Rules::default());
+    let r = gate.resource("r");
+    let [passed, blocked] = [(); 2].map(|()| AtomicU64::new(0));
+    let stop = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for thread in 0..16 {
+            let (r, passed, blocked, stop, timer) = (&r, &passed, &blocked, &stop, &timer);
+            scope.spawn(move || {
+                for round in 0..5_000 {
+                    let entry = if thread % 2 == 0 { r.entry().inbound() } else { r.entry() };
+                    let count = if entry.enter().is_ok() { passed } else { blocked };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if thread == 0 && round % 500 == 0 {
+                        timer.advance(Duration::from_millis(100));
+                    }
+                }
+                stop.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while stop.load(Ordering::Relaxed) < 16 {
+            for threshold in [0, 10, 1_000_000] {
+                let flow = vec![FlowRule::new("r", threshold)];
+                gate.load(Rules { flow, ..Rules::default() }).unwrap();
+                thread::yield_now();
+            }
+            gate.load(Rules::default()).unwrap();
+        }
+    });
+    let seconds = r.node().seconds(gate.now());
+    let sum =
+        |of: fn(&tidegate_flow::Counts) -> u64| seconds.iter().map(|second| of(&second.counts)).sum::<u64>();
+    assert_eq!(sum(|c| c.pass), passed.load(Ordering::Relaxed));
+    assert_eq!(sum(|c| c.success), passed.load(Ordering::Relaxed));
+    assert_eq!(sum(|c| c.block), blocked.load(Ordering::Relaxed));
+    assert_eq!(r.node().in_flight(), 0);
+}
+
+#[test]
+fn a_hundred_thousand_resources_are_each_counted() {
+    let (gate, _timer) = gate(Rules::default());
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let gate = &gate;
+            scope.spawn(move || {
+                for n in 0..100_000 {
+                    if n % 4 == thread || n % 1_000 == 0 {
+                        drop(gate.resource(&format!("resource {n}")).enter());
+                    }
+                }
+            });
+        }
+    });
+    let resources = gate.resources();
+    assert_eq!((resources.len(), gate.overflowed()), (100_000, 0));
+    let mut passes: BTreeMap<u64, usize> = BTreeMap::new();
+    for resource in &resources {
+        *passes.entry(resource.node().sum(gate.now(), Event::Pass)).or_default() += 1;
+    }
+    assert_eq!(passes.into_iter().collect::<Vec<_>>(), [(1, 99_900), (4, 100)]);
+}

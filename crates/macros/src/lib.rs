@@ -1,0 +1,54 @@
+//! `#[guard]`: a function as a resource of a Tidegate gate.
+//!
+//! ```
+//! use tidegate_flow::{Blocked, Gate, rules::{FlowRule, Rules}};
+//! use tidegate_macros::guard;
+//!
+//! struct Orders { gate: Gate }
+//!
+//! impl Orders {
+//!     #[guard(resource = "orders.find", args(user), fallback = Self::cached)]
+//!     fn find(&self, user: &str) -> Result<String, Blocked> {
+//!         Ok(format!("orders of {user}"))
+//!     }
+//!
+//!     fn cached(&self, user: &str, _blocked: Blocked) -> Result<String, Blocked> {
+//!         Ok(format!("what we knew of {user}"))
+//!     }
+//! }
+//!
+//! let orders = Orders { gate: Gate::new() };
+//! orders.gate.load(Rules { flow: vec![FlowRule::new("orders.find", 1)], ..Rules::default() })?;
+//! assert_eq!(orders.find("ann")?, "orders of ann");
+//! assert_eq!(orders.find("ann")?, "what we knew of ann");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod expand;
+mod options;
+
+use proc_macro::TokenStream;
+use syn::{ItemFn, parse_macro_input};
+
+/// Enters a resource around a function: blocked calls do not run, and how the others went is told to the rules.
+///
+/// Works on functions and methods, sync and async. In an async function a throttle's delay is slept out on the gate's
+/// timer, and a future that is dropped cancels the call; in a sync one the delay blocks the thread, as its caller does
+/// not expect it to return before.
+///
+/// | option | meaning |
+/// |---|---|
+/// | `resource = "name"` | the resource; any expression that is a `&str` |
+/// | `gate = expr` | the gate; without it, the argument named `gate`, or else `self.gate` |
+/// | `handle = expr` | instead of both: a `Resource`, which saves the look-up |
+/// | `fallback = path` | called with the function's arguments and the `Blocked`; async for an async function. Without it, the function returns `Err(blocked.into())` |
+/// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, and another type never |
+/// | `count = expr`, `origin = expr`, `context = expr`, `inbound` | as of an `Entry` |
+/// | `args(expr, …)` | the arguments that hot-parameter rules see |
+/// | `crate = path` | where `tidegate_flow` is, if not `::tidegate_flow` |
+#[proc_macro_attribute]
+pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
+    let options = parse_macro_input!(options as options::Options);
+    let function = parse_macro_input!(function as ItemFn);
+    expand::expand(&options, &function).unwrap_or_else(syn::Error::into_compile_error).into()
+}
