@@ -22,17 +22,12 @@
 extern crate alloc;
 
 pub mod algorithm;
-<<<<<<< HEAD
 pub mod cell;
-=======
-pub mod stats;
->>>>>>> flow
-
 mod decision;
 mod policy;
 mod quota;
+pub mod stats;
 mod sync;
-
 mod time;
 
 pub use algorithm::Algorithm;
