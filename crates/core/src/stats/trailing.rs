@@ -71,7 +71,8 @@ impl Trailing {
     /// Counts only what comes after `tally` from now on.
     pub fn forget(&self, tally: Tally) {
         self.floor.store(tally.word(), Ordering::Release);
-        // Release: see `used`. The mark tells one `forget` from another, so that no older base replaces it.
-        self.base.store(tally.word() | NO_TURN, Ordering::Release);
+        // Release: see `used`. The mark tells one `forget` from another, so that no older base replaces it; swapped in,
+        // it and the exchange of a look have one order for everybody.
+        self.base.swap(tally.word() | NO_TURN, Ordering::AcqRel);
     }
 }
