@@ -28,20 +28,20 @@ need redis-cli redis-tools
 
 say "formatting and lints"
 cargo fmt --all --check
-cargo clippy --workspace --all-targets --locked -- -D warnings
+cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 say "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
 
 say "the core without the standard library"
 cargo check --locked --quiet -p tidegate-core --no-default-features
 
 say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
-    -p tidegate-core --test loom_cells -p tidegate-keyed --test loom_table
+    -p tidegate-core -p tidegate-keyed -p tidegate-flow --lib --test 'loom_*'
 
 say "tests"
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-cargo test --workspace --locked 2>&1 | tee "$results"
+cargo test --workspace --all-features --locked 2>&1 | tee "$results"
 awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"

@@ -110,7 +110,7 @@ fn files_are_bounded_in_size_and_number_and_days_are_apart() {
     let names = dir.names();
     assert_eq!(names.len(), 8, "four files and their indices: {names:?}");
     assert!(names.contains(&"app-metrics.log.2018-06-26.9".into()), "{names:?}");
-    timer.advance(Duration::from_secs(86_400));
+    timer.advance(Duration::from_hours(24));
     call(&gate, &timer, 1);
     log.record(&gate).unwrap();
     assert!(dir.names().contains(&"app-metrics.log.2018-06-27".into()));

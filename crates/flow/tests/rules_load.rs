@@ -61,7 +61,7 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
 #[test]
 fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
     let (gate, timer) = gate();
-    let breaker = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(60)).min_calls(1);
+    let breaker = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_mins(1)).min_calls(1);
     let throttle = FlowRule::new("t", 1).behaviour(Behaviour::Throttle { max_wait: Duration::from_secs(9) });
     let rules = Rules { breakers: vec![breaker.clone()], flow: vec![throttle.clone()], ..Rules::default() };
     gate.load(rules.clone()).unwrap();

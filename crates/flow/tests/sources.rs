@@ -47,7 +47,7 @@ fn sentinels_flow_rules() {
     let both =
         Behaviour::WarmUpThrottle { period: Duration::from_secs(10), cold_factor: 3.0, max_wait: ms(500) };
     assert_eq!(rules[4], FlowRule::new("b", 10).behaviour(both).relation(Relation::Related("write".into())));
-    let users = FlowRule::new(Target::Pattern("/users/[0-9]+".into()), 1).interval(Duration::from_secs(60));
+    let users = FlowRule::new(Target::Pattern("/users/[0-9]+".into()), 1).interval(Duration::from_mins(1));
     assert_eq!(rules[5], users.relation(Relation::Context("checkout".into())));
     assert!(
         matches!(rules[6].threshold, Threshold::Memory(memory) if (memory.when_scarce - 10.0).abs() < 1e-9)
@@ -82,7 +82,7 @@ fn sentinels_other_rules() {
     );
     let params = vec![
         HotParamRule::new("p", ParamKey::Index(-1), 5)
-            .duration(Duration::from_secs(60))
+            .duration(Duration::from_mins(1))
             .burst(3)
             .exception(7, 9)
             .exception("vip", 8),
@@ -148,7 +148,7 @@ authority:
   - { resource: a, deny: [x] }
 "#;
     let rules = yaml::parse(text).unwrap();
-    let first = FlowRule::new("a", 100).interval(Duration::from_secs(60)).strict();
+    let first = FlowRule::new("a", 100).interval(Duration::from_mins(1)).strict();
     let both = Behaviour::WarmUpThrottle {
         period: Duration::from_secs(30),
         cold_factor: 4.0,

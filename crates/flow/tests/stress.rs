@@ -188,7 +188,7 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
         breakers: vec![rule.min_calls(1).probes(3)],
         // Blocks some probes after their place was given, as its window is asked last.
         flow: vec![
-            FlowRule::new("r", 2).interval(Duration::from_secs(3_600)).origins(Origins::Only("o".into())),
+            FlowRule::new("r", 2).interval(Duration::from_hours(1)).origins(Origins::Only("o".into())),
         ],
         ..Rules::default()
     };

@@ -5,6 +5,9 @@
 //! * [`Decision`]: allowed, delayed or denied; how much remains, when to try again, when all is fresh.
 //! * [`acquire_all_at`]: several limits in one atomic decision.
 //!
+//! With the feature `flow`, the module `flow` guards resources: entries, flow rules, circuit breakers, hot parameters, system
+//! protection, and the statistics behind them.
+//!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
 //!
@@ -20,7 +23,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "flow")]
+pub use tidegate_flow as flow;
 pub use tidegate_limiter::*;
+#[cfg(feature = "flow")]
+pub use tidegate_macros::guard;
 
 /// The README's example, so that it keeps running.
 #[cfg(doctest)]
