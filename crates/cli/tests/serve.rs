@@ -290,3 +290,14 @@ fn check_tells_all_that_is_wrong_and_exits_with_1() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("cannot read /nonexistent.yaml"));
 }
+
+#[test]
+fn the_example_in_checks_help_is_good() {
+    let help = text(&tidegate().args(["check", "--help"]).output().unwrap().stdout);
+    let from = help.find("  limits:").unwrap();
+    let example = &help[from..help[from..].find("\n\n").unwrap() + from];
+    let rules = scratch("help").join("rules.yaml");
+    fs::write(&rules, example).unwrap();
+    let output = check(&rules);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}

@@ -111,6 +111,32 @@ impl Limit {
         }
     }
 
+    /// Takes the place of another limit, in the limiter that both share or in one of its own.
+    fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), BuildError> {
+        match old {
+            Some(old) if self.shares_with(old) => self.kept.change(Some(&old.spec), &self.spec, now),
+            Some(old) => {
+                self.kept.change(None, &self.spec, now)?;
+                self.kept.take_over(old, now);
+                Ok(())
+            }
+            None => self.kept.change(None, &self.spec, now),
+        }
+    }
+
+    /// Makes a limiter that is shared with an old limit that one's again, as far as it goes.
+    fn undo(&self, old: Option<&Self>, now: Nanos) {
+        if let Some(old) = old.filter(|old| self.shares_with(old))
+            && let Err(error) = self.kept.change(Some(&self.spec), &old.spec, now)
+        {
+            tracing::error!(limit = old.spec.name, %error, "a change of rules could not be undone");
+        }
+    }
+
+    fn shares_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.kept, &other.kept)
+    }
+
     /// How often it admitted and denied.
     #[must_use]
     pub fn counts(&self) -> CountsRead {
@@ -171,15 +197,13 @@ impl LiveRules {
         before: Option<&Self>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let earlier = |name: &str| before.and_then(|before| before.limit(name.as_bytes()));
         let bound =
             |spec: &LimitSpec| if spec.global { 1 } else { spec.max_keys.unwrap_or(default_max_keys) };
         // First what may fail for want of memory, without touching what is at work.
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
-            let old = earlier(&spec.name).filter(|old| old.spec.global == spec.global);
-            let shared = old.filter(|old| bound(&old.spec) == bound(&spec));
-            let kept = if let Some(old) = shared {
+            let old = before.and_then(|before| before.predecessor(&spec));
+            let kept = if let Some(old) = old.filter(|old| bound(&old.spec) == bound(&spec)) {
                 Arc::clone(&old.kept)
             } else {
                 let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
@@ -188,21 +212,12 @@ impl LiveRules {
             limits.push(Arc::new(Limit { spec, kept }));
         }
         for (at, limit) in limits.iter().enumerate() {
-            let old = earlier(&limit.spec.name).filter(|old| old.spec.global == limit.spec.global);
-            let shared = old.filter(|old| Arc::ptr_eq(&old.kept, &limit.kept));
-            let changed = limit.kept.change(shared.map(|old| &old.spec), &limit.spec, now);
-            if let Err(error) = changed {
-                for limit in &limits[..=at] {
-                    let old = earlier(&limit.spec.name).filter(|old| Arc::ptr_eq(&old.kept, &limit.kept));
-                    let undone = old.map(|old| limit.kept.change(Some(&limit.spec), &old.spec, now));
-                    if let Some(Err(error)) = undone {
-                        tracing::error!(limit = limit.spec.name, %error, "a change of rules could not be undone");
-                    }
+            let old = before.and_then(|before| before.predecessor(&limit.spec));
+            if let Err(source) = limit.follow(old, now) {
+                for done in &limits[..=at] {
+                    done.undo(before.and_then(|before| before.predecessor(&done.spec)), now);
                 }
-                return Err(RulesError::Store { limit: limit.spec.name.clone(), source: error });
-            }
-            if let (Some(old), None) = (old, shared) {
-                limit.kept.take_over(old, now);
+                return Err(RulesError::Store { limit: limit.spec.name.clone(), source });
             }
         }
         let names = limits.iter().enumerate();
@@ -215,6 +230,11 @@ impl LiveRules {
     #[inline]
     pub fn limit(&self, name: &[u8]) -> Option<&Arc<Limit>> {
         self.by_name.get(name).map(|at| &self.limits[*at])
+    }
+
+    /// The limit of the same name and kind, whose states a limit of new rules takes over.
+    fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
+        self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| old.spec.global == spec.global)
     }
 
     /// All limits, in the order of the file.

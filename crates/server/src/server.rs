@@ -1,9 +1,8 @@
 //! The server as a whole: what it is made of, how it starts, what it does beside answering, how it stops.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,134 +22,15 @@ use crate::{
     http::{self, App, HttpConfig},
     live::LiveRules,
     metrics::{Events, Metrics},
+    options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
-    rules::{self, Rules, RulesError},
+    rules::{self, Rules},
     service::Service,
+    start_error::StartError,
     state::State,
     throttle::Throttle,
 };
-
-/// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
-/// system's choice.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where HTTP listens; `None` for not at all.
-    pub http: Option<String>,
-    /// Where the Redis protocol listens; `None` for not at all.
-    pub resp: Option<String>,
-    /// The rules file; `None` for the built-in example.
-    pub rules: Option<PathBuf>,
-    /// How many keys each limit remembers that has no bound of its own.
-    pub max_keys: usize,
-    /// Where the state is kept over a restart.
-    pub state: Option<PathBuf>,
-    /// How often it is written.
-    pub state_interval: Duration,
-    /// How often the rules file is looked at. A change is loaded when two looks agree on it.
-    pub reload_interval: Duration,
-    /// What RESP clients must give with `AUTH`.
-    pub resp_password: Option<String>,
-    /// How many threads serve RESP.
-    pub resp_threads: usize,
-    /// After this long without a command a RESP connection is closed; zero for never.
-    pub resp_idle_timeout: Duration,
-    /// How many connections each protocol takes.
-    pub max_connections: usize,
-    /// How long requests under way may take when the server stops.
-    pub grace: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            http: Some("127.0.0.1:0".to_owned()),
-            resp: Some("127.0.0.1:0".to_owned()),
-            rules: None,
-            max_keys: 1 << 20,
-            state: None,
-            state_interval: Duration::from_secs(30),
-            reload_interval: Duration::from_secs(1),
-            resp_password: None,
-            resp_threads: 1,
-            resp_idle_timeout: Duration::ZERO,
-            max_connections: 10_000,
-            grace: Duration::from_secs(10),
-        }
-    }
-}
-
-/// Why a server does not start. The message says what to do.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StartError {
-    /// Both protocols are off.
-    NothingToServe,
-    /// The rules cannot be used.
-    Rules(RulesError),
-    /// A listener's address cannot be had.
-    Listen {
-        /// Which option asked for it.
-        option: &'static str,
-        /// The address.
-        address: String,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The state file has no place.
-    State {
-        /// Which file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The threads, or the memory of `CL.THROTTLE`'s keys, cannot be had.
-    Resources(String),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingToServe => f.write_str("both listeners are off: give --http or --resp an address"),
-            Self::Rules(e) => e.fmt(f),
-            Self::Listen { option, address, source } => {
-                write!(f, "cannot listen on {address} (--{option}): {source}; ")?;
-                f.write_str(match source.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        "another program has the address: stop it, or choose another (port 0 takes any free one)"
-                    }
-                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
-                    io::ErrorKind::AddrNotAvailable => {
-                        "this machine does not have that address: 127.0.0.1 is for local clients, 0.0.0.0 for all"
-                    }
-                    _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
-                })
-            }
-            Self::State { path, source } => write!(
-                f,
-                "the state cannot be kept in {}: {source}; choose a file in a directory that the server may write",
-                path.display()
-            ),
-            Self::Resources(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Rules(e) => Some(e),
-            Self::Listen { source, .. } | Self::State { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
-
-impl From<RulesError> for StartError {
-    fn from(e: RulesError) -> Self {
-        Self::Rules(e)
-    }
-}
 
 /// What a running server may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,11 +241,13 @@ impl Server {
         if ended == Ended::Cut {
             let open = self.events.http_connections.load(Ordering::Relaxed);
             tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
-            if let Some((_, http)) = &self.http {
+            if let Some((_, http)) = &mut self.http {
                 http.abort();
+                let _ = http.await;
             }
-            if let Some((_, reactors)) = &self.resp {
+            if let Some((_, reactors)) = &mut self.resp {
                 reactors.abort();
+                reactors.ended().await;
             }
         }
         ended

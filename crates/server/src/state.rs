@@ -9,7 +9,7 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
-use crate::{metrics::Events, server::StartError, service::Service, state_file};
+use crate::{metrics::Events, service::Service, start_error::StartError, state_file};
 
 /// A state file of a server.
 pub(crate) struct State {

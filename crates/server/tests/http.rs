@@ -280,6 +280,20 @@ fn a_body_beyond_the_bound_is_refused_declared_or_not() {
 }
 
 #[test]
+fn a_web_page_of_another_origin_cannot_ask_through_a_browser() {
+    let server = Running::with_rules("http-origin", RULES);
+    let ask = |origin: &str| {
+        let mut http = Http::connect(server.http);
+        let body = r#"{"limit":"per-user","key":"alice"}"#;
+        let head = format!("POST /v1/acquire HTTP/1.1\r\nhost: {}\r\norigin: {origin}", server.http);
+        http.write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        http.read().status
+    };
+    assert_eq!([ask("https://example.org"), ask("null"), ask("http://127.0.0.1:1")], [403; 3]);
+    assert_eq!(ask(&format!("http://{}", server.http)), 200);
+}
+
+#[test]
 fn health_readiness_and_metrics_are_there_to_be_asked() {
     let server = Running::with_rules("http-health", RULES);
     assert_eq!(server.get("/healthz").json(), json!({"status": "ok"}));

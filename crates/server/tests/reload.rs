@@ -162,3 +162,26 @@ fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
     assert_eq!(client.ask("PEEK a bob"), "[1 3 0 -1 -1]");
     assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2);
 }
+
+#[test]
+fn rules_that_do_not_fit_in_are_refused_whole_too() {
+    let with = |limit: &str, deny: &str| {
+        limits(&[
+            &format!("name: first, limit: {limit}, algorithm: sliding-log"),
+            &format!("{A}, max_keys: 2, deny: [{deny}]"),
+        ])
+    };
+    let (mut server, path) = following("reload-room", &with("3/1m", "x"));
+    let mut client = Resp::connect(server.resp);
+    client.ask("ACQUIRE first alice");
+    // As many keys may be denied as the limit may hold.
+    server.reloading(|| fs::write(&path, with("9/1m", "u, v, w")).unwrap());
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 1);
+    assert_eq!(client.ask("PEEK first alice"), "[0 3 2 -1 60000]");
+    for (key, denied) in [("u", false), ("v", false), ("w", false), ("x", true)] {
+        assert_eq!(client.ask(&format!("PEEK a {key}")).starts_with("[1"), denied, "{key}");
+    }
+    server.reloading(|| fs::write(&path, with("9/1m", "u, v")).unwrap());
+    assert_eq!(client.ask("PEEK first alice"), "[0 9 8 -1 60000]");
+    assert!(client.ask("PEEK a v").starts_with("[1"));
+}

@@ -194,6 +194,7 @@ fn a_request_that_never_ends_holds_the_server_up_for_the_grace_and_no_longer() {
     http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{");
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.stop(), Ended::Cut);
+    assert!(http.ends(), "cut off");
 }
 
 #[test]

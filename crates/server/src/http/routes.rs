@@ -12,7 +12,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderValue, Method, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header},
     routing::{MethodFilter, on},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -95,6 +95,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
+    refuse_foreign_pages(request.headers())?;
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready if app.ready.load(Ordering::Acquire) => Ok(answer::json(&json!({"status": "ready"}))),
@@ -128,6 +129,18 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
     }
+}
+
+/// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells which
+/// page; only pages of this very server are let through.
+fn refuse_foreign_pages(headers: &HeaderMap) -> Result<(), Refused> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let from = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    if from.is_some() && from == headers.get(header::HOST).and_then(|host| host.to_str().ok()) {
+        return Ok(());
+    }
+    let detail = "a web page of another origin asks; ask from a program, without an Origin field";
+    Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
 }
 
 fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {

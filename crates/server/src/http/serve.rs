@@ -12,6 +12,7 @@ use hyper_util::{
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
+    task::JoinSet,
 };
 
 use crate::metrics::Events;
@@ -30,7 +31,8 @@ pub(crate) struct HttpConfig {
     pub max_connections: usize,
 }
 
-/// Serves until `stop` says so, and then until every request that has begun is answered.
+/// Serves until `stop` says so, and then until every request that has begun is answered. Dropped, it cuts off all
+/// connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -42,6 +44,7 @@ pub(crate) async fn serve(
     let room = Arc::new(Semaphore::new(config.max_connections));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(BUFFER);
+    let mut connections = JoinSet::new();
     loop {
         let accepted = async {
             // The semaphore is never closed.
@@ -50,6 +53,8 @@ pub(crate) async fn serve(
         };
         let (place, accepted) = tokio::select! {
             accepted = accepted => accepted,
+            // Takes note of those that have ended.
+            Some(_) = connections.join_next() => continue,
             // An error means that whoever could stop the server is gone: then it stops, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
@@ -69,7 +74,7 @@ pub(crate) async fn serve(
         let service = TowerToHyperService::new(router.clone());
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         let events = Arc::clone(&events);
-        tokio::spawn(async move {
+        connections.spawn(async move {
             events.http_connections.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = connection.await {
                 tracing::debug!(%peer, %error, "connection ended");

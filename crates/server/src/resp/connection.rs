@@ -47,6 +47,8 @@ pub(super) struct Connection<S> {
     /// Has output and a place in the reactor's list of those.
     pub listed: bool,
     last_command: Nanos,
+    /// Bytes were answered or sent since it was last looked whether the connection is stuck.
+    moved: bool,
     stuck_since: Option<Nanos>,
 }
 
@@ -82,6 +84,7 @@ impl<S: Read + Write> Connection<S> {
             blocked: false,
             listed: false,
             last_command: now,
+            moved: false,
             stuck_since: None,
         }
     }
@@ -155,6 +158,7 @@ impl<S: Read + Write> Connection<S> {
             }
         }
         self.waiting = self.is_full() && used < data.len();
+        self.moved |= used > 0;
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
             self.last_command = world.now;
@@ -201,7 +205,10 @@ impl<S: Read + Write> Connection<S> {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => self.sent += sent,
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.moved = true;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -217,7 +224,8 @@ impl<S: Read + Write> Connection<S> {
 
     /// Whether the connection has been idle, or stuck in a frame or a reply, for too long. Asked every second or so.
     pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
-        if self.input.is_empty() && !self.has_output() && !self.closing {
+        let at_rest = self.input.is_empty() && !self.has_output() && !self.closing;
+        if at_rest || mem::take(&mut self.moved) {
             self.stuck_since = None;
         } else if now.saturating_since(*self.stuck_since.get_or_insert(now)) >= STUCK {
             return true;

@@ -257,8 +257,22 @@ fn an_unfinished_frame_and_an_unread_reply_are_overdue_after_half_a_minute() {
         let mut connection = connection(&shared, script);
         assert!(!connection.is_overdue(None, at(0)));
         read_all(&mut connection, &shared);
+        connection.moved = false;
         assert!(!connection.is_overdue(None, at(1)) && !connection.is_overdue(None, at(30)));
         assert!(connection.is_overdue(None, at(31)));
+    }
+}
+
+#[test]
+fn a_slow_client_that_goes_on_reading_is_not_stuck() {
+    let shared = shared();
+    let script = Script { arriving: [b"COMMAND DOCS\r\n".to_vec()].into(), ..Script::default() };
+    let mut connection = connection(&shared, script);
+    read_all(&mut connection, &shared);
+    for seconds in 0..100 {
+        connection.stream.room = 1;
+        assert!(!connection.flush().unwrap());
+        assert!(!connection.is_overdue(None, Nanos::from_secs(20 * seconds)));
     }
 }
 

@@ -1,0 +1,52 @@
+//! How a server is to be run.
+
+use std::{path::PathBuf, time::Duration};
+
+/// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
+/// system's choice.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where HTTP listens; `None` for not at all.
+    pub http: Option<String>,
+    /// Where the Redis protocol listens; `None` for not at all.
+    pub resp: Option<String>,
+    /// The rules file; `None` for the built-in example.
+    pub rules: Option<PathBuf>,
+    /// How many keys each limit remembers that has no bound of its own.
+    pub max_keys: usize,
+    /// Where the state is kept over a restart.
+    pub state: Option<PathBuf>,
+    /// How often it is written.
+    pub state_interval: Duration,
+    /// How often the rules file is looked at. A change is loaded when two looks agree on it.
+    pub reload_interval: Duration,
+    /// What RESP clients must give with `AUTH`.
+    pub resp_password: Option<String>,
+    /// How many threads serve RESP.
+    pub resp_threads: usize,
+    /// After this long without a command a RESP connection is closed; zero for never.
+    pub resp_idle_timeout: Duration,
+    /// How many connections each protocol takes.
+    pub max_connections: usize,
+    /// How long requests under way may take when the server stops.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            http: Some("127.0.0.1:0".to_owned()),
+            resp: Some("127.0.0.1:0".to_owned()),
+            rules: None,
+            max_keys: 1 << 20,
+            state: None,
+            state_interval: Duration::from_secs(30),
+            reload_interval: Duration::from_secs(1),
+            resp_password: None,
+            resp_threads: 1,
+            resp_idle_timeout: Duration::ZERO,
+            max_connections: 10_000,
+            grace: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Why a question has no answer.
+
+use std::fmt;
+
+use crate::service::MAX_KEY_BYTES;
+
+/// Why a question has no answer. The message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No limit has this name.
+    UnknownLimit {
+        /// The name, as far as it can be shown.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// A keyed limit was asked without a key.
+    KeyMissing {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// One limit holds so few keys that those of one joint decision do not fit in together.
+    TooManyKeys,
+    /// As many keys are blocked or overridden as the limit may hold keys.
+    TooManyBlocked {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A global limit has no keys to block.
+    GlobalHasNoKeys {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A key on the rules' deny list is not unblocked by a request.
+    DeniedByRules {
+        /// The limit's name.
+        limit: String,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownLimit { name, known } => {
+                write!(f, "there is no limit `{name}`; the limits are: {}", known.join(", "))
+            }
+            Self::KeyMissing { limit } => {
+                write!(f, "limit `{limit}` counts for each key: give a key (or make it `global: true`)")
+            }
+            Self::KeyTooLong { bytes } => write!(
+                f,
+                "the key has {bytes} bytes; at most {MAX_KEY_BYTES} are taken: send a digest of longer ones"
+            ),
+            Self::TooManyKeys => f.write_str(
+                "a limit has no room for all these keys at once: ask fewer together, or raise its max_keys",
+            ),
+            Self::TooManyBlocked { limit } => write!(
+                f,
+                "as many keys of limit `{limit}` are blocked as it may hold: unblock some, or raise its max_keys"
+            ),
+            Self::GlobalHasNoKeys { limit } => {
+                write!(f, "limit `{limit}` is global: it has no keys to block or unblock")
+            }
+            Self::DeniedByRules { limit } => {
+                write!(f, "the key is on the deny list of limit `{limit}`: take it out of the rules file")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
