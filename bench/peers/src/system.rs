@@ -1,6 +1,8 @@
 //! What the system says about this process and this machine (Linux).
 
-use std::{fs, io};
+use std::{fs, io, num::NonZeroUsize, thread};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 fn field(path: &str, name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(path)?;
@@ -12,6 +14,18 @@ fn field(path: &str, name: &str) -> io::Result<u64> {
 /// How often this thread was taken from its processor while it wanted to go on.
 pub fn preemptions() -> io::Result<u64> {
     field("/proc/thread-self/status", "nonvoluntary_ctxt_switches:")
+}
+
+/// Keeps this thread on one processor, if there is one for each of `threads`: on a busy machine they might share one
+/// for a while, and then would not meet. A single thread goes where it finds room.
+pub fn keep_apart(number: usize, threads: usize) {
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    if threads > 1 && threads <= processors {
+        let mut one = CpuSet::new();
+        one.set(number);
+        // Where the system has other numbers for us, the threads stay as they were.
+        let _ = sched_setaffinity(None, &one);
+    }
 }
 
 /// Resident bytes of this process. From the page tables: `statm` adds up what each processor keeps for itself, and

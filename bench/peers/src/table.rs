@@ -9,6 +9,9 @@ use crate::{
 
 const MIB: f64 = 1_048_576.0;
 
+/// From this share of preempted stretches on a figure is marked: the machine was busy with something else.
+const DISTURBED: f64 = 0.5;
+
 /// The figures by work, then the targets.
 pub fn write(out: &mut impl Write, figures: &[Figure]) -> fmt::Result {
     let mut last = None;
@@ -43,8 +46,11 @@ pub fn write(out: &mut impl Write, figures: &[Figure]) -> fmt::Result {
 
 fn write_speed(out: &mut impl Write, speed: &Speed) -> fmt::Result {
     write!(out, "{:>9.1} ns   ({:.1} to {:.1}", speed.ns_per_op, speed.min, speed.max)?;
-    if speed.admitted > 0.0 && speed.admitted < 1.0 {
+    if speed.admitted < 1.0 {
         write!(out, ", {:.0} % admitted", speed.admitted * 100.0)?;
+    }
+    if speed.preempted > DISTURBED {
+        write!(out, ", disturbed: {:.0} % preempted", speed.preempted * 100.0)?;
     }
     write!(out, ")")
 }

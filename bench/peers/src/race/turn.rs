@@ -9,8 +9,13 @@ use std::{
 use super::{Pass, Rules, barrier::Barrier};
 use crate::system;
 
-/// How long a stretch should be at least. Short, so that few are preempted; long beside the start.
-const STRETCH: Duration = Duration::from_micros(1_500);
+/// How long a stretch should take: long beside the start, short, so that few are preempted.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(3);
+
+/// How many stretches should count. On a busy machine a turn goes on for them, up to so many times its length.
+const ENOUGH: usize = 10;
+const PATIENCE: u32 = 5;
 
 /// Where a racer's next turn begins, and how many decisions make a stretch.
 #[derive(Clone, Copy, Debug)]
@@ -44,29 +49,61 @@ struct Part {
     preempted: bool,
 }
 
-/// What the threads do next; the first of them says so.
+/// What the threads do next.
 const WARM_UP: usize = 0;
 const MEASURE: usize = 1;
 const STOP: usize = 2;
 
+/// What the threads of a turn share. The first of them decides.
+struct Shared<'a> {
+    rules: &'a Rules,
+    barrier: Barrier,
+    phase: AtomicUsize,
+    /// Decisions in a stretch, for each thread.
+    stretch: AtomicUsize,
+    /// Stretches that count and in which a thread was not preempted, all threads together.
+    clean: AtomicUsize,
+}
+
 pub fn run(pass: &Pass<'_>, rules: &Rules, start: &mut Start) -> Turn {
-    let (barrier, phase, stretch) =
-        (Barrier::new(rules.threads), AtomicUsize::new(WARM_UP), AtomicUsize::new(start.stretch));
-    let first = *start;
-    let thread = |number: usize| {
+    let shared = &Shared {
+        rules,
+        barrier: Barrier::new(rules.threads),
+        phase: AtomicUsize::new(WARM_UP),
+        stretch: AtomicUsize::new(start.stretch),
+        clean: AtomicUsize::new(0),
+    };
+    let first = start.at;
+    let results: Vec<(usize, Vec<Part>)> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..rules.threads).map(|number| scope.spawn(move || shared.run(pass, number, first))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a racer does not panic")).collect()
+    });
+    let at = results.first().map_or(0, |(at, _)| *at);
+    *start = Start { at, stretch: shared.stretch.load(Ordering::Relaxed) };
+    let parts: Vec<Vec<Part>> = results.into_iter().map(|(_, parts)| parts).collect();
+    sum_up(&parts)
+}
+
+impl Shared<'_> {
+    /// One thread's turn: where it came to, and its parts in the stretches that count.
+    fn run(&self, pass: &Pass<'_>, number: usize, first: usize) -> (usize, Vec<Part>) {
+        let rules = self.rules;
+        system::keep_apart(number, rules.threads);
         // The threads begin far from each other.
-        let mut at = (first.at + rules.course / rules.threads * number) % rules.course;
+        let mut at = (first + rules.course / rules.threads * number) % rules.course;
         let (begun, mut parts, mut last) = (Instant::now(), Vec::new(), Duration::ZERO);
         loop {
             if number == 0 {
-                decide_phase(&phase, &stretch, rules, begun.elapsed(), last);
+                self.decide(begun.elapsed(), last);
             }
             // Two lines: nobody reads the phase before it is decided, and nobody decides before all have read it.
-            barrier.wait();
-            let (now, decisions) = (phase.load(Ordering::Relaxed), stretch.load(Ordering::Relaxed));
+            self.barrier.wait();
+            let phase = self.phase.load(Ordering::Relaxed);
+            let decisions = self.stretch.load(Ordering::Relaxed);
             let before = system::preemptions().ok();
-            barrier.wait();
-            if now == STOP {
+            self.barrier.wait();
+            if phase == STOP {
                 return (at, parts);
             }
             if at + decisions > rules.course {
@@ -76,41 +113,33 @@ pub fn run(pass: &Pass<'_>, rules: &Rules, start: &mut Start) -> Turn {
             let admitted = pass(at..at + decisions);
             last = since.elapsed();
             at += decisions;
-            if now == MEASURE {
+            if phase == MEASURE {
                 let preempted = system::preemptions().ok() != before;
+                self.clean.fetch_add(usize::from(!preempted), Ordering::Relaxed);
                 parts.push(Part { time: last, decisions, admitted, preempted });
             }
         }
-    };
-    let results: Vec<(usize, Vec<Part>)> = thread::scope(|scope| {
-        let thread = &thread;
-        let threads: Vec<_> = (0..rules.threads).map(|number| scope.spawn(move || thread(number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a racer does not panic")).collect()
-    });
-    *start = Start { at: results.first().map_or(0, |(at, _)| *at), stretch: stretch.into_inner() };
-    let parts: Vec<Vec<Part>> = results.into_iter().map(|(_, parts)| parts).collect();
-    sum_up(&parts)
-}
+    }
 
-/// Warm up until the time is over and a stretch is long enough, measure, stop.
-fn decide_phase(
-    phase: &AtomicUsize,
-    stretch: &AtomicUsize,
-    rules: &Rules,
-    elapsed: Duration,
-    last: Duration,
-) {
-    let now = phase.load(Ordering::Relaxed);
-    let decisions = stretch.load(Ordering::Relaxed);
-    if now == WARM_UP && last < STRETCH && decisions <= rules.course / rules.threads / 8 {
-        // At the very beginning there was no last one yet.
-        if !last.is_zero() {
-            stretch.store(decisions * 2, Ordering::Relaxed);
+    /// Warm up until the time is over, measure until the time is over and enough of it counts, stop. `last` is how long
+    /// the last stretch took; nothing at the very beginning.
+    fn decide(&self, elapsed: Duration, last: Duration) {
+        let Rules { warm_up, turn, threads, course, .. } = *self.rules;
+        let stretch = self.stretch.load(Ordering::Relaxed);
+        match self.phase.load(Ordering::Relaxed) {
+            WARM_UP if elapsed >= warm_up => self.phase.store(MEASURE, Ordering::Relaxed),
+            WARM_UP if !last.is_zero() && last < SHORTEST && stretch <= course / threads / 8 => {
+                self.stretch.store(stretch * 2, Ordering::Relaxed);
+            }
+            WARM_UP if last > LONGEST => self.stretch.store((stretch / 2).max(1), Ordering::Relaxed),
+            MEASURE if elapsed >= warm_up + turn => {
+                let enough = self.clean.load(Ordering::Relaxed) >= ENOUGH * threads;
+                if enough || elapsed >= warm_up + turn * PATIENCE {
+                    self.phase.store(STOP, Ordering::Relaxed);
+                }
+            }
+            _ => {}
         }
-    } else if now == WARM_UP && elapsed >= rules.warm_up {
-        phase.store(MEASURE, Ordering::Relaxed);
-    } else if now == MEASURE && elapsed >= rules.warm_up + rules.turn {
-        phase.store(STOP, Ordering::Relaxed);
     }
 }
 
