@@ -17,6 +17,9 @@ pub(crate) const MOST_CELLS: usize = 8;
 /// The share of cells that may be in use: two choices with one displacement still find a place.
 const FULLEST: (usize, usize) = (4, 5);
 
+/// Cells beyond that share in a small table, where chance would fill a key's two buckets once in a hundred tables.
+const SLACK: usize = 16;
+
 /// The most memory that one table may reserve: 2⁴⁰ bytes.
 const MOST_BYTES: usize = 1 << 40;
 
@@ -41,7 +44,7 @@ impl Layout {
         }
         let (cells, stride) = bucket(words);
         let wanted = max_keys.checked_mul(FULLEST.1).ok_or(TableError::TooLarge)?.div_ceil(FULLEST.0);
-        let buckets = wanted.div_ceil(cells);
+        let buckets = (wanted + SLACK.min(max_keys - 1)).div_ceil(cells);
         let bytes = buckets.checked_mul(stride * 8).ok_or(TableError::TooLarge)?;
         if bytes > MOST_BYTES {
             return Err(TableError::TooLarge);

@@ -27,10 +27,13 @@ impl Tag {
         scale(self.0 << 1, buckets)
     }
 
-    /// The second one, from the tag multiplied by an odd constant (2⁶⁴ over the golden ratio).
+    /// The second one, never the first unless there is no other: so many buckets further, by the tag multiplied by an odd
+    /// constant (2⁶⁴ over the golden ratio). Three keys with one bucket of two cells each could not all stay.
     #[inline]
     pub(crate) const fn second(self, buckets: usize) -> usize {
-        scale(self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15), buckets)
+        let further = scale(self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15), buckets - 1);
+        let at = self.first(buckets) + 1 + further;
+        if at < buckets { at } else { at - buckets }
     }
 
     /// Yet another place, for the debt cells.
@@ -42,4 +45,21 @@ impl Tag {
 #[inline]
 const fn scale(hash: u64, buckets: usize) -> usize {
     ((hash as u128 * buckets as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_two_buckets_wherever_there_are_two() {
+        for bits in (0..1_000_u64).map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93)) {
+            let tag = Tag::new(bits);
+            assert_eq!((tag.first(1), tag.second(1)), (0, 0));
+            for buckets in 2..70 {
+                let (first, second) = (tag.first(buckets), tag.second(buckets));
+                assert!(first < buckets && second < buckets && first != second, "{bits} of {buckets}");
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, CoarseClock, Entry, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota, Request,
+    Clock, CoarseClock, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota, Request,
     SystemClock, acquire_all_at,
 };
 
@@ -21,7 +21,12 @@ fn policies(quota: Quota) -> Vec<Policy> {
 const NOW: Nanos = Nanos::from_secs(7_200);
 
 fn keyed(policy: Policy) -> KeyedLimiter<ManualClock> {
-    KeyedLimiter::builder(policy).max_keys(100).clock(ManualClock::new(NOW)).build().unwrap()
+    KeyedLimiter::builder(policy)
+        .max_keys(100)
+        .hash_keys(HashKeys::from_seeds(1, 2))
+        .clock(ManualClock::new(NOW))
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -221,11 +226,13 @@ fn clocks_move_forward() {
 }
 
 proptest! {
-    /// A keyed limiter decides for each key as a limiter of its own would.
+    /// A keyed limiter decides for each key as a limiter of its own would, as long as no key has to go. Known hash keys,
+    /// because with random ones a key in a small table meets four others in its two buckets once in a great while.
     #[test]
     fn keys_do_not_influence_each_other(requests in prop::collection::vec((0_u8..20, 0_u64..3_000, 0_u32..4), 1..300)) {
         for policy in policies("5/1us".parse().unwrap()) {
-            let together = KeyedLimiter::builder(policy).max_keys(100).clock(()).build().unwrap();
+            let together =
+                KeyedLimiter::builder(policy).max_keys(100).hash_keys(HashKeys::from_seeds(1, 2)).clock(()).build().unwrap();
             let alone: Vec<_> = (0..20).map(|_| Limiter::with_clock(policy, ())).collect();
             let mut now = NOW.get();
             for &(key, gap, cost) in &requests {
