@@ -24,6 +24,8 @@ use crate::{
 pub struct Policy {
     rule: Rule,
     count_denied: bool,
+    /// The usual case, beside the rule: one comparison tells that it is this.
+    plain: PlainBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ macro_rules! from_algorithm {
     ($($name:ident),*) => {$(
         impl From<$name> for Policy {
             fn from(algorithm: $name) -> Self {
-                Self { rule: Rule::$name(algorithm), count_denied: false }
+                Self::new(Rule::$name(algorithm))
             }
         }
     )*};
@@ -82,6 +84,11 @@ impl Policy {
         "leaky-bucket",
         "concurrency",
     ];
+
+    const fn new(rule: Rule) -> Self {
+        let plain = if let Rule::TokenBucket(bucket) = &rule { bucket.plain() } else { PlainBucket::NONE };
+        Self { rule, count_denied: false, plain }
+    }
 
     /// [`FixedWindow`] with aligned windows.
     #[must_use]
@@ -133,7 +140,7 @@ impl Policy {
     /// Denied requests consume too, as far as the state has room for them: whoever keeps retrying keeps waiting.
     #[must_use]
     pub const fn count_denied(self) -> Self {
-        Self { count_denied: true, ..self }
+        Self { count_denied: true, plain: PlainBucket::NONE, ..self }
     }
 
     /// The algorithm's name, one of [`NAMES`](Self::NAMES).
@@ -175,13 +182,10 @@ impl Policy {
         self.check(state, now, cost)
     }
 
-    /// The usual case of a token bucket, if this is one.
+    /// The usual case of a token bucket, if this is one: the state is then one word.
     #[inline]
-    pub(crate) const fn plain_bucket(&self, cost: u32) -> Option<PlainBucket> {
-        match &self.rule {
-            Rule::TokenBucket(bucket) if !self.count_denied => bucket.plain(cost),
-            _ => None,
-        }
+    pub(crate) fn plain_bucket(&self, cost: u32) -> Option<PlainBucket> {
+        self.plain.takes(cost).then_some(self.plain)
     }
 
     /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: a change of
@@ -250,7 +254,7 @@ impl Algorithm for Policy {
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         if let Some(bucket) = self.plain_bucket(cost) {
-            return match bucket.step(state[0], now) {
+            return match bucket.step(state[0], now, cost) {
                 Ok((next, after)) => {
                     state[0] = next;
                     bucket.allow(after)

@@ -39,7 +39,7 @@ impl<'a> Joint<'a> {
             let memory = &want.table.memory;
             let buckets = memory.layout.buckets;
             for index in [want.tag.first(buckets), want.tag.second(buckets)] {
-                places.push((std::ptr::from_ref(memory.lock_of(index)) as usize, want.table, index));
+                places.push((std::ptr::from_ref(memory.line(index).lock()) as usize, want.table, index));
             }
         }
         places.sort_unstable_by_key(|&(address, ..)| address);
@@ -63,7 +63,7 @@ impl<'a> Joint<'a> {
         let Wanted { table, algorithm, tag } = wanted[at];
         let total = table.memory.layout.buckets;
         let find = |index| {
-            let address = std::ptr::from_ref(table.memory.lock_of(index)) as usize;
+            let address = std::ptr::from_ref(table.memory.line(index).lock()) as usize;
             // Locked a moment ago, so it is there.
             places.binary_search_by_key(&address, |&(address, ..)| address).unwrap_or_else(|at| at)
         };

@@ -34,5 +34,5 @@ pub use error::{Full, TableError};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
 pub use stats::Stats;
-pub use table::{Found, Known, Table};
+pub use table::{Found, Table};
 pub use tag::Tag;

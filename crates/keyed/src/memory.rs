@@ -8,7 +8,8 @@ use crate::{TableError, layout::Layout};
 
 /// A locked bucket: its tags, then its states. Dropped, it is unlocked.
 pub(crate) struct Bucket<'a> {
-    memory: &'a Memory,
+    line: Line<'a>,
+    layout: &'a Layout,
     index: usize,
     /// The first cell's tag, which the lock's word gets back at the end.
     first_tag: u64,
@@ -16,6 +17,8 @@ pub(crate) struct Bucket<'a> {
 
 #[cfg(not(loom))]
 mod imp {
+    use std::marker::PhantomData;
+
     use tidegate_core::cell::Lock;
 
     use super::{Layout, TableError};
@@ -50,33 +53,49 @@ mod imp {
         /// was. Waits for whoever is in a bucket: nobody may be while its words turn to zero.
         pub fn release(&self) {
             for index in 0..self.layout.buckets {
-                self.lock_of(index).lock();
+                self.line(index).lock().lock();
             }
             if !self.pages.release() {
                 for index in 0..self.layout.buckets {
-                    self.lock_of(index).unlock(0);
+                    self.line(index).lock().unlock(0);
                 }
             }
         }
 
         #[inline]
-        pub fn lock_of(&self, index: usize) -> &Lock {
+        pub fn line(&self, index: usize) -> Line<'_> {
             assert!(index < self.layout.buckets);
-            // SAFETY: in bounds by the line above, aligned to 8, and an all-zero `Lock` is valid; the first word of a
-            // bucket is only ever reached as a `Lock`.
-            unsafe { &*self.pages.start().add(index * self.layout.stride).cast::<Lock>() }
+            // SAFETY: in bounds by the line above.
+            let start = unsafe { self.pages.start().add(index * self.layout.stride) };
+            Line { start, memory: PhantomData }
+        }
+    }
+
+    /// Where a bucket begins.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Line<'a> {
+        start: *mut u64,
+        memory: PhantomData<&'a Memory>,
+    }
+
+    impl<'a> Line<'a> {
+        #[inline]
+        pub fn lock(self) -> &'a Lock {
+            // SAFETY: within the memory, which outlives 'a, aligned to 8, and an all-zero `Lock` is valid; the first word of
+            // a bucket is only ever reached as a `Lock`.
+            unsafe { &*self.start.cast::<Lock>() }
         }
 
+        /// The words from `at` on, counted from the bucket's beginning.
+        ///
         /// # Safety
-        /// The caller holds the bucket's lock, and lets no two references live at once.
+        /// The caller holds the bucket's lock and lets no two references live at once; the range lies in the bucket's
+        /// stride, without its first word.
         #[inline]
-        #[allow(clippy::mut_from_ref)]
-        pub unsafe fn words(&self, index: usize) -> &mut [u64] {
-            debug_assert!(index < self.layout.buckets);
-            let stride = self.layout.stride;
-            // SAFETY: in bounds (whoever holds the lock has passed `lock_of`), initialised (zeroed), and exclusive by
-            // this function's contract.
-            unsafe { std::slice::from_raw_parts_mut(self.pages.start().add(index * stride + 1), stride - 1) }
+        pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
+            debug_assert!(at > 0);
+            // SAFETY: in bounds, initialised (zeroed), and exclusive by this function's contract.
+            unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
         }
     }
 }
@@ -111,35 +130,48 @@ mod imp {
 
         pub fn release(&self) {}
 
-        pub fn lock_of(&self, index: usize) -> &Lock {
-            &self.buckets[index].0
+        pub fn line(&self, index: usize) -> Line<'_> {
+            Line(&self.buckets[index])
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct Line<'a>(&'a (Lock, UnsafeCell<Vec<u64>>));
+
+    impl<'a> Line<'a> {
+        pub fn lock(self) -> &'a Lock {
+            &self.0.0
         }
 
         /// # Safety
         /// The caller holds the bucket's lock, and lets no two references live at once.
-        #[allow(clippy::mut_from_ref)]
-        pub unsafe fn words(&self, index: usize) -> &mut [u64] {
-            // SAFETY: exclusive by this function's contract.
-            self.buckets[index].1.with_mut(|words| unsafe { &mut **words })
+        pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
+            // SAFETY: exclusive by this function's contract; the vector lives as long as the memory, and never grows.
+            self.0.1.with_mut(|words| unsafe {
+                let words: *mut Vec<u64> = words;
+                &mut (&mut *words)[at - 1..at - 1 + len]
+            })
         }
     }
 }
 
-pub(crate) use imp::Memory;
+pub(crate) use imp::{Line, Memory};
 
 impl Memory {
     /// Locks a bucket, waiting for whoever decides in it.
     #[inline]
     pub fn lock(&self, index: usize) -> Bucket<'_> {
-        let first_tag = self.lock_of(index).lock();
-        Bucket { memory: self, index, first_tag }
+        let line = self.line(index);
+        let first_tag = line.lock().lock();
+        Bucket { line, layout: &self.layout, index, first_tag }
     }
 
     /// Locks a bucket if nobody decides in it.
     #[inline]
     pub fn try_lock(&self, index: usize) -> Option<Bucket<'_>> {
-        let first_tag = self.lock_of(index).try_lock()?;
-        Some(Bucket { memory: self, index, first_tag })
+        let line = self.line(index);
+        let first_tag = line.lock().try_lock()?;
+        Some(Bucket { line, layout: &self.layout, index, first_tag })
     }
 }
 
@@ -148,28 +180,30 @@ impl Bucket<'_> {
         self.index
     }
 
-    /// Everything but the first tag.
-    #[inline]
-    fn words(&mut self) -> &mut [u64] {
-        // SAFETY: this bucket holds the lock, and borrows itself for as long as the words are in use.
-        unsafe { self.memory.words(self.index) }
+    pub const fn cells(&self) -> usize {
+        self.layout.cells
     }
 
-    pub const fn cells(&self) -> usize {
-        self.memory.layout.cells
+    /// A further cell's tag: the first one's is in the lock.
+    #[inline]
+    fn further(&mut self, cell: usize) -> &mut u64 {
+        assert!(cell < self.layout.cells);
+        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's tags lie in its stride, and the first
+        // cell has been dealt with.
+        unsafe { &mut self.line.words(cell, 1)[0] }
     }
 
     /// The tag of a cell; 0 for an empty one.
     #[inline]
     pub fn tag(&mut self, cell: usize) -> u64 {
-        if cell == 0 { self.first_tag } else { self.words()[cell - 1] }
+        if cell == 0 { self.first_tag } else { *self.further(cell) }
     }
 
     pub fn set_tag(&mut self, cell: usize, tag: u64) {
         if cell == 0 {
             self.first_tag = tag;
         } else {
-            self.words()[cell - 1] = tag;
+            *self.further(cell) = tag;
         }
     }
 
@@ -179,21 +213,22 @@ impl Bucket<'_> {
         if self.first_tag == tag {
             return Some(0);
         }
-        let further = self.cells() - 1;
-        self.words()[..further].iter().position(|&at| at == tag).map(|at| at + 1)
+        (1..self.layout.cells).find(|&cell| *self.further(cell) == tag)
     }
 
     #[inline]
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
-        let Layout { words, cells, .. } = self.memory.layout;
-        let at = cells - 1 + cell * words;
-        &mut self.words()[at..at + words]
+        let Layout { words, cells, .. } = *self.layout;
+        assert!(cell < cells);
+        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's states lie in its stride, behind the
+        // tags.
+        unsafe { self.line.words(cells + cell * words, words) }
     }
 }
 
 impl Drop for Bucket<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.memory.lock_of(self.index).unlock(self.first_tag);
+        self.line.lock().unlock(self.first_tag);
     }
 }

@@ -25,20 +25,6 @@ pub enum Found {
     New,
 }
 
-/// A known key's state, locked until this is dropped.
-pub struct Known<'a> {
-    bucket: Bucket<'a>,
-    cell: usize,
-}
-
-impl Known<'_> {
-    /// Its words.
-    #[inline]
-    pub fn state(&mut self) -> &mut [u64] {
-        self.bucket.state(self.cell)
-    }
-}
-
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
 /// The table stores words and knows no algorithm: each call brings its own, which must be the one that the states are
@@ -104,13 +90,29 @@ impl Table {
         }
     }
 
-    /// A key's state, locked, if it is where it is most of the time: in its first bucket. The short way for a decision on
-    /// a known key; [`apply`](Self::apply) finds it anywhere.
-    #[inline]
-    pub fn known(&self, tag: Tag) -> Option<Known<'_>> {
-        let mut bucket = self.memory.lock(tag.first(self.memory.layout.buckets));
-        let cell = bucket.find(tag.get())?;
-        Some(Known { bucket, cell })
+    /// One atomic step on the state of a key that is in one of its two buckets, as known keys are. `None` when it is in
+    /// neither (or was being moved between them), or when `step` returns `None`, which must then have changed nothing:
+    /// [`apply`](Self::apply) goes on from there.
+    ///
+    /// This is the short way of a decision: each bucket is locked for itself.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // What a step makes stays in registers.
+    pub fn apply_near<R>(&self, tag: Tag, step: impl FnOnce(&mut [u64]) -> Option<R>) -> Option<R> {
+        let mut first = self.memory.lock(tag.first(self.memory.layout.buckets));
+        let (mut bucket, cell) = if let Some(cell) = first.find(tag.get()) {
+            (first, cell)
+        } else {
+            drop(first);
+            self.in_second(tag)?
+        };
+        step(bucket.state(cell))
+    }
+
+    #[inline(never)]
+    fn in_second(&self, tag: Tag) -> Option<(Bucket<'_>, usize)> {
+        let mut second = self.memory.lock(tag.second(self.memory.layout.buckets));
+        let cell = second.find(tag.get())?;
+        Some((second, cell))
     }
 
     /// One atomic step on a key's state, which is added fresh (or with an inherited debt) where it is new.

@@ -1,6 +1,9 @@
 //! One limit for everything that passes.
 
-use std::{fmt, sync::atomic::AtomicU64};
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use tidegate_core::{
     Algorithm, Clock, Decision, Nanos, Policy,
@@ -63,7 +66,7 @@ impl<C> Limiter<C> {
     /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits.
     #[inline]
     pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
-        if self.is_plain(now) {
+        if self.is_plain() {
             return self.cell.decide(&self.policy, now, cost);
         }
         self.acquire_behind(cost, now)
@@ -71,14 +74,19 @@ impl<C> Limiter<C> {
 
     /// Nobody waits, and nothing is blocked.
     #[inline]
-    fn is_plain(&self, now: Nanos) -> bool {
-        !self.lines.any() && self.blocked.load(std::sync::atomic::Ordering::Relaxed) <= now.get()
+    fn is_plain(&self) -> bool {
+        !self.lines.any() && self.blocked.load(Ordering::Relaxed) == 0
     }
 
     #[cold]
     fn acquire_behind(&self, cost: u32, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_at(now) {
             return denied;
+        }
+        let passed = self.blocked.load(Ordering::Relaxed);
+        if passed <= now.get() {
+            // So that the next one is plain again; unless there is a new block by now.
+            let _ = self.blocked.compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         let costs = self.lines.costs(EVERYONE);
         if cost == 0 || costs.is_empty() {
@@ -94,7 +102,7 @@ impl<C> Limiter<C> {
     }
 
     pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {
-        let until = self.blocked.load(std::sync::atomic::Ordering::Relaxed);
+        let until = self.blocked.load(Ordering::Relaxed);
         denied_until(&self.policy, Nanos::new(until), now)
     }
 
@@ -118,12 +126,12 @@ impl<C> Limiter<C> {
 
     /// Denies everything until a time; [`Nanos::MAX`] for good.
     pub fn block(&self, until: Nanos) {
-        self.blocked.store(until.get(), std::sync::atomic::Ordering::Relaxed);
+        self.blocked.store(until.get(), Ordering::Relaxed);
     }
 
     /// Ends a [`block`](Self::block); returns whether there was one.
     pub fn unblock(&self) -> bool {
-        self.blocked.swap(0, std::sync::atomic::Ordering::Relaxed) > 0
+        self.blocked.swap(0, Ordering::Relaxed) > 0
     }
 
     /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
@@ -170,7 +178,10 @@ impl<C: Clock> Limiter<C> {
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, cost: u32) -> Decision {
-        self.acquire_at(cost, self.clock.now())
+        if self.is_plain() {
+            return self.cell.decide_when(&self.policy, || self.clock.now(), cost);
+        }
+        self.acquire_behind(cost, self.clock.now())
     }
 
     /// What the answer to `cost` would be; nothing is taken.

@@ -93,35 +93,41 @@ impl TokenBucket {
     }
 }
 
-/// A token bucket with a whole interval, asked for a cost that it can hold: the case that a cell decides in registers.
-#[derive(Clone, Copy)]
+/// The numbers of a token bucket with a whole interval: what a decision in registers needs, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainBucket {
+    /// 0 where this is none.
     burst: u32,
     step: u64,
-    /// The cost, and the burst, in nanoseconds.
-    cost: u64,
+    /// The burst in nanoseconds.
     capacity: u64,
 }
 
 impl TokenBucket {
-    #[inline]
-    pub(crate) const fn plain(&self, cost: u32) -> Option<PlainBucket> {
-        if self.gcra.parts != 1 || cost == 0 || cost > self.burst {
-            return None;
+    pub(crate) const fn plain(&self) -> PlainBucket {
+        if self.gcra.parts != 1 {
+            return PlainBucket::NONE;
         }
-        let Self { burst, capacity_nanos, gcra: Gcra { step, .. }, .. } = *self;
-        Some(PlainBucket { burst, step, cost: cost as u64 * step, capacity: capacity_nanos })
+        PlainBucket { burst: self.burst, step: self.gcra.step, capacity: self.capacity_nanos }
     }
 }
 
 impl PlainBucket {
+    pub const NONE: Self = Self { burst: 0, step: 0, capacity: 0 };
+
+    /// Whether [`step`](Self::step) decides on this cost: one that the bucket can hold, and no peek.
+    #[inline]
+    pub const fn takes(self, cost: u32) -> bool {
+        cost > 0 && cost <= self.burst
+    }
+
     /// The TAT after the cost, and how far it lies ahead; or the denial.
     ///
     /// With a branch, other than `decide_whole`: one limiter mostly answers as it did the last time, and whatever is
     /// predicted the next thread need not wait for.
     #[inline]
-    pub fn step(self, tat: u64, now: Nanos) -> Result<(u64, u64), Decision> {
-        let next = tat.max(now.get()) + self.cost;
+    pub fn step(self, tat: u64, now: Nanos, cost: u32) -> Result<(u64, u64), Decision> {
+        let next = tat.max(now.get()) + u64::from(cost) * self.step;
         let after = next - now.get();
         if after <= self.capacity {
             return Ok((next, after));

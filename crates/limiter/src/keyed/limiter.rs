@@ -101,33 +101,27 @@ impl<C> KeyedLimiter<C> {
     /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits.
     #[inline]
     pub fn acquire_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
-        let tag = self.tag(key.as_ref());
-        if cost == 0 || self.exceptions.any() || self.lines.any() {
-            return self.acquire_with_care(tag, cost, now);
-        }
-        self.decide(tag, cost, now)
+        self.decide(self.tag(key.as_ref()), cost, now)
     }
 
-    /// Decides by the general policy.
-    #[inline]
+    /// Decides by the general policy where that is all there is to it, as most of the time it is.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
         let generation: &Generation = self.generations.current();
-        if let Some(mut known) = generation.table.known(tag) {
+        let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
-            if !generation.is_retired() && !self.exceptions.any() {
-                return generation.policy.decide(known.state(), now, cost);
-            }
+            let plain = !(cost == 0 || self.exceptions.any() || self.lines.any() || generation.is_retired());
+            plain.then(|| generation.policy.decide(state, now, cost))
+        });
+        match near {
+            Some(decision) => decision,
+            None => self.decide_with_care(tag, cost, now),
         }
-        self.decide_anywhere(tag, cost, now)
     }
 
     #[inline(never)]
-    fn decide_anywhere(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
-    }
-
-    #[cold]
-    fn acquire_with_care(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    fn decide_with_care(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
         if cost == 0 {
             return self.peek_tag(tag, 0, now);
         }
