@@ -108,6 +108,13 @@ impl Table {
         step(bucket.state(cell))
     }
 
+    /// Begins to fetch a key's first bucket, for a step that comes soon: the memory then answers while the caller does
+    /// something else. Changes nothing.
+    #[inline]
+    pub fn prefetch(&self, tag: Tag) {
+        self.memory.prefetch(tag.first(self.memory.layout.buckets));
+    }
+
     #[inline(never)]
     fn in_second(&self, tag: Tag) -> Option<(Bucket<'_>, usize)> {
         let mut second = self.memory.lock(tag.second(self.memory.layout.buckets));

@@ -194,6 +194,20 @@ fn one_key_asked_for_twice_in_one_decision_pays_twice() {
 }
 
 #[test]
+fn a_prefetch_changes_nothing() {
+    for policy in policies(Quota::per_hour(10)) {
+        let limiter = keyed(policy);
+        assert!(limiter.acquire("a", 4).is_allowed());
+        for key in ["a", "nobody"] {
+            let before = limiter.peek(key, 0);
+            limiter.prefetch(key);
+            assert_eq!(limiter.peek(key, 0), before);
+        }
+        assert_eq!(limiter.stats().keys, 1);
+    }
+}
+
+#[test]
 fn more_exceptions_than_keys_are_refused() {
     let limiter = KeyedLimiter::builder(Policy::concurrency(1)).max_keys(2).clock(()).build().unwrap();
     limiter.block_at("a", Nanos::MAX, NOW).unwrap();

@@ -46,3 +46,5 @@ pub use options::Options;
 pub use server::{Ended, Order, Server};
 pub use shutdown::signals;
 pub use start_error::StartError;
+#[doc(hidden)]
+pub use state_file::check_and_restore;

@@ -24,6 +24,8 @@ pub(super) const BUFFER: usize = READ + MAX_FRAME;
 const OUTPUT_FULL: usize = 256 * 1024;
 /// An output buffer that has grown beyond this is given back when it is empty.
 const OUTPUT_KEPT: usize = 4 * 1024;
+/// How many commands of a pipeline are looked at before they run.
+const AHEAD: usize = 16;
 /// Reads in one turn before the other connections have theirs.
 const READS_A_TURN: usize = 4;
 /// How long a frame may stay unfinished, or a reply unsent.
@@ -130,9 +132,13 @@ impl<S: Read + Write> Connection<S> {
         let stats = &world.shared.stats;
         let mut args = Args::new();
         let (mut used, mut commands) = (0, 0);
+        let mut looked = 0;
         while used < data.len() && !self.closing && !self.is_full() {
             match parse(&data[used..], &mut args) {
                 Ok(Some(length)) => {
+                    if used >= looked && used + length < data.len() {
+                        looked = used + length + look_ahead(&data[used + length..], world);
+                    }
                     used += length;
                     if args.get().is_empty() {
                         continue;
@@ -232,6 +238,26 @@ impl<S: Read + Write> Connection<S> {
         }
         idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
     }
+}
+
+/// Begins to fetch the states that the next commands are about; how many bytes of commands that was.
+///
+/// A pipeline tells early which keys it asks for. Their memory is fetched all at once, instead of one wait after the
+/// other; that costs a second reading of the frames, a fifth of one such wait.
+fn look_ahead(data: &[u8], world: World<'_>) -> usize {
+    let mut args = Args::new();
+    let mut at = 0;
+    for _ in 0..AHEAD {
+        let Ok(Some(length)) = parse(&data[at..], &mut args) else { break };
+        at += length;
+        if let [name, limit, key, ..] = args.get()
+            && name.eq_ignore_ascii_case(b"ACQUIRE")
+            && let Some(limit) = world.rules.limit(limit)
+        {
+            limit.limiter().prefetch(key);
+        }
+    }
+    at
 }
 
 #[cfg(test)]

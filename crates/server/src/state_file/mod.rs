@@ -23,6 +23,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_core::Nanos;
+
 pub use format::StateError;
 pub(crate) use read::{Headers, restore};
 pub(crate) use write::{try_place, write};
@@ -37,6 +39,20 @@ pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(StateError::Io(e)),
     }
+}
+
+/// Checks bytes as if they were a state file, and restores what passes into `service`; for the fuzz target.
+///
+/// # Errors
+/// When they are no state file, or a damaged one.
+#[doc(hidden)]
+pub fn check_and_restore(
+    bytes: &[u8],
+    service: &crate::service::Service,
+    now: Nanos,
+) -> Result<u64, StateError> {
+    read::headers(bytes)?;
+    read::restore_from(bytes, service, now).map(|restored| restored.states)
 }
 
 /// Renames a file that cannot be used to `FILE.damaged-1` (or `-2`, …), so that it is neither lost nor in the way.
@@ -60,7 +76,7 @@ pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
 mod tests {
     use std::sync::Arc;
 
-    use tidegate_core::{ManualClock, Nanos};
+    use tidegate_core::ManualClock;
 
     use super::*;
     use crate::{
@@ -108,6 +124,14 @@ mod tests {
         assert!(matches!(check(&path), Err(StateError::Length)));
         fs::remove_file(&path).unwrap();
         assert!(check(&path).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_one_server_wrote_another_restores_from_bytes_too() {
+        let (path, service) = file("memory");
+        let bytes = fs::read(&path).unwrap();
+        assert!(check_and_restore(&bytes, &service, NOW).unwrap() > 0);
+        assert!(matches!(check_and_restore(b"text", &service, NOW), Err(StateError::NotAState)));
     }
 
     #[test]

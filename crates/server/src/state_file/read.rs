@@ -53,7 +53,7 @@ pub(crate) struct Restored {
 }
 
 /// Checks a whole file: its form, and that its bytes are those that were written.
-pub(super) fn headers(file: File) -> Result<Headers, StateError> {
+pub(super) fn headers(file: impl Read) -> Result<Headers, StateError> {
     let mut input = Input::new(file);
     let (written_at, count) = beginning(&mut input)?;
     let mut sections = HashMap::new();
@@ -71,7 +71,11 @@ pub(super) fn headers(file: File) -> Result<Headers, StateError> {
 /// # Errors
 /// When the file changed since it was checked.
 pub(crate) fn restore(path: &Path, service: &Service, now: Nanos) -> Result<Restored, StateError> {
-    let mut input = Input::new(File::open(path)?);
+    restore_from(File::open(path)?, service, now)
+}
+
+pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Result<Restored, StateError> {
+    let mut input = Input::new(file);
     let (_, count) = beginning(&mut input)?;
     let mut restored = Restored::default();
     let rules = service.rules();
@@ -107,7 +111,7 @@ fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Na
     limiter.restore_at(from, entry, now)
 }
 
-fn beginning(input: &mut Input) -> Result<(Nanos, u32), StateError> {
+fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {
     let mut magic = [0; MAGIC.len()];
     match input.bytes(&mut magic) {
         Ok(()) if magic == *MAGIC => {}
@@ -121,7 +125,7 @@ fn beginning(input: &mut Input) -> Result<(Nanos, u32), StateError> {
     Ok((Nanos::new(input.u64()?), input.u32()?))
 }
 
-fn header(input: &mut Input) -> Result<(String, Header), StateError> {
+fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> {
     let name = input.text()?;
     let policy = input.policy()?;
     let global = input.u8()? != 0;
@@ -139,7 +143,11 @@ fn header(input: &mut Input) -> Result<(String, Header), StateError> {
     Ok((name, Header { policy, global, max_keys, hash, words: words as usize, own }))
 }
 
-fn each_entry(input: &mut Input, words: usize, mut take: impl FnMut(Entry)) -> Result<(), StateError> {
+fn each_entry(
+    input: &mut Input<impl Read>,
+    words: usize,
+    mut take: impl FnMut(Entry),
+) -> Result<(), StateError> {
     loop {
         let kind = input.u8()?;
         if kind == END {
@@ -162,13 +170,13 @@ fn each_entry(input: &mut Input, words: usize, mut take: impl FnMut(Entry)) -> R
 }
 
 /// A file, with a checksum of what was read from it.
-struct Input {
-    file: BufReader<File>,
+struct Input<R> {
+    file: BufReader<R>,
     checksum: crc32fast::Hasher,
 }
 
-impl Input {
-    fn new(file: File) -> Self {
+impl<R: Read> Input<R> {
+    fn new(file: R) -> Self {
         Self { file: BufReader::with_capacity(1 << 16, file), checksum: crc32fast::Hasher::new() }
     }
 

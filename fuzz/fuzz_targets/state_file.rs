@@ -1,0 +1,33 @@
+//! Any bytes are a state file or are refused; and what a server restores of them never makes a decision panic. The
+//! checksum is put right, so that the fuzzer gets past it.
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_core::{ManualClock, Nanos};
+use tidegate_server::{
+    live::LiveRules,
+    rules,
+    service::{Ask, Service},
+    throttle::Throttle,
+};
+
+const NOW: Nanos = Nanos::from_secs(1_000);
+const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4}, \
+                     {name: b, limit: 5/1s, algorithm: sliding-window, max_keys: 4, global: true}]";
+
+static SERVICE: LazyLock<Service> = LazyLock::new(|| {
+    let live = LiveRules::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");
+    Service::new(live, Throttle::new(4, None).expect("memory"), Arc::new(ManualClock::new(NOW)))
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let checksum = crc32fast::hash(bytes);
+    let file = [bytes, &checksum.to_le_bytes()].concat();
+    if tidegate_server::check_and_restore(&file, &SERVICE, NOW).is_ok() {
+        for (limit, key) in [("a", Some(&b"k"[..])), ("b", None)] {
+            let _ = SERVICE.acquire(Ask { limit: limit.as_bytes(), key, cost: 1 }, NOW);
+        }
+    }
+});
