@@ -122,11 +122,7 @@ impl<'a> Entry<'a> {
     /// When a rule blocks, at once.
     pub async fn enter_async(self) -> Result<OwnedGuard, Blocked> {
         let guard = self.enter_owned()?;
-        let delay = guard.delay();
-        if delay.is_zero() {
-            return Ok(guard);
-        }
-        let sleep = guard.resource().shared.timer.sleep(delay);
+        let Some(sleep) = guard.sleep() else { return Ok(guard) };
         let waiting = Waiting(Some(guard));
         sleep.await;
         Ok(waiting.done())
