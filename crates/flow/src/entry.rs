@@ -2,7 +2,7 @@
 
 use crate::{
     admit,
-    arg::Arg,
+    arg::{Arg, ToArg},
     blocked::Blocked,
     guard::{Guard, OwnedGuard, Pass},
     resource::Resource,
@@ -87,6 +87,11 @@ impl<'a> Entry<'a> {
     pub fn arg(mut self, arg: impl Into<Arg<'a>>) -> Self {
         self.args.push(arg.into());
         self
+    }
+
+    /// As [`arg`](Self::arg), by reference, whatever kind of argument it is: what `#[guard(args(…))]` calls.
+    pub fn arg_of(self, arg: &'a (impl ToArg + ?Sized)) -> Self {
+        self.arg(arg.to_arg())
     }
 
     /// An argument by name.
