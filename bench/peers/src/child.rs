@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     figure::Measure,
     flood::{self, Plan},
-    memory,
+    memory, resources,
     work::Algorithm,
 };
 
@@ -16,6 +16,7 @@ use crate::{
 pub enum Job {
     Memory { who: String, algorithm: Algorithm, keys: u64 },
     Flood { who: String, plan: Plan },
+    Resources { who: String, resources: u64 },
 }
 
 impl Job {
@@ -26,6 +27,7 @@ impl Job {
                 memory::measure(who, *algorithm, *keys).map(Measure::Memory)
             }
             Self::Flood { who, plan } => flood::measure(who, *plan).map(Measure::Flood),
+            Self::Resources { who, resources } => resources::measure(who, *resources).map(Measure::Memory),
         }
     }
 
@@ -53,7 +55,8 @@ mod tests {
     fn a_job_arrives_as_it_was_sent() {
         let memory = Job::Memory { who: "tidegate".into(), algorithm: Algorithm::SlidingCounter, keys: 5 };
         let flood = Job::Flood { who: "rate-net".into(), plan: Plan::scaled(0.01, true) };
-        for job in [memory, flood] {
+        let resources = Job::Resources { who: "tidegate".into(), resources: 5 };
+        for job in [memory, flood, resources] {
             let text = serde_json::to_string(&job).unwrap();
             assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::{
     args::Args,
     child::Job,
-    clock_read, direct,
+    clock_read, direct, entry,
     figure::{Figure, Flood, Measure},
     flood::{self, Plan},
     keyed,
@@ -13,12 +13,14 @@ use crate::{
     memory,
     quota::Quota,
     race::{self, Expect, Racer, Rules},
-    stores, system,
+    resources, stores, system, window,
     work::{Algorithm, Work},
 };
 
 /// Keys of the two memory figures.
 const MEMORY_KEYS: [f64; 2] = [1e6, 1e7];
+
+const RESOURCES: f64 = 1e5;
 
 /// Without keys, a course has no end to speak of.
 const ENDLESS: usize = usize::MAX / 4;
@@ -55,6 +57,10 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
         }
         Work::Memory(algorithm) => memory_of(work, args, algorithm),
         Work::Flood { interleaved } => floods(work, args, interleaved),
+        Work::Entry(guarded) => race(work, args, &all, ENDLESS, Expect::Admitted, entry::racers(guarded)),
+        Work::WindowAdd => race(work, args, &all, ENDLESS, Expect::Admitted, window::adding()),
+        Work::WindowSum => race(work, args, &one, ENDLESS, Expect::Admitted, window::summing()),
+        Work::ResourceMemory => memory_of_resources(work, args),
     }
 }
 
@@ -78,6 +84,10 @@ pub fn contestants(work: Work) -> Vec<&'static str> {
         }
         Work::Memory(algorithm) => names(memory::contestants(algorithm)),
         Work::Flood { .. } => names(flood::CONTESTANTS),
+        Work::Entry(_) => names(&entry::CONTESTANTS),
+        Work::WindowAdd => names(&window::ADDING),
+        Work::WindowSum => names(&window::SUMMING),
+        Work::ResourceMemory => names(&resources::CONTESTANTS),
     }
 }
 
@@ -128,6 +138,17 @@ fn memory_of(work: Work, args: &Args, algorithm: Algorithm) -> Result<Vec<Figure
             }
             figures.push(figure);
         }
+    }
+    Ok(figures)
+}
+
+fn memory_of_resources(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
+    let resources = (RESOURCES * args.scale).ceil() as u64;
+    let mut figures = Vec::new();
+    for &contestant in wanted(&resources::CONTESTANTS, args) {
+        eprintln!("  {} {resources} resources: {}", work.name(), contestant.0);
+        let measure = Job::Resources { who: contestant.0.to_owned(), resources }.delegate()?;
+        figures.push(figure(work, contestant, 1, measure));
     }
     Ok(figures)
 }

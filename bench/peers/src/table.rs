@@ -56,7 +56,7 @@ fn write_speed(out: &mut impl Write, speed: &Speed) -> fmt::Result {
 }
 
 fn write_memory(out: &mut impl Write, memory: &Memory) -> fmt::Result {
-    write!(out, "{:>9.1} bytes a key   ({} keys", memory.bytes_per_key, memory.keys)?;
+    write!(out, "{:>9.1} bytes each   ({}", memory.bytes_per_key, memory.keys)?;
     match memory.held {
         Some(held) if held != memory.keys => write!(out, ", of which it holds {held})"),
         _ => write!(out, ")"),

@@ -16,12 +16,23 @@ impl Verdict {
     }
 }
 
-/// Clock read and decision that the target of the direct sliding window was set for, in nanoseconds: on another
-/// machine it moves with the clock read.
+/// The clock read that the targets in nanoseconds were set for: on another machine they move with it.
 const CLOCK_READ: f64 = 9.0;
-const SLIDING_WINDOW: f64 = 20.0;
+
+/// Nanoseconds by work, on one thread, where reading the clock takes [`CLOCK_READ`].
+const NANOSECONDS: &[(&str, f64)] = &[
+    ("direct-sliding-window", 20.0),
+    ("entry-exit-no-rule", 45.0),
+    ("entry-exit", 60.0),
+    ("entry-exit-four-kinds", 120.0),
+    ("window-add", CLOCK_READ + 10.0),
+];
+
+/// This one reads no clock.
+const WINDOW_SUM: f64 = 10.0;
 
 const BYTES_PER_KEY: f64 = 48.0;
+const BYTES_PER_RESOURCE: f64 = 4096.0;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -38,6 +49,8 @@ const RATIOS: &[(&str, usize, f64, &[&str])] = &[
     ("keyed-zipf-1m-sliding-window", 2, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-counter", 1, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-counter", 2, 0.6, &["rate-net"]),
+    ("entry-exit", 1, 1.0 / 12.0, &["sentinel-core"]),
+    ("entry-exit", 2, 1.0 / 12.0, &["sentinel-core"]),
 ];
 
 /// The targets for which there are figures.
@@ -53,16 +66,25 @@ pub fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
             verdicts.push(Verdict { what, value: mine / theirs, most });
         }
     }
-    let window = speed(figures, "direct-sliding-window", "tidegate", 1);
-    if let (Some(window), Some(clock)) = (window, speed(figures, "clock-read", "quanta", 1)) {
-        let what = format!("direct-sliding-window, 1 thread: ns where a clock read is {clock:.1}");
-        verdicts.push(Verdict { what, value: window, most: SLIDING_WINDOW * clock / CLOCK_READ });
+    if let Some(clock) = speed(figures, "clock-read", "quanta", 1) {
+        for &(work, most) in NANOSECONDS {
+            let Some(value) = speed(figures, work, "tidegate", 1) else { continue };
+            let what = format!("{work}, 1 thread: ns where a clock read is {clock:.1}");
+            verdicts.push(Verdict { what, value, most: most * clock / CLOCK_READ });
+        }
+    }
+    if let Some(value) = speed(figures, "window-sum", "tidegate", 1) {
+        verdicts.push(Verdict { what: "window-sum, 1 thread: ns".to_owned(), value, most: WINDOW_SUM });
     }
     for figure in figures.iter().filter(|figure| figure.who == "tidegate") {
         match figure.measure {
             Measure::Memory(memory) => {
-                let what = format!("{}, {} keys: bytes a key", figure.work, memory.keys);
-                verdicts.push(Verdict { what, value: memory.bytes_per_key, most: BYTES_PER_KEY });
+                let (what, most) = match &*figure.work {
+                    "resource-memory" => ("resource", BYTES_PER_RESOURCE),
+                    _ => ("key", BYTES_PER_KEY),
+                };
+                let what = format!("{}, {} {what}s: bytes a {what}", figure.work, memory.keys);
+                verdicts.push(Verdict { what, value: memory.bytes_per_key, most });
             }
             Measure::Flood(flood) => flood_verdicts(figures, &figure.work, &flood, &mut verdicts),
             Measure::Speed(_) => {}
@@ -125,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sliding_windows_target_moves_with_the_clock() {
+    fn targets_in_nanoseconds_move_with_the_clock() {
         let figures =
             [figure("direct-sliding-window", "tidegate", 30.0), figure("clock-read", "quanta", 18.0)];
         assert!((verdicts(&figures)[0].most - 40.0).abs() < 1e-9);
@@ -141,7 +163,8 @@ mod tests {
 
     #[test]
     fn targets_are_set_for_works_that_exist() {
-        for (work, ..) in RATIOS {
+        let works = RATIOS.iter().map(|(work, ..)| work).chain(NANOSECONDS.iter().map(|(work, _)| work));
+        for work in works.chain(&["window-sum", "resource-memory"]) {
             assert!(Work::ALL.iter().any(|known| known.name() == *work), "{work}");
         }
     }

@@ -22,6 +22,16 @@ impl Algorithm {
     }
 }
 
+/// What guards the resource that is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarded {
+    NoRule,
+    /// One flow rule: so many a second, else rejected.
+    FlowRule,
+    /// A flow rule, a breaker, isolation and a system rule.
+    FourKinds,
+}
+
 /// One line of the table of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -38,10 +48,14 @@ pub enum Work {
     Flood {
         interleaved: bool,
     },
+    Entry(Guarded),
+    WindowAdd,
+    WindowSum,
+    ResourceMemory,
 }
 
 impl Work {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 20] = [
         Self::ClockRead,
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
@@ -56,6 +70,12 @@ impl Work {
         Self::Memory(Algorithm::SlidingCounter),
         Self::Flood { interleaved: false },
         Self::Flood { interleaved: true },
+        Self::Entry(Guarded::NoRule),
+        Self::Entry(Guarded::FlowRule),
+        Self::Entry(Guarded::FourKinds),
+        Self::WindowAdd,
+        Self::WindowSum,
+        Self::ResourceMemory,
     ];
 
     /// The name; an algorithm other than the token bucket is a suffix.
@@ -80,6 +100,12 @@ impl Work {
             Self::Memory(Algorithm::SlidingCounter) => "keyed-memory-sliding-counter",
             Self::Flood { interleaved: false } => "keyed-flood",
             Self::Flood { interleaved: true } => "keyed-flood-interleaved",
+            Self::Entry(Guarded::NoRule) => "entry-exit-no-rule",
+            Self::Entry(Guarded::FlowRule) => "entry-exit",
+            Self::Entry(Guarded::FourKinds) => "entry-exit-four-kinds",
+            Self::WindowAdd => "window-add",
+            Self::WindowSum => "window-sum",
+            Self::ResourceMemory => "resource-memory",
         }
     }
 }

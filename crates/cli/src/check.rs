@@ -50,17 +50,44 @@ The algorithms, what they admit in any window at most, and their options:
   token-bucket     limit + burst    burst: N (default: the limit)
   leaky-bucket     an even pace     max_wait: duration (default: the window)
   concurrency      limit in flight  limit: N without a duration; hold: duration (a permit not given
-                                    back comes back by itself)";
+                                    back comes back by itself)
+
+Beside the limits the file may hold the flow control of programs that guard their resources with a
+gate of the library. Such a program follows the file by itself; the server checks it, no more.
+
+  flow:
+    - resource: GET:/orders       # or pattern: a regular expression
+      limit: 100/1s               # or in_flight: N; memory: { when_scarce, low_mark, high_mark }
+      behaviour: throttle         # reject (default), warm-up, throttle, warm-up-throttle
+      max_wait: 500ms             # warm_up: 10s and cold_factor: 3 for a warm-up
+      origin: mobile              # or each_other_origin: true; related: R; context: C; strict: true
+  isolation:  [{ resource: db, in_flight: 20 }]
+  adaptive:   [{ resource: db, algorithm: vegas, max: 200 }]     # aimd, gradient2; initial, min
+  breakers:   [{ resource: db, slower_than: 50ms, ratio: 0.8, interval: 20s, open: 5s }]
+              # ratio alone or errors: N for errors; slots, min_calls, probes, probe_timeout
+  hot_params: [{ resource: search, arg: 0, limit: 5/1s, burst: 3, exceptions: { vip: 100 } }]
+              # name: N instead of arg; in_flight: N or max_wait; max_values
+  system:     [{ qps: 5000, cpu: 0.9 }]                          # load, mean_rt, in_flight
+  authority:  [{ resource: admin, allow: [office] }]             # or deny";
 
 pub fn run(args: &Args) -> ExitCode {
-    let made = rules::load(&args.file)
-        .and_then(|rules| LiveRules::new(rules, args.max_keys as usize, |_| None, Nanos::ZERO));
+    let made = rules::load(&args.file).and_then(|rules| {
+        let gate = rules.gate.clone();
+        Ok((LiveRules::new(rules, args.max_keys as usize, |_| None, Nanos::ZERO)?, gate))
+    });
     match made {
-        Ok(limits) => {
-            print!("{}", table(&limits));
-            let count = limits.limits().len();
-            let plural = if count == 1 { "" } else { "s" };
-            println!("\n{} is good: {count} limit{plural}.", args.file.display());
+        Ok((limits, gate)) => {
+            let mut held = Vec::new();
+            if !limits.limits().is_empty() {
+                println!("{}", table(&limits));
+                held.push(counted(limits.limits().len(), "limit"));
+            }
+            let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);
+            let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();
+            if !kinds.is_empty() {
+                held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
+            }
+            println!("{} is good: {}.", args.file.display(), held.join("; "));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -72,6 +99,10 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn table(limits: &LiveRules) -> String {

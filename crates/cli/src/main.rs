@@ -2,6 +2,7 @@
 
 mod check;
 mod manual;
+mod metrics;
 mod serve;
 mod simulate;
 
@@ -22,6 +23,7 @@ enum Command {
     Serve(Box<serve::Args>),
     Check(check::Args),
     Simulate(Box<simulate::Args>),
+    Metrics(metrics::Args),
     Completions(manual::Completions),
     Man(manual::Man),
 }
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     }

@@ -292,12 +292,40 @@ fn check_tells_all_that_is_wrong_and_exits_with_1() {
 }
 
 #[test]
-fn the_example_in_checks_help_is_good() {
+fn the_examples_in_checks_help_are_good() {
     let help = text(&tidegate().args(["check", "--help"]).output().unwrap().stdout);
-    let from = help.find("  limits:").unwrap();
-    let example = &help[from..help[from..].find("\n\n").unwrap() + from];
+    let example = |begin: &str| {
+        let from = help.find(begin).unwrap();
+        let to = help[from..].find("\n\n").map_or(help.len(), |to| from + to);
+        format!("{}\n", &help[from..to])
+    };
     let rules = scratch("help").join("rules.yaml");
-    fs::write(&rules, example).unwrap();
+    fs::write(&rules, example("  limits:") + &example("  flow:")).unwrap();
     let output = check(&rules);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    let kinds = "flow: 1, isolation: 1, adaptive: 1, breakers: 1, hot_params: 1, system: 1, authority: 1";
+    assert!(
+        told.contains("1 limit; flow control for programs with a gate") && told.contains(kinds),
+        "{told}"
+    );
+}
+
+#[test]
+fn flow_control_is_checked_and_told_but_not_served() {
+    let rules = scratch("gate").join("rules.yaml");
+    fs::write(&rules, "flow:\n  - {resource: a, limit: 5/1s}\n").unwrap();
+    assert_eq!(check(&rules).status.code(), Some(0));
+    let output = tidegate().args(["serve", "--rules", rules.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nothing to serve"), "{}", text(&output.stderr));
+
+    fs::write(&rules, "limits: [{name: a, limit: 5/1s}]\nflow:\n  - {resource: a, limit: 5/1s}\n").unwrap();
+    let serving = Serving::with(&["--rules", rules.to_str().unwrap()]);
+    assert!(serving.logs("flow control").contains("flow: 1"));
+
+    fs::write(&rules, "limits: [{name: a, limit: 5/1s}]\nflow:\n  - {resource: a, limit: 5}\n").unwrap();
+    let output = check(&rules);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("rules.yaml: line 3: `limit` is `5`"), "{}", text(&output.stderr));
 }

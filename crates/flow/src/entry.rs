@@ -2,7 +2,7 @@
 
 use crate::{
     admit,
-    arg::Arg,
+    arg::{Arg, ToArg},
     blocked::Blocked,
     guard::{Guard, OwnedGuard, Pass},
     resource::Resource,
@@ -89,6 +89,11 @@ impl<'a> Entry<'a> {
         self
     }
 
+    /// As [`arg`](Self::arg), by reference, whatever kind of argument it is: what `#[guard(args(…))]` calls.
+    pub fn arg_of(self, arg: &'a (impl ToArg + ?Sized)) -> Self {
+        self.arg(arg.to_arg())
+    }
+
     /// An argument by name.
     pub fn attach(mut self, name: &'a str, arg: impl Into<Arg<'a>>) -> Self {
         self.named.push((name, arg.into()));
@@ -122,11 +127,7 @@ impl<'a> Entry<'a> {
     /// When a rule blocks, at once.
     pub async fn enter_async(self) -> Result<OwnedGuard, Blocked> {
         let guard = self.enter_owned()?;
-        let delay = guard.delay();
-        if delay.is_zero() {
-            return Ok(guard);
-        }
-        let sleep = guard.resource().shared.timer.sleep(delay);
+        let Some(sleep) = guard.sleep() else { return Ok(guard) };
         let waiting = Waiting(Some(guard));
         sleep.await;
         Ok(waiting.done())

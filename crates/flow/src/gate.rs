@@ -11,6 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
+use tidegate_clock::Timer;
 use tidegate_core::{
     Nanos,
     stats::{Layout, LayoutError},
@@ -18,12 +19,12 @@ use tidegate_core::{
 
 use crate::{
     blocked::Blocked,
-    clock::{GateTimer, SystemTimer, Timer},
     guard::Guard,
     node::Node,
     resource::{Resource, State},
     rules::{LoadError, RuleSet, Rules, StateChange},
     sample::{Sample, SystemSample},
+    timer::GateTimer,
 };
 
 /// The name of the statistics that resources share which found no place of their own.
@@ -240,17 +241,27 @@ impl fmt::Debug for Gate {
 
 /// Settings of a gate.
 pub struct GateBuilder {
-    timer: Option<Arc<dyn Timer>>,
+    timer: Option<GateTimer>,
     layout: Layout,
     max_resources: usize,
     max_origins: usize,
 }
 
 impl GateBuilder {
-    /// Runs on this clock and its timers instead of the system's.
+    /// Runs on this clock and its timers instead of the system's: for tests, a [`ManualTimer`](crate::ManualTimer).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate_core::Nanos;
+    /// use tidegate_flow::{Gate, ManualTimer};
+    /// let timer = ManualTimer::new(Nanos::from_secs(1));
+    /// let gate = Gate::builder().timer(timer.clone()).build();
+    /// timer.advance(Duration::from_secs(2));
+    /// assert_eq!(gate.now(), Nanos::from_secs(3));
+    /// ```
     #[must_use]
-    pub fn timer(self, timer: Arc<dyn Timer>) -> Self {
-        Self { timer: Some(timer), ..self }
+    pub fn timer(self, timer: impl Timer + 'static) -> Self {
+        Self { timer: Some(GateTimer::Other(Arc::new(timer))), ..self }
     }
 
     /// Counts in these slots instead of ten of 100 ms. Sentinel's own figures come from two of 500 ms.
@@ -281,7 +292,7 @@ impl GateBuilder {
     /// The gate.
     #[must_use]
     pub fn build(self) -> Gate {
-        let timer = self.timer.map_or_else(|| GateTimer::System(SystemTimer::default()), GateTimer::Other);
+        let timer = self.timer.unwrap_or_default();
         let shared = Shared {
             timer,
             layout: self.layout,

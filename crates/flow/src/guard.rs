@@ -6,7 +6,6 @@ use tidegate_core::Nanos;
 
 use crate::{
     blocked::Blocked,
-    clock::block_on,
     compiled::Compiled,
     leave,
     node::Node,
@@ -15,6 +14,7 @@ use crate::{
         breaker::Probe,
         hot_param::{Held, HotParam},
     },
+    timer::{Sleep, block_on},
 };
 
 /// How a call went.
@@ -30,6 +30,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Pass {
     /// When the call may go ahead: response times count from here.
     pub(crate) started: Nanos,
+    /// How long that is after the entry, in nanoseconds; 0 once it has been waited out.
     pub(crate) delay: u64,
     pub(crate) units: u32,
     pub(crate) inbound: bool,
@@ -102,12 +103,16 @@ macro_rules! guard {
                 Duration::from_nanos(self.pass.delay)
             }
 
+            /// The wait until the call may go ahead, if there is one.
+            pub(crate) fn sleep(&self) -> Option<Sleep> {
+                (self.pass.delay > 0).then(|| self.resource.shared.timer.sleep_until(self.pass.started))
+            }
+
             /// Blocks the thread until the delay is over: for callers that are not async and have nothing else to do.
             pub fn wait(&mut self) {
-                let delay = self.delay();
-                if !delay.is_zero() {
+                if let Some(sleep) = self.sleep() {
                     self.pass.delay = 0;
-                    block_on(self.resource.shared.timer.sleep(delay));
+                    block_on(sleep);
                 }
             }
 

@@ -6,7 +6,7 @@ use std::{fs, io::Write, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer,
-    metric_log::{INBOUND, MetricLog, Query, read},
+    metric_log::{Found, INBOUND, MetricLog, Query, read, read_files},
     rules::{FlowRule, Rules},
 };
 
@@ -76,7 +76,7 @@ fn each_second_has_its_lines_and_they_read_back() {
     assert_eq!(index.len(), 32);
     assert_eq!(index[24..], (lines[0].len() as u64 + lines[1].len() as u64 + 2).to_be_bytes());
 
-    let find = |query: Query| read(&dir.0, log.app(), &query).unwrap().0;
+    let find = |query: Query| read(&dir.0, log.app(), &query).unwrap().lines;
     assert_eq!(find(Query::default()).len(), 4);
     let second = find(Query { resource: Some("/foo_x".into()), from: Some(START + 1), ..Query::default() });
     assert_eq!(second.iter().map(|line| line.pass).collect::<Vec<_>>(), [2]);
@@ -119,7 +119,7 @@ fn files_are_bounded_in_size_and_number_and_days_are_apart() {
     call(&gate, &timer, 1);
     MetricLog::open(&dir.0, "app").unwrap().record(&gate).unwrap();
     assert!(dir.names().contains(&"app-metrics.log.2018-06-27.1".into()));
-    let (lines, _) = read(&dir.0, "app", &Query::default()).unwrap();
+    let lines = read(&dir.0, "app", &Query::default()).unwrap().lines;
     assert!(lines.is_sorted_by_key(|line| line.at_ms));
 }
 
@@ -132,9 +132,55 @@ fn a_torn_line_and_a_missing_index_lose_nothing_else() {
     log.record(&gate).unwrap();
     let path = dir.0.join("app-metrics.log.2018-06-26");
     fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"15299989050").unwrap();
-    let (lines, unreadable) = read(&dir.0, "app", &Query::default()).unwrap();
+    let Found { lines, unreadable } = read(&dir.0, "app", &Query::default()).unwrap();
     assert_eq!((lines.len(), unreadable), (2, 1));
     fs::remove_file(dir.0.join("app-metrics.log.2018-06-26.idx")).unwrap();
-    let (lines, _) = read(&dir.0, "app", &Query { from: Some(START), ..Query::default() }).unwrap();
-    assert_eq!(lines.len(), 2);
+    let from = Query { from: Some(START), ..Query::default() };
+    assert_eq!(read(&dir.0, "app", &from).unwrap().lines.len(), 2);
+}
+
+#[test]
+fn an_index_saves_the_way_and_a_wrong_one_costs_only_time() {
+    let dir = Dir::new("index");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap();
+    for _ in 0..3 {
+        call(&gate, &timer, 1);
+        log.record(&gate).unwrap();
+    }
+    let path = dir.0.join("app-metrics.log.2018-06-26");
+    let index = dir.0.join("app-metrics.log.2018-06-26.idx");
+    let last = Query { from: Some(START + 2), ..Query::default() };
+    // What lies before the indexed place is not looked at: a line there that cannot be read is not counted.
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("15299989", "x", 1).replacen('\n', "0000000\n", 1)).unwrap();
+    assert_eq!(fs::read(&path).unwrap().len(), text.len());
+    let found = read_files([&path], &last).unwrap();
+    assert_eq!((found.lines.len(), found.unreadable), (2, 0));
+    // Offsets into the middle of a line, and behind the end of the file.
+    for offset in [7_u64, 1 << 40] {
+        let entries: Vec<u8> = (0..3).flat_map(|n| [START + n, offset]).flat_map(u64::to_be_bytes).collect();
+        fs::write(&index, entries).unwrap();
+        let found = read_files([&path], &last).unwrap();
+        assert_eq!((found.lines.len(), found.unreadable), (2, 1));
+    }
+}
+
+#[test]
+fn files_in_any_order_read_as_one_log() {
+    let dir = Dir::new("order");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap().max_bytes(1);
+    for _ in 0..3 {
+        call(&gate, &timer, 1);
+        log.record(&gate).unwrap();
+    }
+    let path = |suffix: &str| dir.0.join(format!("app-metrics.log.2018-06-26{suffix}"));
+    let all = read_files([path(".2"), path(""), path(".1")], &Query::default()).unwrap();
+    assert_eq!(all, read(&dir.0, "app", &Query::default()).unwrap());
+    let first = Query { limit: Some(1), resource: Some("/foo_x".into()), ..Query::default() };
+    let first = read_files([path(".2"), path("")], &first).unwrap();
+    assert_eq!(first.lines.iter().map(|line| line.at_ms).collect::<Vec<_>>(), [START * 1_000]);
+    let error = read_files([path(""), path(".7")], &Query::default()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot read") && error.contains("2018-06-26.7"), "{error}");
 }

@@ -172,18 +172,63 @@ authority:
 fn yaml_that_is_wrong_is_refused_with_what_to_do() {
     let error = |text: &str| yaml::parse(text).unwrap_err().to_string();
     for (text, says) in [
-        ("flow:\n  - { resource: a, limit: 5/1s, tresh: 3 }", "unknown field `tresh`"),
-        ("flow:\n  - { resource: a, limit: many }", "a quota is N/duration"),
-        ("flow:\n  - { resource: a }", "flow[0]: give it a limit"),
-        ("flow:\n  - { limit: 5/1s }", "flow[0]: give it a resource or a pattern"),
+        ("flow:\n  - { resource: a, limit: 5/1s, beahviour: throttle }", "did you mean `behaviour`?"),
+        ("flow:\n  - { resource: a, limit: 5/1s, behaviour: trottle }", "did you mean `throttle`?"),
+        ("flow:\n  - { resource: a, limit: many }", "`limit` is `many`: a quota is N/duration"),
+        ("flow:\n  - { resource: a }", "line 2: flow rule 1: give it a limit"),
+        ("flow:\n  - { limit: 5/1s }", "line 2: flow rule 1: give it a resource or a pattern"),
         ("flow:\n  - { resource: a, limit: 5/1s, max_wait: 1s }", "max_wait is for the behaviours throttle"),
+        ("flow:\n  - { resource: a, limit: 5/1s, memory: { when_scarce: 1 } }", "has no `high_mark`"),
         ("flow:\n  - { pattern: '(', limit: 5/1s }", "does not compile"),
-        ("breakers:\n  - { resource: a, open: 5s }", "breakers[0]: give it slower_than and ratio"),
-        ("flow: [", "at line 2"),
-        ("limits: []", "unknown field `limits`"),
+        ("breakers:\n  - { resource: a, open: 5s }", "breaker 1: give it slower_than and ratio"),
+        ("breakers:\n  - { resource: a, errors: 5 }", "as in open: 5s"),
+        ("isolation:\n  - { resource: a, in_flight: -1 }", "a whole number from 0"),
+        ("adaptive:\n  - { resource: a }", "aimd, gradient2 or vegas"),
+        ("hot_params:\n  - { resource: a, arg: 0, limit: 5/1s, exceptions: { vip: many } }", "`vip`: `many`"),
+        ("hot_params:\n  - { resource: a, arg: 0, limit: 5/1s, exceptions: [vip] }", "as in { vip: 100 }"),
+        ("system:\n  - { cpu: 90 }", "line 2: system rule 1: the processor's share must be from 0 to 1"),
+        ("system:\n  - { load: .inf }", "a number such as 0.5"),
+        ("authority:\n  - { resource: a, allow: office }", "write a list of names"),
+        ("flow: { resource: a, limit: 5/1s }", "write a list of rules; a rule's fields are: id, resource"),
+        ("flow: [", "line 2: not YAML"),
+        ("flwo: []", "did you mean `flow`?"),
     ] {
         assert!(error(text).contains(says), "{text}: {}", error(text));
     }
+}
+
+#[test]
+fn all_mistakes_of_a_yaml_are_told_at_once_each_with_its_line() {
+    let text = "
+isolation:
+  - resource: a
+    in_flight: few
+flow:
+  - { resource: a, limit: 5/1s }
+  - resource: b
+    limit: 5
+    strict: maybe
+  - { limit: 5/1s }
+";
+    assert_eq!(
+        yaml::parse(text).unwrap_err().to_string(),
+        "the rules are not well formed: \
+         line 4: `in_flight` is `few`; it must be a whole number from 0 to 4294967295 | \
+         line 8: `limit` is `5`: a quota is N/duration, as in 100/1m | \
+         line 9: `strict` is `maybe`; it must be true or false | \
+         line 10: flow rule 3: give it a resource or a pattern, and not both"
+    );
+}
+
+#[test]
+fn the_file_of_the_server_serves_a_gate_too() {
+    let text = "
+limits:
+  - { name: per-user, limit: 100/1m }
+flow:
+  - { resource: a, limit: 5/1s }
+";
+    assert_eq!(yaml::parse(text).unwrap(), Rules { flow: vec![FlowRule::new("a", 5)], ..Rules::default() });
 }
 
 /// A directory of its own that goes with the test.

@@ -15,21 +15,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod clock;
 mod joint;
 mod keyed;
 mod limiter;
-mod timer;
 mod wait;
 
-pub use clock::{CoarseClock, SystemClock};
 pub use joint::{AllDecision, Request, acquire_all_at};
 pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
 pub use limiter::Limiter;
+pub use tidegate_clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Algorithm, Clock, Decision, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError, Policy,
     PolicyError, Quota, QuotaError, algorithm,
 };
 pub use tidegate_keyed::{Full, HashKeys, Stats, TableError};
-pub use timer::{ManualTimer, Timer};
 pub use wait::WaitError;

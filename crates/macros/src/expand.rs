@@ -18,8 +18,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
             "a guarded function must name its return type; box it, perhaps",
         ));
     }
-    let flow = options.krate.clone().unwrap_or_else(|| parse_quote!(::tidegate_flow));
-    let entry = entry(options, function, &flow)?;
+    let entry = entry(options, function)?;
     let blocked = if let Some(fallback) = &options.fallback {
         let arguments = arguments(function)?;
         let wait = is_async.then(|| quote!(.await));
@@ -68,8 +67,8 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     })
 }
 
-/// The expression of the entry with its options.
-fn entry(options: &Options, function: &ItemFn, flow: &syn::Path) -> syn::Result<TokenStream> {
+/// The expression of the entry with its options. It names no crate: whoever guards may know Tidegate by any name.
+fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
     let resource = match (&options.handle, &options.resource) {
         (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &#handle;),
         (None, Some(name)) => {
@@ -97,7 +96,7 @@ fn entry(options: &Options, function: &ItemFn, flow: &syn::Path) -> syn::Result<
             #(.count(#count))*
             #(.origin(#origin))*
             #(.context(#context))*
-            #(.arg(#flow::ToArg::to_arg(&#args)))*
+            #(.arg_of(&#args))*
     })
 }
 

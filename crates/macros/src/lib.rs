@@ -45,7 +45,6 @@ use syn::{ItemFn, parse_macro_input};
 /// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, and another type never |
 /// | `count = expr`, `origin = expr`, `context = expr`, `inbound` | as of an `Entry` |
 /// | `args(expr, …)` | the arguments that hot-parameter rules see |
-/// | `crate = path` | where `tidegate_flow` is, if not `::tidegate_flow` |
 #[proc_macro_attribute]
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as options::Options);

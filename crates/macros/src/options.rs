@@ -20,7 +20,6 @@ pub(crate) struct Options {
     pub(crate) context: Option<Expr>,
     pub(crate) inbound: bool,
     pub(crate) args: Vec<Expr>,
-    pub(crate) krate: Option<Path>,
 }
 
 impl Parse for Options {
@@ -37,7 +36,6 @@ impl Parse for Options {
                         Punctuated::<Expr, Token![,]>::parse_terminated(&inner)?.into_iter().collect();
                 }
                 "fallback" => options.fallback = Some(value(input)?),
-                "crate" => options.krate = Some(value(input)?),
                 "resource" => options.resource = Some(value(input)?),
                 "gate" => options.gate = Some(value(input)?),
                 "handle" => options.handle = Some(value(input)?),
@@ -46,7 +44,8 @@ impl Parse for Options {
                 "origin" => options.origin = Some(value(input)?),
                 "context" => options.context = Some(value(input)?),
                 _ => {
-                    let known = "resource, gate, handle, fallback, failed, count, origin, context, inbound, args, crate";
+                    let known =
+                        "resource, gate, handle, fallback, failed, count, origin, context, inbound, args";
                     return Err(syn::Error::new(
                         name.span(),
                         format!("unknown option `{name}`; known are {known}"),

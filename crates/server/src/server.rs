@@ -99,7 +99,7 @@ impl Server {
         let started = clock.now();
         let reload = Reload::new(options.rules.clone(), Arc::clone(&events));
         let rules = match &options.rules {
-            Some(path) => rules::load(path)?,
+            Some(path) => rules::load_to_serve(path)?,
             None => rules::example(),
         };
         let service = Arc::new(make_service(&options, rules, state.as_ref(), clock)?);

@@ -139,6 +139,25 @@ fn each_kind_of_mistake_gets_its_own_mend() {
 }
 
 #[test]
+fn flow_control_may_stand_beside_the_limits_and_is_checked_with_them() {
+    let flow = "flow: [{resource: a, limit: 5/1s}]\nbreakers: [{resource: a, errors: 5, open: 5s}]\n";
+    let rules = rules::parse(&format!("{}{flow}", one("limit: 5/1s"))).unwrap();
+    assert_eq!((rules.limits.len(), rules.gate.flow.len(), rules.gate.breakers.len()), (1, 1, 1));
+    assert_eq!(rules.gate, tidegate_flow::sources::yaml::parse(flow).unwrap());
+    let alone = rules::parse(flow).unwrap();
+    assert_eq!((alone.limits.len(), alone.gate), (0, rules.gate));
+    assert_eq!(
+        complaints(
+            "flow:\n  - {resource: a, limit: 5}\nlimits:\n  - {name: a b, limit: 1/1s}\nbraekers: []\n"
+        ),
+        "\
+line 2: `limit` is `5`: a quota is N/duration, as in 100/1m
+line 4: `name` is `a b`; use 1 to 64 letters, digits, `.`, `_`, `:` or `-`
+line 5: the file has no option `braekers`; did you mean `breakers`?"
+    );
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_told_by_its_path() {
     let missing = std::path::Path::new("/nonexistent/rules.yaml");
     let error = rules::load(missing).unwrap_err().to_string();

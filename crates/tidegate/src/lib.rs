@@ -5,8 +5,8 @@
 //! * [`Decision`]: allowed, delayed or denied; how much remains, when to try again, when all is fresh.
 //! * [`acquire_all_at`]: several limits in one atomic decision.
 //!
-//! With the feature `flow`, the module `flow` guards resources: entries, flow rules, circuit breakers, hot parameters, system
-//! protection, and the statistics behind them.
+//! With the feature `flow`, the module `flow` and the attribute `guard` guard resources: entries, flow rules, circuit
+//! breakers, hot parameters, system protection, and the statistics behind them.
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};

@@ -6,6 +6,7 @@ use tidegate_core::stats::Slot;
 
 /// What one resource did in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub struct MetricLine {
     /// When the second began, in milliseconds since 1970.
     pub at_ms: u64,
@@ -21,7 +22,8 @@ pub struct MetricLine {
     pub exception: u64,
     /// The mean response time in milliseconds, rounded down.
     pub rt_ms: u64,
-    /// Units let through on the account of a later slot.
+    /// Units let through on the account of a later slot. Always 0 where Tidegate writes the log, as its rules never let
+    /// a unit through on such terms; kept for logs and readers of Sentinel's.
     pub occupied: u64,
     /// The most units in flight at once.
     pub concurrency: u64,

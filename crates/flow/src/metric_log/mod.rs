@@ -15,7 +15,7 @@ mod reader;
 mod writer;
 
 pub use line::{MetricLine, ParseLineError};
-pub use reader::{Query, read};
+pub use reader::{Found, Query, ReadError, read, read_files};
 pub use writer::{MetricLog, MetricLogger};
 
 use std::{
@@ -42,10 +42,15 @@ impl LogFile {
     }
 
     fn index(&self) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(".idx");
-        name.into()
+        index_of(&self.path)
     }
+}
+
+/// The index of a log file.
+fn index_of(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".idx");
+    name.into()
 }
 
 /// The log files of an application, oldest first.

@@ -1,12 +1,13 @@
 //! Reading a metric log.
 
 use std::{
+    fmt,
     fs::{self, File},
-    io::{self, BufRead, BufReader, Seek, SeekFrom},
-    path::Path,
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
 };
 
-use super::{LogFile, files, line::MetricLine};
+use super::{files, index_of, line::MetricLine};
 
 /// What to look for.
 #[derive(Clone, Debug, Default)]
@@ -15,14 +16,14 @@ pub struct Query {
     pub from: Option<u64>,
     /// Lines of this second or earlier.
     pub to: Option<u64>,
-    /// Lines of this resource only.
+    /// Lines of this resource only, by its name as the log writes it (see [`MetricLine::resource`]).
     pub resource: Option<String>,
-    /// At most this many lines.
+    /// At most this many lines, the oldest.
     pub limit: Option<usize>,
 }
 
 impl Query {
-    fn is_wanted(&self, line: &MetricLine) -> bool {
+    fn wants(&self, line: &MetricLine) -> bool {
         let second = line.at_ms / 1_000;
         self.from.is_none_or(|from| second >= from)
             && self.to.is_none_or(|to| second <= to)
@@ -30,37 +31,92 @@ impl Query {
     }
 }
 
-/// The lines of an application's log that a query asks for, oldest first, and how many lines could not be read (the
-/// last one of a file, when its writer was killed).
+/// What a log holds of what was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The lines, oldest first.
+    pub lines: Vec<MetricLine>,
+    /// Lines that could not be read and were left out, such as the last one of a file whose writer was killed.
+    pub unreadable: u64,
+}
+
+/// A log that cannot be read.
+#[derive(Debug)]
+pub struct ReadError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, source } = self;
+        write!(f, "cannot read {}: {source}", path.display())
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// The lines of an application's log that a query asks for.
 ///
 /// # Errors
 /// When the directory or a file cannot be read.
-pub fn read(dir: impl AsRef<Path>, app: &str, query: &Query) -> io::Result<(Vec<MetricLine>, usize)> {
-    let (mut lines, mut unreadable) = (Vec::new(), 0);
-    let limit = query.limit.unwrap_or(usize::MAX);
-    for file in files(dir.as_ref(), app)? {
-        let Some(offset) = offset_of(&file, query)? else { continue };
-        let mut opened = File::open(&file.path)?;
-        opened.seek(SeekFrom::Start(offset))?;
-        for text in BufReader::new(opened).split(b'\n') {
-            if lines.len() >= limit {
-                return Ok((lines, unreadable));
-            }
-            let text = text?;
-            match String::from_utf8_lossy(&text).parse::<MetricLine>() {
-                Ok(line) if query.to.is_some_and(|to| line.at_ms / 1_000 > to) => break,
-                Ok(line) if query.is_wanted(&line) => lines.push(line),
-                Ok(_) => {}
-                Err(_) => unreadable += 1,
-            }
-        }
+pub fn read(dir: impl AsRef<Path>, app: &str, query: &Query) -> Result<Found, ReadError> {
+    let dir = dir.as_ref();
+    let mut found = Found::default();
+    for file in files(dir, app).map_err(|source| ReadError { path: dir.into(), source })? {
+        scan(&file.path, query, &mut found).map_err(|source| ReadError { path: file.path, source })?;
     }
-    Ok((lines, unreadable))
+    Ok(found)
 }
 
-/// Where in the file to begin; `None` where nothing is wanted. Without an index that can be read: at the beginning.
-fn offset_of(file: &LogFile, query: &Query) -> io::Result<Option<u64>> {
-    let index = match fs::read(file.index()) {
+/// The lines of these log files that a query asks for, whatever the files' order.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn read_files<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = P>,
+    query: &Query,
+) -> Result<Found, ReadError> {
+    let mut found = Found::default();
+    let whole = Query { limit: None, ..query.clone() };
+    for path in paths {
+        let path = path.as_ref();
+        scan(path, &whole, &mut found).map_err(|source| ReadError { path: path.into(), source })?;
+    }
+    // Stable: within a second, the order of the files.
+    found.lines.sort_by_key(|line| line.at_ms);
+    found.lines.truncate(query.limit.unwrap_or(usize::MAX));
+    Ok(found)
+}
+
+/// Adds what one file holds.
+fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let Some(offset) = offset_of(&mut file, path, query)? else { return Ok(()) };
+    file.seek(SeekFrom::Start(offset))?;
+    for text in BufReader::new(file).split(b'\n') {
+        if found.lines.len() >= query.limit.unwrap_or(usize::MAX) {
+            break;
+        }
+        match String::from_utf8_lossy(&text?).parse::<MetricLine>() {
+            Ok(line) if query.to.is_some_and(|to| line.at_ms / 1_000 > to) => break,
+            Ok(line) if query.wants(&line) => found.lines.push(line),
+            Ok(_) => {}
+            Err(_) => found.unreadable += 1,
+        }
+    }
+    Ok(())
+}
+
+/// Where in the file to begin; `None` where nothing is wanted. Without an index that fits the file: at the beginning.
+fn offset_of(file: &mut File, path: &Path, query: &Query) -> io::Result<Option<u64>> {
+    let index = match fs::read(index_of(path)) {
         Ok(index) => index,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(0)),
         Err(e) => return Err(e),
@@ -70,10 +126,19 @@ fn offset_of(file: &LogFile, query: &Query) -> io::Result<Option<u64>> {
         index.chunks_exact(16).map(|pair| (number(&pair[..8]), number(&pair[8..]))).collect();
     let from = query.from.unwrap_or(0);
     let first = entries.partition_point(|&(second, _)| second < from);
-    match entries.get(first) {
-        Some(&(second, _)) if query.to.is_some_and(|to| second > to) => Ok(None),
-        Some(&(_, offset)) => Ok(Some(offset)),
+    let offset = match entries.get(first) {
+        Some(&(second, _)) if query.to.is_some_and(|to| second > to) => return Ok(None),
+        Some(&(_, offset)) => offset,
         // All that is indexed is too old; lines that were written without their entry come after the last.
-        None => Ok(Some(entries.last().map_or(0, |&(_, offset)| offset))),
-    }
+        None => entries.last().map_or(0, |&(_, offset)| offset),
+    };
+    Ok(Some(if begins_a_line(file, offset)? { offset } else { 0 }))
+}
+
+/// Whether a line begins here: an index that was torn, or is another file's, points anywhere.
+fn begins_a_line(file: &mut File, offset: u64) -> io::Result<bool> {
+    let Some(before) = offset.checked_sub(1) else { return Ok(true) };
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(before))?;
+    Ok(file.read(&mut byte)? == 1 && byte == *b"\n")
 }

@@ -32,6 +32,20 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// How many rules of each kind there are, by the names that [documents](crate::sources) have for the kinds.
+    #[must_use]
+    pub fn counts(&self) -> [(&'static str, usize); 7] {
+        [
+            ("flow", self.flow.len()),
+            ("isolation", self.isolation.len()),
+            ("adaptive", self.adaptive.len()),
+            ("breakers", self.breakers.len()),
+            ("hot_params", self.hot_params.len()),
+            ("system", self.system.len()),
+            ("authority", self.authority.len()),
+        ]
+    }
+
     /// Checks every rule.
     ///
     /// # Errors

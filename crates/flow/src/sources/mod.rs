@@ -1,4 +1,4 @@
-//! Where rules come from, beside code: texts, files, and whatever implements [`RuleSource`].
+//! Where rules come from, beside code: texts, files, a key in Redis, and whatever implements [`RuleSource`].
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -12,6 +12,8 @@
 #[cfg(feature = "watch")]
 mod file;
 mod follow;
+#[cfg(feature = "redis-source")]
+mod redis;
 #[cfg(feature = "json")]
 pub mod sentinel;
 #[cfg(feature = "yaml")]
@@ -20,6 +22,8 @@ pub mod yaml;
 #[cfg(feature = "watch")]
 pub use file::FileSource;
 pub use follow::{Follower, RuleSource};
+#[cfg(feature = "redis-source")]
+pub use redis::RedisSource;
 
 use std::{fmt, io};
 

@@ -1,19 +1,18 @@
-//! Rules: what a file says (`yaml`, `fields`, `parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::live::LiveRules)), and how they
+//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::live::LiveRules)), and how they
 //! change while the server runs (`watch`).
 
-mod fields;
+mod error;
 mod parse;
-mod problem;
 mod spec;
 mod watch;
-mod yaml;
 
 use std::{fs, io::Read, path::Path};
 
+pub use error::RulesError;
 pub use parse::{parse, parse_policy};
-pub(crate) use problem::nearest;
-pub use problem::{Problem, RulesError};
 pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+pub use tidegate_config::Problem;
+pub(crate) use tidegate_config::nearest;
 pub(crate) use watch::Watch;
 
 /// The largest rules file that is read: 4 MiB.
@@ -25,7 +24,8 @@ pub const EXAMPLE: &str = include_str!("example.yaml");
 /// Reads and checks a rules file.
 ///
 /// # Errors
-/// When it cannot be read, is larger than 4 MiB, or has problems; then none of it is used.
+/// When it cannot be read, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
+/// is used.
 pub fn load(path: &Path) -> Result<Rules, RulesError> {
     let read = |source| RulesError::Read { path: path.to_owned(), source };
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
@@ -41,6 +41,30 @@ pub fn load(path: &Path) -> Result<Rules, RulesError> {
         invalid(vec![Problem::at(line, "the text is not UTF-8").mend("save the file as UTF-8")])
     })?;
     parse(&text).map_err(invalid)
+}
+
+/// Reads and checks a rules file for a server, which needs a limit at least. What the file says for gates is told in the
+/// log: nobody should think that the server enforces it.
+///
+/// # Errors
+/// As [`load`], and when there are no limits.
+pub(crate) fn load_to_serve(path: &Path) -> Result<Rules, RulesError> {
+    let rules = load(path)?;
+    if rules.limits.is_empty() {
+        let problem = Problem::overall("there is no `limits:`, so there is nothing to serve")
+            .mend("add it, with a list of limits; what else is in the file is for programs with a gate of their own");
+        return Err(RulesError::Invalid { path: Some(path.to_owned()), problems: vec![problem] });
+    }
+    let kinds = rules.gate.counts().into_iter().filter(|(_, count)| *count > 0);
+    let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();
+    if !kinds.is_empty() {
+        tracing::info!(
+            file = %path.display(),
+            rules = kinds.join(", "),
+            "the file has flow control too: checked, and left to programs with a gate that read it",
+        );
+    }
+    Ok(rules)
 }
 
 /// The built-in example rules.

@@ -5,13 +5,12 @@ use std::{
     fmt,
 };
 
+use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{ParseQuotaError, Quota};
 
-use super::{
-    AlgorithmName, LimitSpec, PolicySpec, Problem, Rules,
-    fields::{Complaints, Fields},
-    yaml::{Kind, Node, abridged, parse as parse_yaml},
-};
+use super::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
+
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
 
 /// A name's greatest length: it goes into every metric and every header.
@@ -67,21 +66,22 @@ const OWNERS: [(&str, AlgorithmName); 7] = [
 /// Everything that is wrong with it, in the order of the lines.
 pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
     let mut complaints = Complaints::default();
-    let limits =
+    let rules =
         match parse_yaml(text) {
             Ok(Some(root)) => read_rules(&root, &mut complaints),
             Ok(None) => {
-                complaints.add(Problem::overall("the file is empty").mend(
+                let problem = Problem::overall("the file is empty");
+                complaints.add(problem.mend(
                     "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
                 ));
-                Vec::new()
+                Rules::default()
             }
             Err(problem) => {
                 complaints.add(problem);
-                Vec::new()
+                Rules::default()
             }
         };
-    if complaints.is_empty() { Ok(Rules { limits }) } else { Err(complaints.into_sorted()) }
+    if complaints.is_empty() { Ok(rules) } else { Err(complaints.into_sorted()) }
 }
 
 /// Reads one policy written as a mapping, the form in which [`PolicySpec`] prints itself.
@@ -100,13 +100,19 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
     }
 }
 
-fn read_rules(root: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
-    let Some(fields) = Fields::open(root, "the file", &["limits"], complaints) else { return Vec::new() };
-    let Some(node) = fields.get("limits") else {
-        complaints
-            .add(Problem::at(fields.line(), "there is no `limits:`").mend("add it, with a list of limits"));
-        return Vec::new();
-    };
+fn read_rules(root: &Node, complaints: &mut Complaints) -> Rules {
+    let known: Vec<&str> = ["limits"].into_iter().chain(SECTIONS).collect();
+    let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
+    let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
+    if !has_gate && fields.get("limits").is_none() {
+        let problem = Problem::at(fields.line(), "there is no `limits:`");
+        complaints.add(problem.mend("add it, with a list of limits"));
+    }
+    let limits = fields.get("limits").map(|node| read_limits(node, complaints)).unwrap_or_default();
+    Rules { limits, gate: read_gate(&fields, complaints) }
+}
+
+fn read_limits(node: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
     let items = match &node.kind {
         Kind::Sequence(items) if !items.is_empty() => items,
         _ => {

@@ -13,10 +13,12 @@ use tidegate_core::{
 };
 
 /// Everything that a rules file says, in its order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     /// The limits; their names differ.
     pub limits: Vec<LimitSpec>,
+    /// Flow control, for programs with a gate of their own that read the same file. The server only checks it.
+    pub gate: tidegate_flow::rules::Rules,
 }
 
 /// One limit as a rules file defines it.

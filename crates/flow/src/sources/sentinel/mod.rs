@@ -13,7 +13,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::{RuleUpdate, SourceError};
 use crate::rules::{
     AuthorityRule, Behaviour, BreakerRule, FlowRule, IsolationRule, Measure, MemoryThreshold, Origins,
-    Relation, SystemRule, Target, Threshold, Trip,
+    Relation, Rules, SystemRule, Target, Threshold, Trip,
 };
 use params::ParamFlow;
 
@@ -34,11 +34,11 @@ pub enum Kind {
     Isolation,
 }
 
-/// Reads an array of rules of one kind.
+/// Reads an array of rules of one kind, and checks them.
 ///
 /// # Errors
 /// [`SourceError::Format`] with the line and column of what is no JSON or of the wrong type, or with the place and the
-/// name of the rule that says something which no rule can mean.
+/// name of the rule that says something which no rule can mean. [`SourceError::Rules`] for rules that are impossible.
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
     match kind {
@@ -49,6 +49,9 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
         Kind::Authority => update.authority = Some(array(text, Authority::into_rule)?),
         Kind::Isolation => update.isolation = Some(array(text, |rule: Isolation| Ok(rule.into_rule()))?),
     }
+    let mut rules = Rules::default();
+    update.clone().apply(&mut rules);
+    rules.validate()?;
     Ok(update)
 }
 

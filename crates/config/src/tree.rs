@@ -1,34 +1,43 @@
 //! A YAML text as a tree in which every node knows its line, so that every complaint can name one.
 //!
 //! Built on the events of `saphyr-parser`, a kept YAML 1.2 parser. Serde would stop at the first mistake and lose the
-//! lines of what parsed but makes no sense; a rules file deserves all its problems in one go.
+//! lines of what parsed but makes no sense; a file deserves all its problems in one go.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Problem;
 
-/// Rules are a list of flat mappings; whatever nests deeper is a mistake (or an attack).
+/// Configuration is lists of mappings that are nearly flat; whatever nests deeper is a mistake (or an attack).
 const MAX_DEPTH: usize = 16;
 
+/// A value, and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub struct Node {
+    /// The line that it begins on, counted from 1.
     pub line: usize,
+    /// What it is.
     pub kind: Kind,
 }
 
+/// What a value is.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// A text, a number, a truth value, nothing: which of them is for the reader to say.
     Scalar {
+        /// As it is written, without quotes.
         text: String,
         /// Not quoted, so `true` and `~` have their YAML meaning.
         plain: bool,
     },
+    /// A list.
     Sequence(Vec<Node>),
+    /// Keys with their values, in the order of the file.
     Mapping(Vec<(Node, Node)>),
 }
 
 impl Node {
     /// What the node is, for a complaint about it.
+    #[must_use]
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Scalar { .. } if self.is_null() => "nothing".to_owned(),
@@ -38,11 +47,14 @@ impl Node {
         }
     }
 
+    /// Whether nothing is written, or `null` or `~`.
+    #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
     /// The text of a scalar that is not null.
+    #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } if !self.is_null() => Some(text),
@@ -52,7 +64,8 @@ impl Node {
 }
 
 /// The beginning of a text that a stranger may have made long.
-pub(super) fn abridged(text: &str) -> String {
+#[must_use]
+pub fn abridged(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().count() > SHOWN {
@@ -62,7 +75,10 @@ pub(super) fn abridged(text: &str) -> String {
 }
 
 /// Reads the one document of a text; `None` for a text without any.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, Problem> {
+///
+/// # Errors
+/// With what is no YAML, or has anchors, a second document, or values within values within values, 16 and more.
+pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
     let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1 };
     let mut root = None;
     loop {
@@ -100,7 +116,7 @@ impl<'a> Reader<'a> {
     fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, Problem> {
         if depth > MAX_DEPTH {
             return Err(Problem::at(line, "the nesting is too deep")
-                .mend("rules are a list of mappings under `limits:`; see `tidegate check --help`"));
+                .mend("write lists of flat mappings; see `tidegate check --help`"));
         }
         let anchor = match &event {
             Event::Alias(_) => 1,
@@ -110,7 +126,7 @@ impl<'a> Reader<'a> {
             _ => 0,
         };
         if anchor != 0 {
-            return Err(Problem::at(line, "anchors and aliases (& and *) are not supported in rules")
+            return Err(Problem::at(line, "anchors and aliases (& and *) are not supported here")
                 .mend("write the value out, or quote it if the & or * belongs to it"));
         }
         let kind = match event {

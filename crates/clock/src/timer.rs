@@ -44,9 +44,10 @@ impl Timer for SystemClock {
 /// A manual clock that wakes those who wait on it when it is moved: tests and simulations of waiting, without sleeping.
 ///
 /// ```
-/// use tidegate_limiter::{Clock, ManualTimer, Nanos};
+/// use std::time::Duration;
+/// use tidegate_clock::{Clock, ManualTimer, Nanos};
 /// let timer = ManualTimer::new(Nanos::ZERO);
-/// timer.advance(Nanos::from_secs(1));
+/// timer.advance(Duration::from_secs(1));
 /// assert_eq!(timer.now(), Nanos::from_secs(1));
 /// ```
 #[derive(Clone, Default)]
@@ -69,16 +70,26 @@ impl ManualTimer {
     }
 
     /// Moves the clock on, and wakes whoever waits for a time that has come.
-    pub fn advance(&self, span: Nanos) {
-        self.shared.clock.advance(span);
-        let now = self.shared.clock.now();
+    pub fn advance(&self, span: impl Into<Nanos>) {
+        self.shared.clock.advance(span.into());
+        self.shared.wake();
+    }
+
+    /// Moves the clock to `to`, backwards too (to test what happens then), and wakes whoever waits for a time that has
+    /// come.
+    pub fn set(&self, to: Nanos) {
+        self.shared.clock.set(to);
+        self.shared.wake();
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        let now = self.clock.now();
+        let is_due = |(at, _): &mut (Nanos, Waker)| *at <= now;
         // Woken outside the lock: a waker may run anything.
-        let due = {
-            let mut sleepers = self.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
-            let (due, later): (Vec<_>, Vec<_>) = sleepers.drain(..).partition(|(at, _)| *at <= now);
-            sleepers.extend(later);
-            due
-        };
+        let due: Vec<_> =
+            self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).extract_if(.., is_due).collect();
         for (_, waker) in due {
             waker.wake();
         }
@@ -112,11 +123,15 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Locked before the clock is read: who moves the clock comes for the wakers after.
         let mut sleepers = self.timer.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         if self.timer.now() >= self.at {
             return Poll::Ready(());
         }
-        sleepers.push((self.at, cx.waker().clone()));
+        // Polled again for other reasons, it waits once all the same.
+        if !sleepers.iter().any(|(at, waker)| *at == self.at && waker.will_wake(cx.waker())) {
+            sleepers.push((self.at, cx.waker().clone()));
+        }
         Poll::Pending
     }
 }

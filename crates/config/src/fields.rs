@@ -4,35 +4,43 @@ use std::time::Duration;
 
 use tidegate_core::parse_duration;
 
-use super::{
-    Problem, nearest,
-    yaml::{Kind, Node, abridged},
-};
+use crate::{Kind, Node, Problem, abridged, nearest};
 
-/// The problems of one file, and what the reader is inside of.
-#[derive(Default)]
-pub(super) struct Complaints {
+/// The problems of one file.
+#[derive(Debug, Default)]
+pub struct Complaints {
     problems: Vec<Problem>,
 }
 
 impl Complaints {
+    /// One more.
     pub fn add(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
 
     /// All of them, in the order of their lines.
+    #[must_use]
     pub fn into_sorted(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(Problem::line);
         self.problems
     }
 
+    /// Whether nothing is wrong.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
+
+    /// How many there are by now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.problems.len()
+    }
 }
 
-/// A mapping whose keys are known words; each is taken out once.
-pub(super) struct Fields<'a> {
+/// A mapping whose keys are known words.
+#[derive(Debug)]
+pub struct Fields<'a> {
     line: usize,
     entries: Vec<(&'a str, &'a Node)>,
 }
@@ -77,16 +85,20 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
+    /// The line that the mapping begins on.
+    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
+    /// What stands behind this key.
+    #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
     }
 
-    /// A field read by `read`, which says what it wants in case it does not get it.
-    fn read<T>(
+    /// A field read by `read`; `wants` says what it should have been, in case it is something else.
+    pub fn read<T>(
         &self,
         name: &str,
         wants: &str,
@@ -104,6 +116,7 @@ impl<'a> Fields<'a> {
         value
     }
 
+    /// `true` or `false`.
     pub fn flag(&self, name: &str, complaints: &mut Complaints) -> Option<bool> {
         self.read(name, "true or false", complaints, |text| text.parse().ok())
     }
@@ -114,6 +127,7 @@ impl<'a> Fields<'a> {
         self.read(name, &wants, complaints, |text| text.parse().ok().filter(|number| *number >= least))
     }
 
+    /// A duration such as `500ms` or `1m30s`.
     pub fn duration(&self, name: &str, complaints: &mut Complaints) -> Option<Duration> {
         let wants = "a duration such as 500ms, 10s, 1m30s, 2h or 1d";
         self.read(name, wants, complaints, |text| parse_duration(text).ok())

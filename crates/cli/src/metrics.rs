@@ -1,0 +1,204 @@
+//! `tidegate metrics`: reads metric logs.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{
+    fmt,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use tidegate_core::{Clock, Nanos, parse_duration};
+use tidegate_flow::{
+    SystemClock,
+    metric_log::{MetricLine, Query, ReadError, read_files},
+};
+use tidegate_sim::{
+    input::{parse_rfc3339, parse_unix, write_utc},
+    report::printable,
+};
+
+/// Show what resources did, second by second, from metric logs
+///
+/// Metric logs are written by services that guard their resources (gate.log_metrics in the library), one line for each
+/// resource and second with traffic: the files APP-metrics.log.DATE, and APP-metrics.log.DATE.1 and so on.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER)]
+pub struct Args {
+    /// Metric logs, in any order; their indices (.idx), where a pattern matches them too, are passed over
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Only this resource; a `|` in its name is written `_`. All inbound traffic: __total_inbound_traffic__
+    #[arg(long, short, value_name = "NAME")]
+    resource: Option<String>,
+
+    /// Only from this time on: 2026-03-14T15:09:26Z, seconds or milliseconds since 1970, -15m, or now
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
+    from: Option<Time>,
+
+    /// Only up to this time, its second included; written as with --from
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
+    to: Option<Time>,
+
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER: &str = "\
+Times are UTC unless they have an offset, as in 2026-03-14T16:09:26+01:00; -15m
+is a quarter of an hour ago. The log has one line a second, so a time stands for
+the second that it lies in. Where a log has its index beside it, reading begins
+at the right place of the file.
+
+Examples:
+  The last quarter of an hour of one resource:
+      tidegate metrics logs/shop-metrics.log.* --resource GET:/orders --from -15m
+
+  The seconds in which something was blocked:
+      tidegate metrics logs/shop-metrics.log.* --json | jq -c 'select(.block > 0)'
+
+The columns, each for one second:
+  pass, block   units let through, and turned away by a rule
+  success       units whose call ended, well or not
+  exception     of those, units whose call failed
+  rt ms         their mean response time in milliseconds, rounded down
+  in flight     the most units in flight at once (concurrency in JSON)
+JSON has two more: occupied (always 0 in Tidegate's own logs), class (0 unless
+another writer classed the resource).
+
+Lines that cannot be read, such as the last one of a service that was killed, are
+left out and counted on standard error. A file that cannot be read ends the
+command with 1.";
+
+/// A time as a user writes it.
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    /// Nanoseconds since 1970.
+    At(u64),
+    Ago(Duration),
+}
+
+impl Time {
+    fn parse(text: &str) -> Result<Self, String> {
+        let at = || parse_rfc3339(text.as_bytes()).or_else(|| parse_unix(text)).map(Self::At);
+        let ago = || parse_duration(text.strip_prefix('-')?).ok().map(Self::Ago);
+        let now = || (text == "now").then_some(Self::Ago(Duration::ZERO));
+        at().or_else(ago).or_else(now).ok_or_else(|| {
+            "write it as 2026-03-14T15:09:26Z, as seconds or milliseconds since 1970, as -15m (so long ago), or as now"
+                .to_owned()
+        })
+    }
+
+    /// The second since 1970 that it lies in.
+    fn second(self, now: Nanos) -> u64 {
+        let at = match self {
+            Self::At(at) => at,
+            Self::Ago(span) => now.saturating_since(span.into()).get(),
+        };
+        at / 1_000_000_000
+    }
+}
+
+/// Why nothing is shown.
+enum MetricsError {
+    Backwards { from: u64, to: u64 },
+    Read(ReadError),
+    Output(io::Error),
+}
+
+impl fmt::Display for MetricsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Backwards { from, to } => {
+                let (from, to) = (utc(*from), utc(*to));
+                write!(f, "--from ({from}) is later than --to ({to}): swap them")
+            }
+            Self::Read(error) => {
+                error.fmt(f)?;
+                match error.source.kind() {
+                    io::ErrorKind::IsADirectory => write!(
+                        f,
+                        "; name the files in it, as in {}",
+                        error.path.join("*-metrics.log.*").display()
+                    ),
+                    _ => Ok(()),
+                }
+            }
+            Self::Output(error) => write!(f, "cannot write to standard output: {error}"),
+        }
+    }
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let Err(error) = show(args) else { return ExitCode::SUCCESS };
+    note(&format!("error: {error}"));
+    ExitCode::FAILURE
+}
+
+fn show(args: &Args) -> Result<(), MetricsError> {
+    let now = SystemClock::new().now();
+    let (from, to) = (args.from.map(|time| time.second(now)), args.to.map(|time| time.second(now)));
+    if let (Some(from), Some(to)) = (from, to)
+        && from > to
+    {
+        return Err(MetricsError::Backwards { from, to });
+    }
+    let query = Query { from, to, resource: args.resource.clone(), limit: None };
+    let logs = args.files.iter().filter(|path| path.extension().is_none_or(|extension| extension != "idx"));
+    let found = read_files(logs, &query).map_err(MetricsError::Read)?;
+    match found.unreadable {
+        0 => {}
+        1 => note("1 line could not be read and is left out"),
+        more => note(&format!("{more} lines could not be read and are left out")),
+    }
+    if found.lines.is_empty() {
+        note("no line of these logs is about that; without --resource, --from and --to all are shown");
+        return Ok(());
+    }
+    let write = if args.json { write_json } else { write_table };
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out, &found.lines).and_then(|()| out.flush()) {
+        // A reader that has gone away (`| head`) is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(MetricsError::Output(error)),
+        _ => Ok(()),
+    }
+}
+
+fn write_json(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {
+    for line in lines {
+        serde_json::to_writer(&mut *out, line)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+fn write_table(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {
+    let names: Vec<String> = lines.iter().map(|line| printable(&line.resource, 200)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("RESOURCE".len());
+    let head = ["PASS", "BLOCK", "SUCCESS", "EXCEPTION", "RT MS", "IN FLIGHT"];
+    let mut row = |time: &str, name: &str, cells: [String; 6]| {
+        write!(out, "{time:19}  {name:width$}")?;
+        for (cell, title) in cells.iter().zip(head) {
+            write!(out, "  {cell:>0$}", title.len().max(7))?;
+        }
+        out.write_all(b"\n")
+    };
+    row("TIME (UTC)", "RESOURCE", head.map(str::to_owned))?;
+    for (line, name) in lines.iter().zip(&names) {
+        let cells = [line.pass, line.block, line.success, line.exception, line.rt_ms, line.concurrency];
+        row(&utc(line.at_ms / 1_000), name, cells.map(|cell| cell.to_string()))?;
+    }
+    Ok(())
+}
+
+fn utc(second: u64) -> String {
+    write_utc(Nanos::from_secs(second).get())
+}
+
+fn note(text: &str) {
+    // Where standard error is gone, the lines still matter.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,12 @@
+//! Where the time is read, and waited for.
+//!
+//! All else in Tidegate takes the time as an argument, or a [`Clock`]: [`SystemClock`] and [`CoarseClock`] are the real
+//! ones. A [`Timer`] can also be awaited, on any async runtime; [`ManualTimer`] is the one for tests, which moves when
+//! told to.
+
+mod clock;
+mod timer;
+
+pub use clock::{CoarseClock, SystemClock};
+pub use tidegate_core::{Clock, ManualClock, Nanos};
+pub use timer::{ManualTimer, Timer};

@@ -1,0 +1,151 @@
+//! A key in Redis, and the channel that tells of its changes.
+
+use std::{io, time::Duration};
+
+use redis::{Client, Commands, Connection, RedisError};
+
+use super::{RuleSource, RuleUpdate, SourceError};
+
+/// How long the server may take to answer, or to be reached at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long news are waited for before the key is looked at without any.
+const WAIT: Duration = Duration::from_secs(1);
+
+type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
+
+/// Rules in a key of Redis or Valkey (feature `redis-source`).
+///
+/// Whoever changes the key publishes to the channel, whatever the message says, and the key is read at once; without
+/// news it is read each second all the same, as a message may get lost. So the key alone says what the rules are. After
+/// a failure the server is asked again, on new connections. A key that is not there is an error, and the rules from
+/// before go on; to have no rules, set it to `[]` or `{}`.
+///
+/// ```no_run
+/// use tidegate_flow::{Gate, sources::{RedisSource, sentinel::Kind}};
+///
+/// let gate = Gate::new();
+/// let source = RedisSource::sentinel("redis://127.0.0.1/", "rules:flow", "rules", Kind::Flow)?;
+/// let _following = gate.follow(source, |loaded| eprintln!("rules: {loaded:?}"))?;
+/// # Ok::<(), tidegate_flow::sources::SourceError>(())
+/// ```
+pub struct RedisSource {
+    client: Client,
+    key: String,
+    channel: String,
+    parse: Parse,
+    open: Option<Open>,
+    loaded: Option<String>,
+}
+
+/// A connection in which a channel is listened to can do nothing else.
+struct Open {
+    read: Connection,
+    listen: Connection,
+}
+
+impl RedisSource {
+    /// A key in a format of one's own, on a server such as `redis://user:password@host:6379/0` or
+    /// `redis+unix:///run/redis.sock`. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When the URL makes no sense.
+    pub fn new(
+        url: &str,
+        key: impl Into<String>,
+        channel: impl Into<String>,
+        parse: impl Fn(&str) -> Result<RuleUpdate, SourceError> + Send + 'static,
+    ) -> Result<Self, SourceError> {
+        let client = Client::open(url).map_err(other)?;
+        let (key, channel) = (key.into(), channel.into());
+        Ok(Self { client, key, channel, parse: Box::new(parse), open: None, loaded: None })
+    }
+
+    /// A key with one kind of rules as JSON, in Sentinel's field names: see [`sentinel`](super::sentinel).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[cfg(feature = "json")]
+    pub fn sentinel(
+        url: &str,
+        key: impl Into<String>,
+        channel: impl Into<String>,
+        kind: super::sentinel::Kind,
+    ) -> Result<Self, SourceError> {
+        Self::new(url, key, channel, move |text| super::sentinel::parse(kind, text))
+    }
+
+    /// A key with all rules as YAML: see [`yaml`](super::yaml).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[cfg(feature = "yaml")]
+    pub fn yaml(url: &str, key: impl Into<String>, channel: impl Into<String>) -> Result<Self, SourceError> {
+        Self::new(url, key, channel, |text| super::yaml::parse(text).map(RuleUpdate::from))
+    }
+
+    fn connect(&self) -> Result<Open, RedisError> {
+        let connect = |patience| {
+            let connection = self.client.get_connection_with_timeout(PATIENCE)?;
+            connection.set_read_timeout(Some(patience))?;
+            connection.set_write_timeout(Some(PATIENCE))?;
+            Ok::<_, RedisError>(connection)
+        };
+        Ok(Open { read: connect(PATIENCE)?, listen: connect(WAIT)? })
+    }
+
+    /// The key's value if it is not what was loaded, waiting for news once.
+    fn news(&self, open: &mut Open) -> Result<Option<String>, SourceError> {
+        let Open { read, listen } = open;
+        // Listening first: a change between the look and the wait is not missed.
+        let mut channel = listen.as_pubsub();
+        channel.subscribe(&self.channel).map_err(other)?;
+        let mut look = || {
+            let value: Option<String> = read.get(&self.key).map_err(other)?;
+            match value.filter(|text| !text.trim().is_empty()) {
+                Some(text) => Ok(Some(text).filter(|text| self.loaded.as_ref() != Some(text))),
+                None => Err(SourceError::Read(io::Error::other(format!(
+                    "the key {} is not there, or empty; to have no rules, set it to [] or {{}}",
+                    self.key
+                )))),
+            }
+        };
+        let now = look()?;
+        if now.is_some() || self.loaded.is_none() {
+            return Ok(now);
+        }
+        match channel.get_message() {
+            Ok(_) => look(),
+            Err(e) if e.is_timeout() => Ok(None),
+            Err(e) => Err(other(e)),
+        }
+    }
+}
+
+fn other(error: RedisError) -> SourceError {
+    SourceError::Other(Box::new(error))
+}
+
+impl RuleSource for RedisSource {
+    fn name(&self) -> String {
+        format!("the Redis key {}", self.key)
+    }
+
+    fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
+        // Taken out, so that after a failure it is gone.
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.connect().map_err(other)?,
+        };
+        let text = self.news(&mut open)?;
+        self.open = Some(open);
+        let Some(text) = text else { return Ok(None) };
+        let update = (self.parse)(&text)?;
+        self.loaded = Some(text);
+        Ok(Some(update))
+    }
+
+    /// Short, as it waits for news by itself; not nothing, as a server that is gone fails at once.
+    fn pause(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}

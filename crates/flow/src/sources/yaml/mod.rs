@@ -1,0 +1,92 @@
+//! Rules of all kinds as one YAML document.
+//!
+//! ```
+//! let text = r#"
+//! flow:
+//!   - resource: GET:/orders
+//!     limit: 100/1s
+//!     behaviour: throttle      # reject (default), warm-up, throttle, warm-up-throttle
+//!     max_wait: 500ms          # of a throttle; a warm-up has warm_up: 10s and cold_factor: 3
+//!   - pattern: /users/[0-9]+   # a resource by pattern instead of by name
+//!     in_flight: 10
+//!     origin: mobile           # or each_other_origin: true
+//! isolation:
+//!   - { resource: db, in_flight: 20 }
+//! adaptive:
+//!   - { resource: db, algorithm: vegas, max: 200 }   # or aimd, gradient2
+//! breakers:
+//!   - resource: db
+//!     slower_than: 50ms        # with ratio; errors by ratio or by errors: 10
+//!     ratio: 0.8
+//!     interval: 20s
+//!     open: 5s
+//! hot_params:
+//!   - { resource: search, arg: 0, limit: 5/1s, burst: 3, exceptions: { vip: 100 } }
+//! system:
+//!   - { qps: 5000, cpu: 0.9 }
+//! authority:
+//!   - { resource: admin, allow: [office] }
+//! "#;
+//! let rules = tidegate_flow::sources::yaml::parse(text)?;
+//! assert_eq!((rules.flow.len(), rules.breakers[0].to_string().as_str()), (2, "above 0.8 slower than 50ms in 20s"));
+//! # Ok::<(), tidegate_flow::sources::SourceError>(())
+//! ```
+//!
+//! The same file may have a section `limits`, which is for `tidegate serve` and passed over here. Whatever else is not
+//! known is refused: a misspelt limit must not go unnoticed. All mistakes are told at once, each with its line.
+
+mod admission;
+mod breaker;
+mod flow;
+mod hot_param;
+mod in_flight;
+mod item;
+
+use tidegate_config::{Complaints, Fields, Problem};
+
+use super::SourceError;
+use crate::rules::Rules;
+use item::section;
+
+/// The sections of a document.
+pub const SECTIONS: [&str; 7] =
+    ["flow", "isolation", "adaptive", "breakers", "hot_params", "system", "authority"];
+
+/// The section that is for `tidegate serve`.
+const LIMITS: &str = "limits";
+
+/// Reads rules, and checks them.
+///
+/// # Errors
+/// [`SourceError::Format`] with all that is wrong: line, reason, mend.
+pub fn parse(text: &str) -> Result<Rules, SourceError> {
+    let mut complaints = Complaints::default();
+    let root = match tidegate_config::parse(text) {
+        Ok(root) => root,
+        Err(problem) => {
+            complaints.add(problem);
+            None
+        }
+    };
+    let known: Vec<&str> = SECTIONS.into_iter().chain([LIMITS]).collect();
+    let fields = root.as_ref().and_then(|root| Fields::open(root, "the file", &known, &mut complaints));
+    let rules = fields.map(|fields| read(&fields, &mut complaints)).unwrap_or_default();
+    if complaints.is_empty() {
+        return Ok(rules);
+    }
+    let problems: Vec<String> = complaints.into_sorted().iter().map(Problem::to_string).collect();
+    Err(SourceError::Format(problems.join(" | ")))
+}
+
+/// Reads the [`SECTIONS`] of a document that somebody else opened, and checks their rules.
+pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> Rules {
+    Rules {
+        flow: section::<flow::Flow>(fields, complaints),
+        isolation: section::<in_flight::Isolation>(fields, complaints),
+        adaptive: section::<in_flight::Adaptive>(fields, complaints),
+        breakers: section::<breaker::Breaker>(fields, complaints),
+        hot_params: section::<hot_param::HotParam>(fields, complaints),
+        system: section::<admission::System>(fields, complaints),
+        authority: section::<admission::Authority>(fields, complaints),
+    }
+}

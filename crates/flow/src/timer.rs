@@ -1,0 +1,71 @@
+//! The clock that a gate runs on, and waiting by it.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    thread::{self, Thread},
+};
+
+use tidegate_clock::{Clock, SystemClock, Timer};
+use tidegate_core::Nanos;
+
+/// A wait that ends by itself.
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The clock of a gate: the system's without a virtual call, any other behind one.
+pub(crate) enum GateTimer {
+    System(SystemClock),
+    Other(Arc<dyn AnyTimer>),
+}
+
+impl Default for GateTimer {
+    fn default() -> Self {
+        Self::System(SystemClock::new())
+    }
+}
+
+impl GateTimer {
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::Other(timer) => timer.now(),
+        }
+    }
+
+    pub(crate) fn sleep_until(&self, at: Nanos) -> Sleep {
+        match self {
+            Self::System(clock) => clock.boxed_sleep(at),
+            Self::Other(timer) => timer.boxed_sleep(at),
+        }
+    }
+}
+
+/// A [`Timer`] behind a pointer.
+pub(crate) trait AnyTimer: Clock {
+    fn boxed_sleep(&self, at: Nanos) -> Sleep;
+}
+
+impl<T: Timer + 'static> AnyTimer for T {
+    fn boxed_sleep(&self, at: Nanos) -> Sleep {
+        Box::pin(self.sleep_until(at))
+    }
+}
+
+/// Blocks the thread until the sleep is over.
+pub(crate) fn block_on(mut sleep: Sleep) {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    while sleep.as_mut().poll(&mut cx).is_pending() {
+        // May return early; the sleep says when it is over.
+        thread::park();
+    }
+}

@@ -1,0 +1,102 @@
+//! What an entry and its exit allocate: nothing, whichever rules its resource has.
+#![cfg(not(loom))]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    time::Duration,
+};
+
+use tidegate_flow::{
+    Gate, Resource,
+    rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
+};
+
+thread_local! {
+    /// Allocations of this thread: the test runner has others, which allocate when they like.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+impl Counting {
+    fn count() {
+        // A thread that ends has no counter left, and none of interest.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: hands every call on to the system's allocator, unchanged.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl Fn()) -> u64 {
+    // Rules are compiled, and a thread's own structures made, when a resource is entered first.
+    work();
+    let before = ALLOCATIONS.get();
+    (0..1_000).for_each(|_| work());
+    ALLOCATIONS.get() - before
+}
+
+fn resource(rules: Rules) -> Resource {
+    let gate = Gate::new();
+    gate.load(rules).unwrap();
+    gate.resource("abc")
+}
+
+fn flow(threshold: u32) -> Vec<FlowRule> {
+    vec![FlowRule::new("abc", threshold)]
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(5)))), 1_000);
+}
+
+#[test]
+fn an_entry_and_its_exit_allocate_nothing() {
+    let four_kinds = Rules {
+        flow: flow(u32::MAX),
+        isolation: vec![IsolationRule::new("abc", 1_000)],
+        breakers: vec![BreakerRule::new("abc", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
+        system: vec![SystemRule { qps: Some(u64::MAX), ..SystemRule::default() }],
+        ..Rules::default()
+    };
+    for rules in [Rules::default(), Rules { flow: flow(u32::MAX), ..Rules::default() }, four_kinds] {
+        let resource = resource(rules);
+        assert_eq!(allocations(|| drop(resource.enter().unwrap())), 0);
+        assert_eq!(allocations(|| drop(resource.entry().inbound().count(2).enter().unwrap())), 0);
+    }
+}
+
+#[test]
+fn an_entry_that_is_blocked_allocates_nothing() {
+    let resource = resource(Rules { flow: flow(0), ..Rules::default() });
+    assert_eq!(allocations(|| drop(resource.enter().unwrap_err())), 0);
+}
+
+#[test]
+fn a_resource_that_exists_is_found_by_its_name_without_allocating() {
+    let gate = Gate::new();
+    assert_eq!(allocations(|| drop(gate.resource("abc").enter().unwrap())), 0);
+}
