@@ -56,7 +56,9 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn directory(&self) -> &std::path::Path {
+    /// The directory that it runs in, and that goes with it.
+    #[must_use]
+    pub fn directory(&self) -> &std::path::Path {
         &self.directory
     }
 
@@ -72,7 +74,9 @@ impl Server {
             let mut ended = false;
             eventually("the server answers or has ended", || {
                 ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
-                ended || ask(self.port, &["PING"]).is_ok_and(|reply| reply.text() == "PONG")
+                // One that wants a password first is there too.
+                let there = |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
+                ended || ask(self.port, &["PING"]).is_ok_and(there)
             });
             if !ended {
                 return;
@@ -80,6 +84,15 @@ impl Server {
             std::thread::park_timeout(std::time::Duration::from_millis(50));
         }
         panic!("{} does not start on port {}", self.program, self.port);
+    }
+
+    /// Starts the process without waiting for it.
+    ///
+    /// # Panics
+    /// When the program is not there.
+    pub fn launch(&mut self) {
+        self.kill();
+        self.spawn();
     }
 
     fn spawn(&mut self) {

@@ -70,7 +70,9 @@ pub(super) fn answer(reply: &[u8], limit: u32, lifetime: u64, cost: u32) -> (Dec
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) };
     let decision = if cost > limit {
         Decision::deny_for_good(limit, room, 1, reset)
-    } else if reply[0] == 0 {
+    } else if cost > 0 && room < cost.into() {
+        // Where the script was asked for more than this (several requests of one key, in one decision), the wait is that
+        // of all together.
         Decision::deny(limit, lifetime.saturating_sub(age), room, 1, reset)
     } else {
         let reset = if cost == 0 { reset } else { lifetime };

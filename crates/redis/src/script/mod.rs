@@ -61,7 +61,7 @@ pub struct Script {
 }
 
 impl Script {
-    fn new(text: String) -> Self {
+    pub fn new(text: String) -> Self {
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }
     }
