@@ -20,7 +20,7 @@ impl Sentinel {
         let mut server = Server::prepare("redis-sentinel", &["sentinel.conf"]);
         let config = format!(
             "bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n",
+             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n",
             server.port(),
             master.port(),
         );

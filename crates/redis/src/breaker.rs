@@ -45,7 +45,7 @@ impl Breaker {
         }
         // Whoever moves the time on is the one who tries. If nothing comes of it, the next one may after the trial.
         let trial = now.saturating_add(TRIAL.into()).get() | TRYING;
-        until <= now.get()
+        until & !TRYING <= now.get()
             && self.open_until.compare_exchange(until, trial, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 

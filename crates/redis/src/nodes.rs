@@ -8,7 +8,7 @@ use std::{
 
 use redis::Value;
 
-use crate::{script::Script, store::Inner};
+use crate::{StoreError, script::Script, store::Inner};
 
 /// How often a node gives a sign of life; with a share of chance, so that nodes do not keep step.
 const EVERY: Duration = Duration::from_secs(2);
@@ -41,9 +41,13 @@ pub fn keep_registered(store: &Arc<Inner>) {
             let at = store.part_of(&key);
             let gone = GONE_MS.to_string();
             let arguments = [name.as_bytes(), gone.as_bytes()];
-            // Whatever the outcome: `call` has noted it, and the next sign of life tries again.
-            if let Ok(Value::Int(nodes)) = store.call(at, &script, &[&key], &arguments, PATIENCE).await {
-                store.nodes.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+            match store.call(at, &script, &[&key], &arguments, PATIENCE).await {
+                Ok(Value::Int(nodes)) => {
+                    store.nodes.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+                }
+                Ok(_) => store.counters.error(&StoreError::BadReply),
+                // The next sign of life tries again.
+                Err(error) => store.counters.error(&error),
             }
             drop(store);
             tokio::time::sleep(EVERY.mul_f64(0.75 + (random() % 1_000) as f64 / 2_000.0)).await;

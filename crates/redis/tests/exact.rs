@@ -254,16 +254,10 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
         let answer = limit(&store, "x", policy).acquire("k", 1).await;
         assert_eq!((answer.source, answer.decision.remaining()), (Source::Store, 4), "{address}");
     }
-    for (address, error) in [
-        (format!("redis://:wrong@127.0.0.1:{port}"), "not-permitted"),
-        (format!("redis://127.0.0.1:{port}"), "not-permitted"),
-    ] {
+    for address in [format!("redis://:wrong@127.0.0.1:{port}"), format!("redis://127.0.0.1:{port}")] {
         let store = Store::open(&address).expect("the address is well formed");
-        let answer = limit(&store, "x", policy).acquire("k", 1).await;
-        assert!(
-            matches!(&answer.source, Source::Local(found) if found.name() == error),
-            "{address}: {answer:?}"
-        );
+        assert!(matches!(limit(&store, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
+        eventually("the refusal is told", || store.stats().errors_of("not-permitted") > 0);
     }
     let tls = Store::open(&format!("rediss://127.0.0.1:{port}")).expect("the address is well formed");
     assert!(matches!(limit(&tls, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
