@@ -24,6 +24,7 @@ extern crate alloc;
 pub mod algorithm;
 pub mod cell;
 mod decision;
+mod parameters;
 mod policy;
 mod quota;
 pub mod stats;
@@ -32,6 +33,7 @@ mod time;
 
 pub use algorithm::Algorithm;
 pub use decision::{Decision, Outcome};
+pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};
 pub use time::{Clock, ManualClock, Nanos};

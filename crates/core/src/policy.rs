@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::{
-    Algorithm, Decision, Nanos, Quota, QuotaError,
+    Algorithm, Decision, Nanos, Parameters, Quota, QuotaError,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog, SlidingWindow,
         TokenBucket,
@@ -161,6 +161,18 @@ impl Policy {
     #[must_use]
     pub const fn is_concurrency(&self) -> bool {
         matches!(self.rule, Rule::Concurrency(_))
+    }
+
+    /// The numbers that the algorithm goes by.
+    #[must_use]
+    pub fn parameters(&self) -> Parameters {
+        each!(self, algorithm => algorithm.parameters())
+    }
+
+    /// Whether denied requests consume too (see [`count_denied`](Self::count_denied)).
+    #[must_use]
+    pub const fn counts_denied(&self) -> bool {
+        self.count_denied
     }
 
     /// One jump to the algorithm's own function: inlined side by side, each would pay for the registers of all.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
-use crate::{Decision, Nanos, PolicyError, Quota};
+use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// At most `limit` permits out at any instant; a permit comes back by a refund.
 ///
@@ -29,6 +29,14 @@ impl Concurrency {
     pub fn hold(self, hold: Duration) -> Result<Self, PolicyError> {
         let quota = Quota::new(self.limit, hold).map_err(PolicyError::Quota)?;
         Ok(Self { held: Some(SlidingLog::new(quota)?), ..self })
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        let hold = match &self.held {
+            Some(log) => Some(log.lifetime()),
+            None => None,
+        };
+        Parameters::Concurrency { limit: self.limit, hold }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fixed window: a count that starts anew with each window.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Quota};
+use crate::{Decision, Nanos, Parameters, Quota};
 
 /// `limit` in each window, windows aligned to the clock's origin, or each beginning at its first admitted request.
 ///
@@ -42,6 +42,10 @@ impl FixedWindow {
         } else {
             (count, end - now.get())
         }
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        Parameters::FixedWindow { limit: self.limit, window: self.window, first_hit: self.first_hit }
     }
 }
 

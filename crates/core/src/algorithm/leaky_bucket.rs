@@ -7,7 +7,7 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
-use crate::{Decision, Nanos, PolicyError, Quota};
+use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// One unit each `window / limit`: early work gets a delay of at most the longest wait (default: the window), and is
 /// denied beyond it.
@@ -46,6 +46,12 @@ impl LeakyBucket {
     /// The highest cost that would be admitted at `debt`: any, up to the limit, while the debt is within the wait.
     fn room(&self, debt: u128) -> u64 {
         if debt <= self.max_wait { u64::from(self.limit) } else { 0 }
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        let Gcra { step, parts } = self.gcra;
+        let max_wait = (self.max_wait / parts as u128) as u64;
+        Parameters::LeakyBucket { limit: self.limit, step, parts, max_wait }
     }
 }
 

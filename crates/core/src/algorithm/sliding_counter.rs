@@ -1,7 +1,7 @@
 //! Sliding counter: two counts, the window before weighted by how much of it the sliding window still covers.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Quota};
+use crate::{Decision, Nanos, Parameters, Quota};
 
 /// An approximation of the sliding log in two counts: `previous × (window − elapsed) / window + current`, windows
 /// aligned to the clock's origin, compared exactly (no rounding).
@@ -108,6 +108,10 @@ impl SlidingCounter {
             state[0] = now.get() - view.elapsed;
         }
         state[1] = view.previous << 32 | view.current;
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        Parameters::SlidingCounter { limit: self.limit, window: self.window }
     }
 }
 

@@ -8,7 +8,7 @@
 //! look, however many are kept.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, PolicyError, Quota};
+use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest log that one state may be: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
@@ -76,6 +76,14 @@ impl SlidingLog {
         let live = self.live(log, log.no_earlier_than_newest(now));
         let (next, len) = (log.next, live.saturating_sub(count));
         write_head(state, next, len);
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        Parameters::SlidingLog { limit: self.limit, lifetime: self.lifetime }
+    }
+
+    pub(super) const fn lifetime(&self) -> u64 {
+        self.lifetime
     }
 }
 

@@ -13,7 +13,7 @@
 //! again right after it has been dropped.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, PolicyError, Quota};
+use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The most slots a window may be cut into.
 const MAX_SLOTS: u32 = 3_600;
@@ -214,6 +214,11 @@ impl SlidingWindow {
             beyond -= gone;
         }
         self.set_count(state, 0, self.count(state, 0) + cost);
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        let Self { limit, window, slots, slot, .. } = *self;
+        Parameters::SlidingWindow { limit, window, slots, slot, span: self.span as u32 }
     }
 }
 

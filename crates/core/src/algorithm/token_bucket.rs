@@ -3,7 +3,7 @@
 use core::hint::select_unpredictable;
 
 use super::{Algorithm, gcra::Gcra, never_fits};
-use crate::{Decision, Nanos, PolicyError, Quota};
+use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
 ///
@@ -90,6 +90,10 @@ impl TokenBucket {
         let room = units(self.capacity.saturating_sub(debt));
         let wait = self.gcra.to_nanos(after - self.capacity);
         Decision::deny(self.burst, wait, room, 1, self.gcra.to_nanos(debt))
+    }
+
+    pub(crate) const fn parameters(&self) -> Parameters {
+        Parameters::TokenBucket { burst: self.burst, step: self.gcra.step, parts: self.gcra.parts }
     }
 }
 

@@ -1,0 +1,126 @@
+//! A proxy between client and server that delays and cuts.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// Forwards connections to a server.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Milliseconds by which each piece of an answer is late.
+    delay: AtomicU64,
+    refuse: AtomicBool,
+    stop: AtomicBool,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl Proxy {
+    /// A proxy before the server on this port.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    #[must_use]
+    pub fn before(server: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        let shared = Arc::new(Shared::default());
+        let state = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if state.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                // A client that is gone already, or a server that is down: the connection ends here.
+                let Ok(client) = client else { continue };
+                if state.refuse.load(Ordering::Relaxed) {
+                    continue;
+                }
+                if let Ok(server) = TcpStream::connect(("127.0.0.1", server)) {
+                    forward(&state, &client, &server);
+                }
+            }
+        });
+        Self { port, shared }
+    }
+
+    /// `redis://127.0.0.1:PORT`, by way of the proxy.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Delays all answers by so much from now on.
+    pub fn delay(&self, by: Duration) {
+        self.shared.delay.store(by.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Cuts all connections; new ones are taken.
+    ///
+    /// # Panics
+    /// When a thread of the proxy panicked.
+    pub fn cut(&self) {
+        for stream in self.shared.open.lock().expect("no thread panics with the list").drain(..) {
+            // It may be closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether new connections are closed at once.
+    pub fn refuse(&self, refuse: bool) {
+        self.shared.refuse.store(refuse, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.cut();
+        // Wakes the listener, so that it sees the order to stop.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
+    let (Ok(requests), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
+    let (Ok(answers), Ok(to_client)) = (server.try_clone(), client.try_clone()) else { return };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    {
+        let mut open = shared.open.lock().expect("no thread panics with the list");
+        open.extend([client.try_clone(), server.try_clone()].into_iter().flatten());
+    }
+    thread::spawn(move || pump(requests, to_server, || Duration::ZERO));
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        pump(answers, to_client, move || Duration::from_millis(shared.delay.load(Ordering::Relaxed)));
+    });
+}
+
+/// Copies until either end closes; then both are closed.
+fn pump(mut from: TcpStream, mut to: TcpStream, delay: impl Fn() -> Duration) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut bytes) {
+        let late = delay();
+        if !late.is_zero() {
+            thread::park_timeout(late);
+        }
+        if to.write_all(&bytes[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,73 @@
+//! Just enough of the protocol to give servers orders.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A status, a number or a bulk string, as text.
+    Text(String),
+    /// Nothing under the key.
+    Nil,
+    /// An error.
+    Error(String),
+    /// Several.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// The text, empty for anything else.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Error(text) => text,
+            _ => "",
+        }
+    }
+}
+
+/// Sends one command on a connection of its own and reads the answer.
+///
+/// # Errors
+/// When the server cannot be reached, or does not answer within two seconds.
+pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut request = format!("*{}\r\n", command.len());
+    for part in command {
+        request.extend(["$", &part.len().to_string(), "\r\n", part, "\r\n"]);
+    }
+    stream.write_all(request.as_bytes())?;
+    read(&mut BufReader::new(stream))
+}
+
+fn read(from: &mut impl BufRead) -> io::Result<Reply> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    let line = line.trim_end();
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, format!("no reply: {line:?}"));
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(odd)?;
+    let length = || rest.parse::<i64>().map_err(|_| odd());
+    Ok(match kind {
+        "+" | ":" => Reply::Text(rest.into()),
+        "-" => Reply::Error(rest.into()),
+        "$" => match usize::try_from(length()?) {
+            Err(_) => Reply::Nil,
+            Ok(length) => {
+                let mut bytes = vec![0; length + 2];
+                from.read_exact(&mut bytes)?;
+                bytes.truncate(length);
+                Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+            }
+        },
+        "*" => match usize::try_from(length()?) {
+            Err(_) => Reply::Nil,
+            Ok(length) => Reply::Array((0..length).map(|_| read(from)).collect::<io::Result<_>>()?),
+        },
+        _ => return Err(odd()),
+    })
+}

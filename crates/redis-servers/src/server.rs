@@ -1,0 +1,169 @@
+//! One server.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use crate::{Reply, ask, eventually};
+
+/// A `redis-server` process on a free port of 127.0.0.1, in a directory of its own, without persistence.
+#[derive(Debug)]
+pub struct Server {
+    port: u16,
+    directory: PathBuf,
+    program: &'static str,
+    options: Vec<String>,
+    process: Option<Child>,
+}
+
+/// Two servers of one process never share a directory.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl Server {
+    /// Starts a server with further options, as in `["--maxmemory", "10mb"]`, and waits until it answers.
+    ///
+    /// # Panics
+    /// When there is no `redis-server`, or it does not start.
+    #[must_use]
+    pub fn start(options: &[&str]) -> Self {
+        let mut server = Self::prepare("redis-server", options);
+        server.start_again();
+        server
+    }
+
+    /// A server that is not running yet.
+    pub(crate) fn prepare(program: &'static str, options: &[&str]) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
+        let options = options.iter().map(|&option| option.into()).collect();
+        Self { port: free_port(), directory, program, options, process: None }
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The directory that it runs in, and that goes with it.
+    #[must_use]
+    pub fn directory(&self) -> &std::path::Path {
+        &self.directory
+    }
+
+    /// Starts the process, on the same port as before, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_again(&mut self) {
+        self.kill();
+        // Somebody else may have taken the port since it was found free, or it may not be quite free again yet.
+        for _ in 0..200 {
+            self.spawn();
+            let mut ended = false;
+            eventually("the server answers or has ended", || {
+                ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
+                // One that wants a password first is there too.
+                let there = |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
+                ended || ask(self.port, &["PING"]).is_ok_and(there)
+            });
+            if !ended {
+                return;
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
+        }
+        panic!("{} does not start on port {}", self.program, self.port);
+    }
+
+    /// Starts the process without waiting for it.
+    ///
+    /// # Panics
+    /// When the program is not there.
+    pub fn launch(&mut self) {
+        self.kill();
+        self.spawn();
+    }
+
+    fn spawn(&mut self) {
+        let mut command = Command::new(self.program);
+        if self.program == "redis-server" {
+            command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+            command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
+            command.arg("--dir").arg(&self.directory);
+        }
+        command.args(&self.options).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().unwrap_or_else(|error| {
+            panic!("cannot start {}: {error}; install the Debian package of that name", self.program)
+        });
+        self.process = Some(process);
+    }
+
+    /// Sends a command and returns the reply.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    #[track_caller]
+    #[allow(clippy::must_use_candidate)] // Many orders are answered by an OK that says nothing.
+    pub fn ask(&self, command: &[&str]) -> Reply {
+        ask(self.port, command).unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
+    }
+
+    /// Ends the process at once (SIGKILL); whatever it had in memory is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // Either may fail only because the process has ended already.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Freezes the process: connections stay, and nothing answers.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen process go on.
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        if let Some(process) = &self.process {
+            let order = format!("kill -{name} {}", process.id());
+            let done = Command::new("sh").args(["-c", &order]).status();
+            assert!(done.is_ok_and(|status| status.success()), "{order}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        // A directory that stays is the system's to clean.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A port that is free now, with a free one 10,000 above it for a cluster's own talk.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let found = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
+        let port = found.local_addr().expect("a bound socket has an address").port();
+        let above = port.checked_add(10_000).and_then(|above| TcpListener::bind(("127.0.0.1", above)).ok());
+        if above.is_some() {
+            return port;
+        }
+    }
+}

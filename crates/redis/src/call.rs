@@ -1,0 +1,96 @@
+//! A script call: its arguments, and what its reply says.
+
+use redis::{Cmd, Value};
+use tidegate_core::Nanos;
+
+use crate::{Plan, StoreError, script::Script};
+
+/// Many requests of one limit for one call: each key once, its costs in turn.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub keys: Vec<Vec<u8>>,
+    /// The costs of the first key, then those of the second, and so on.
+    pub costs: Vec<u32>,
+    /// How many costs each key has.
+    pub counts: Vec<u32>,
+}
+
+impl Batch {
+    /// The call's arguments behind the keys.
+    pub fn arguments(&self, plan: &Plan) -> [Vec<u8>; 3] {
+        let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let once = self.counts.iter().all(|&count| count == 1);
+        let same = once && self.costs.windows(2).all(|two| two[0] == two[1]);
+        let (costs, counts): (Vec<u8>, Vec<u8>) = if same {
+            (bytes(&self.costs[..1]), Vec::new())
+        } else {
+            (bytes(&self.costs), bytes(&self.counts))
+        };
+        [plan.numbers().to_vec(), costs, counts]
+    }
+}
+
+/// The arguments of a joint decision behind its keys.
+pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>) -> Vec<Vec<u8>> {
+    parts
+        .flat_map(|(plan, cost)| {
+            [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
+        })
+        .collect()
+}
+
+/// The command that calls a script: by its name, or with its text where the server does not know the name.
+pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    script: &Script,
+    with_text: bool,
+    keys: &[K],
+    arguments: &[A],
+) -> Cmd {
+    let mut command = if with_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
+    command.arg(if with_text { &script.text } else { &script.sha }).arg(keys.len());
+    for key in keys {
+        command.arg(key.as_ref());
+    }
+    for argument in arguments {
+        command.arg(argument.as_ref());
+    }
+    command
+}
+
+/// What a reply has for one key.
+#[derive(Debug)]
+pub enum Before {
+    /// The value as it was, or a log's answers.
+    Value(Option<Vec<u8>>),
+    WrongType,
+    NotOurs,
+}
+
+/// The server's time, and what it has for each key.
+pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
+    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
+    let [seconds, micros, Value::Array(found)] =
+        <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)?
+    else {
+        return Err(StoreError::BadReply);
+    };
+    let number = |value: Value| match value {
+        Value::BulkString(text) => std::str::from_utf8(&text).ok().and_then(|text| text.parse::<u64>().ok()),
+        _ => None,
+    };
+    let (Some(seconds), Some(micros)) = (number(seconds), number(micros)) else {
+        return Err(StoreError::BadReply);
+    };
+    if found.len() != keys {
+        return Err(StoreError::BadReply);
+    }
+    let before = |value| match value {
+        Value::BulkString(bytes) => Ok(Before::Value(Some(bytes))),
+        Value::Nil | Value::Boolean(false) => Ok(Before::Value(None)),
+        Value::Int(1) => Ok(Before::WrongType),
+        Value::Int(2) => Ok(Before::NotOurs),
+        _ => Err(StoreError::BadReply),
+    };
+    let now = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
+    Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
+}

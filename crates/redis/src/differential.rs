@@ -1,0 +1,348 @@
+//! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Connection;
+use tidegate_core::{
+    Algorithm, Decision, Nanos, Policy, Quota,
+    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+};
+use tidegate_redis_servers::Server;
+
+use crate::{
+    Plan,
+    call::{self, Batch, Before},
+    script::{Script, Scripts},
+};
+
+/// Steps for each algorithm, at least.
+const STEPS: usize = 20_000;
+
+/// Where the test's time starts, in microseconds: not a round number, near today.
+const START: u64 = 1_763_000_000_123_457;
+
+/// A generator that needs nothing but its seed (Marsaglia's xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+struct Bench {
+    _server: Server,
+    connection: Connection,
+    scripts: Scripts,
+    random: Random,
+    /// The test's time, in microseconds.
+    now: u64,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        let server = Server::start(&[]);
+        let client = redis::Client::open(server.address()).expect("the address is well formed");
+        let connection = client.get_connection().expect("the server answers");
+        let scripts = Scripts::on_manual_clock();
+        Self { _server: server, connection, scripts, random: Random(seed), now: START }
+    }
+
+    fn call(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> (Nanos, Vec<Before>) {
+        let mut arguments = arguments.to_vec();
+        arguments.push(format!("{:016}", self.now).into_bytes());
+        let reply = match call::command(script, false, keys, &arguments).query(&mut self.connection) {
+            Ok(reply) => reply,
+            Err(_) => call::command(script, true, keys, &arguments)
+                .query(&mut self.connection)
+                .expect("the script runs"),
+        };
+        call::parse(reply, keys.len()).expect("the script's reply is well formed")
+    }
+
+    /// Stands still, goes on a little, jumps, or goes back; `window` in microseconds.
+    fn move_time(&mut self, window: u64) {
+        let far = match self.random.below(20) {
+            0..=5 => 0,
+            6..=9 => self.random.below(window / 50 + 3),
+            10..=16 => self.random.below(window / 4 + 3),
+            17 => self.random.below(window * 3),
+            // To the very edge of a window.
+            18 => window - self.now % window,
+            _ => {
+                self.now = self.now.saturating_sub(self.random.below(window * 2));
+                0
+            }
+        };
+        self.now += far;
+    }
+
+    fn cost(&mut self, limit: u32) -> u32 {
+        let limit = u64::from(limit);
+        let cost = match self.random.below(12) {
+            0 => 0,
+            1 => limit,
+            2 => limit + 1 + self.random.below(5),
+            3..=5 => self.random.below(limit / 2 + 2),
+            6 => self.random.below(limit * 2),
+            _ => 1 + self.random.below(limit / 8 + 1),
+        };
+        u32::try_from(cost).unwrap_or(u32::MAX)
+    }
+}
+
+/// The same steps through a script and through the algorithm.
+fn hold_to(policies: Vec<Policy>, seed: u64) {
+    let mut bench = Bench::new(seed);
+    let rounds = STEPS.div_ceil(policies.len());
+    for (at, policy) in policies.into_iter().enumerate() {
+        let plan = Plan::new(policy).expect("the policy can be shared");
+        let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
+        let window = window_of(&policy);
+        let mut states: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
+        let (mut steps, mut era) = (0, 0);
+        while steps < rounds {
+            bench.move_time(window);
+            if !(START / 2..2 * START).contains(&bench.now) {
+                // Long windows have brought the time near what `Nanos` can tell; start again with other keys.
+                (bench.now, era) = (START, era + 1);
+                states.clear();
+            }
+            let mut batch = Batch::default();
+            let first = bench.random.below(3);
+            let same = bench.random.below(2) == 0;
+            let usual = bench.cost(policy.limit());
+            for key in first..first + 1 + bench.random.below(3) {
+                batch.keys.push(format!("{at}:{era}:{key}").into_bytes());
+                let count = if same { 1 } else { bench.random.below(4) };
+                for _ in 0..count {
+                    let cost = if same { usual } else { bench.cost(policy.limit()) };
+                    batch.costs.push(cost);
+                }
+                batch.counts.push(count as u32);
+            }
+            if batch.costs.is_empty() {
+                continue;
+            }
+            let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
+            assert_eq!(now, Nanos::from_micros(bench.now));
+            let mut costs = batch.costs.iter();
+            for ((key, before), &count) in batch.keys.iter().zip(found).zip(&batch.counts) {
+                let costs: Vec<u32> = costs.by_ref().take(count as usize).copied().collect();
+                let Before::Value(before) = before else {
+                    panic!("{policy:?}: {key:?} is wrong: {before:?}")
+                };
+                let mut decisions = Vec::new();
+                plan.decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision))
+                    .unwrap_or_else(|| {
+                        panic!("{policy:?}: {before:?} is no state, at {now:?} for {costs:?}")
+                    });
+                let state = states.entry(key.clone()).or_insert_with(|| vec![0; policy.words()]);
+                let expected: Vec<Decision> =
+                    costs.iter().map(|&cost| step(&policy, state, now, cost)).collect();
+                assert_eq!(decisions, expected, "{policy:?}, seed {seed}, step {steps}, {now:?}, {costs:?}");
+                steps += costs.len();
+            }
+        }
+    }
+}
+
+/// What the algorithm decides, when a denial leaves nothing behind.
+fn step(policy: &Policy, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    let decision = policy.check(state, now, cost);
+    if cost > 0 && decision.is_allowed() {
+        policy.record(state, now, cost);
+    }
+    decision
+}
+
+fn window_of(policy: &Policy) -> u64 {
+    use tidegate_core::Parameters as P;
+    let nanos = match policy.parameters() {
+        P::FixedWindow { window, .. }
+        | P::SlidingWindow { window, .. }
+        | P::SlidingCounter { window, .. } => window,
+        P::SlidingLog { lifetime, .. } => lifetime,
+        P::TokenBucket { burst, step, parts } => {
+            (u128::from(burst) * u128::from(step) / u128::from(parts)) as u64
+        }
+        P::LeakyBucket { max_wait, .. } => max_wait,
+        P::Concurrency { hold, .. } => hold.unwrap_or_default(),
+        _ => 1_000_000,
+    };
+    (nanos / 1_000).max(10)
+}
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+#[test]
+fn the_fixed_window_script_decides_as_the_algorithm_does() {
+    let of = |text| FixedWindow::new(quota(text));
+    hold_to(
+        vec![
+            of("5/1s").into(),
+            of("100/1m").first_hit().into(),
+            of("1/7us").into(),
+            of("4294967295/366d").into(),
+            of("0/1s").into(),
+            of("3/333333us").first_hit().into(),
+        ],
+        1,
+    );
+}
+
+#[test]
+fn the_sliding_window_script_decides_as_the_algorithm_does() {
+    let of = |text| SlidingWindow::new(quota(text));
+    let slots = |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense").into();
+    hold_to(
+        vec![
+            of("5/1s").into(),
+            of("100/1m").balanced().into(),
+            slots(of("255/1m"), 60),
+            slots(of("256/10s"), 1),
+            slots(of("70000/1h"), 3_600),
+            of("4294967295/360d").into(),
+            slots(of("7/70us"), 7),
+            of("0/1s").into(),
+        ],
+        2,
+    );
+}
+
+#[test]
+fn the_sliding_counter_script_decides_as_the_algorithm_does() {
+    let of = |text| Policy::sliding_counter(quota(text));
+    let policies = ["5/1s", "100/2s", "1000000/1d", "4294967295/366d", "999983/365d", "3/7us", "0/1s"];
+    hold_to(policies.map(of).into(), 3);
+}
+
+#[test]
+fn the_token_bucket_script_decides_as_the_algorithm_does() {
+    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let burst = |bucket: TokenBucket, burst| bucket.burst(burst).expect("the burst fits").into();
+    let every =
+        |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits").into();
+    hold_to(
+        vec![
+            of("5/1s").into(),
+            of("7/1s").into(),
+            burst(of("100/1m"), 300),
+            burst(of("999983/1h"), 17),
+            of("4294967291/366d").into(),
+            of("1000000007/1s").into(),
+            burst(of("3/1d"), 70_000),
+            every(1_500, 40),
+            every(1, 1_000_000),
+            burst(of("5/1s"), 0),
+        ],
+        4,
+    );
+}
+
+#[test]
+fn the_leaky_bucket_script_decides_as_the_algorithm_does() {
+    let of = |text| LeakyBucket::new(quota(text));
+    let wait = |bucket: LeakyBucket, nanos| {
+        bucket.max_wait(Duration::from_nanos(nanos)).expect("the wait is short").into()
+    };
+    hold_to(
+        vec![
+            of("5/1s").into(),
+            of("7/1s").into(),
+            wait(of("9/1s"), 0),
+            wait(of("100/1m"), 1_234_567_891),
+            of("4294967291/366d").into(),
+            wait(of("3000/1s"), 999),
+            of("0/1s").into(),
+        ],
+        5,
+    );
+}
+
+#[test]
+fn the_sliding_log_scripts_decide_as_the_algorithm_does() {
+    let of = |text| SlidingLog::new(quota(text)).expect("the log is not too long");
+    hold_to(
+        vec![
+            of("2/1s").into(),
+            of("2/1s").closed().into(),
+            of("128/1m").into(),
+            of("129/1m").into(),
+            of("129/1m").closed().into(),
+            of("1000/10s").into(),
+            of("5000/1h").into(),
+            of("5/1234567891ns").into(),
+            of("0/1s").into(),
+        ],
+        6,
+    );
+}
+
+#[test]
+fn the_permit_script_decides_as_the_algorithm_does() {
+    let of = |limit, hold| {
+        Concurrency::new(limit).hold(Duration::from_millis(hold)).expect("the hold is short").into()
+    };
+    hold_to(vec![of(1, 10), of(5, 1_000), of(300, 60_000), of(0, 1_000)], 7);
+}
+
+#[test]
+fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
+    let policies: Vec<Policy> = vec![
+        Policy::fixed_window(quota("20/1s")),
+        Policy::sliding_window(quota("20/1s")),
+        Policy::sliding_counter(quota("20/1s")),
+        Policy::token_bucket(quota("7/300ms")),
+        Policy::leaky_bucket(quota("20/1s")),
+        Policy::sliding_log(quota("20/1s")).expect("the log is short"),
+        Policy::sliding_log(quota("200/10s")).expect("the log is short"),
+        Concurrency::new(9).hold(Duration::from_millis(300)).expect("the hold is short").into(),
+    ];
+    let plans: Vec<Plan> =
+        policies.iter().map(|policy| Plan::new(*policy).expect("it can be shared")).collect();
+    let mut bench = Bench::new(8);
+    let script = std::sync::Arc::clone(&bench.scripts.joint);
+    let mut states: HashMap<(usize, u64), Vec<u64>> = HashMap::new();
+    let (mut admitted, mut denied) = (0, 0);
+    for turn in 0..STEPS / 4 {
+        bench.move_time(300_000);
+        let first = bench.random.below(8) as usize;
+        let count = 1 + bench.random.below(5) as usize;
+        let wanted: Vec<(usize, u64, u32)> = (first..first + count)
+            .map(|at| (at % plans.len(), bench.random.below(2), bench.cost(8)))
+            .collect();
+        let keys: Vec<Vec<u8>> =
+            wanted.iter().map(|(at, key, _)| format!("{at}:{key}").into_bytes()).collect();
+        let parts = wanted.iter().map(|&(at, _, cost)| (&plans[at], cost));
+        let (now, found) = bench.call(&script, &keys, &call::joint_arguments(parts));
+        let mut expected = Vec::new();
+        for &(at, key, cost) in &wanted {
+            let state = states.entry((at, key)).or_insert_with(|| vec![0; policies[at].words()]);
+            expected.push(policies[at].check(state, now, cost));
+        }
+        let all = expected.iter().all(Decision::is_allowed);
+        for (&(at, key, cost), (before, expected)) in wanted.iter().zip(found.iter().zip(&expected)) {
+            let Before::Value(before) = before else { panic!("key {key} of {at} is wrong: {before:?}") };
+            plans[at]
+                .decisions(before.as_deref(), now, &[cost], |_, decision, _| {
+                    assert_eq!(decision, *expected, "turn {turn}, {:?}, {cost}", policies[at]);
+                })
+                .expect("the value is a state");
+            if all && cost > 0 {
+                policies[at].record(states.entry((at, key)).or_default(), now, cost);
+            }
+        }
+        *if all { &mut admitted } else { &mut denied } += 1;
+    }
+    assert!(admitted > STEPS / 20 && denied > STEPS / 20, "{admitted} admitted, {denied} denied");
+}

@@ -1,0 +1,180 @@
+//! What can go wrong between a caller and the store.
+
+use std::{fmt, sync::Arc};
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// Why the store gave no decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Nobody listens at the address, or the name does not resolve.
+    Refused(Arc<str>),
+    /// The connection broke. Whether the request was decided before that is not known.
+    Lost(Arc<str>),
+    /// No answer within the deadline. It may still be decided, or have been.
+    TimedOut,
+    /// The server is loading its data after a start.
+    Loading,
+    /// The server is a replica: after a failover the address still points to the old master.
+    ReadOnly,
+    /// The server's memory is full, and its policy is not to evict.
+    OutOfMemory,
+    /// The cluster (or a slot of it) has no master at the moment, or was still moving the slot after several tries.
+    ClusterDown(Arc<str>),
+    /// The keys of one decision are on different nodes of a cluster.
+    CrossSlot,
+    /// The key holds another type of value, which is not this limit's.
+    WrongType,
+    /// The key holds a string that is no state of this limit.
+    NotOurs,
+    /// The server refuses the credentials or the command.
+    NotPermitted(Arc<str>),
+    /// The address makes no sense to the client.
+    Address(Arc<str>),
+    /// Any other error of the server.
+    Server(Arc<str>),
+    /// The server answered something else than the script returns.
+    BadReply,
+    /// The store was found to be down a moment ago, and was not asked.
+    Down,
+}
+
+/// The kinds of [`StoreError`], to count by.
+impl StoreError {
+    /// All names that [`name`](Self::name) gives.
+    pub const NAMES: [&'static str; 15] = [
+        "refused",
+        "lost",
+        "timed-out",
+        "loading",
+        "read-only",
+        "out-of-memory",
+        "cluster-down",
+        "cross-slot",
+        "wrong-type",
+        "not-ours",
+        "not-permitted",
+        "address",
+        "server",
+        "bad-reply",
+        "down",
+    ];
+
+    pub(crate) const fn index(&self) -> usize {
+        match self {
+            Self::Refused(_) => 0,
+            Self::Lost(_) => 1,
+            Self::TimedOut => 2,
+            Self::Loading => 3,
+            Self::ReadOnly => 4,
+            Self::OutOfMemory => 5,
+            Self::ClusterDown(_) => 6,
+            Self::CrossSlot => 7,
+            Self::WrongType => 8,
+            Self::NotOurs => 9,
+            Self::NotPermitted(_) => 10,
+            Self::Address(_) => 11,
+            Self::Server(_) => 12,
+            Self::BadReply => 13,
+            Self::Down => 14,
+        }
+    }
+
+    /// A short name, for metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+
+    /// Whether the error is about one key or one request, and says nothing about the store's health.
+    #[must_use]
+    pub const fn is_about_the_key(&self) -> bool {
+        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot)
+    }
+
+    /// Whether only another connection (perhaps to another server) can help.
+    pub(crate) const fn needs_reconnect(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply | Self::NotPermitted(_)
+        )
+    }
+
+    /// Whether one such error is enough to leave the store alone for a moment.
+    pub(crate) const fn is_certain(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_) | Self::Loading | Self::ReadOnly | Self::NotPermitted(_) | Self::Address(_)
+        )
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => write!(f, "cannot reach the store: {why}; check the address and that it runs"),
+            Self::Lost(why) => write!(f, "the connection to the store broke: {why}"),
+            Self::TimedOut => f.write_str("the store did not answer within the deadline"),
+            Self::Loading => f.write_str("the store is loading its data after a start; it will be ready by itself"),
+            Self::ReadOnly => f.write_str(
+                "the store is a read-only replica; give the master's address, or that of the sentinels or the cluster",
+            ),
+            Self::OutOfMemory => f.write_str("the store's memory is full; raise its maxmemory"),
+            Self::ClusterDown(why) => write!(f, "the cluster does not serve this key now: {why}"),
+            Self::CrossSlot => f.write_str(
+                "the keys of one decision are on different nodes of the cluster; give them a common {hash tag}",
+            ),
+            Self::WrongType => f.write_str(
+                "another program keeps another type of value under this limit's key; choose another prefix or name",
+            ),
+            Self::NotOurs => f.write_str(
+                "another program keeps another value under this limit's key; choose another prefix or name",
+            ),
+            Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
+            Self::Address(why) => write!(f, "no store can be at this address: {why}"),
+            Self::Server(why) => write!(f, "the store reports: {why}"),
+            Self::BadReply => f.write_str("the store's answer is none of Tidegate's script"),
+            Self::Down => f.write_str("the store was found to be down a moment ago"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<RedisError> for StoreError {
+    fn from(error: RedisError) -> Self {
+        let why = || Arc::from(error.to_string().as_str());
+        // A script that is stopped by an error reports its code at the start of the message, or within it.
+        let detail = error.detail().unwrap_or_default();
+        let says = |code: &str| error.code() == Some(code) || detail.contains(code);
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading,
+            ErrorKind::Server(ServerErrorKind::ReadOnly) => Self::ReadOnly,
+            ErrorKind::Server(
+                ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+                | ServerErrorKind::TryAgain,
+            )
+            | ErrorKind::ClusterConnectionNotFound => Self::ClusterDown(why()),
+            ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
+            ErrorKind::Server(ServerErrorKind::NoPerm) | ErrorKind::AuthenticationFailed => {
+                Self::NotPermitted(why())
+            }
+            ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList => Self::Address(why()),
+            ErrorKind::MasterNameNotFoundBySentinel => Self::Refused(why()),
+            ErrorKind::Io if error.is_timeout() => Self::TimedOut,
+            ErrorKind::Io if error.is_connection_refusal() => Self::Refused(why()),
+            ErrorKind::Io => Self::Lost(why()),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
+            _ if says("OOM") => Self::OutOfMemory,
+            _ if says("READONLY") => Self::ReadOnly,
+            _ if says("WRONGTYPE") => Self::WrongType,
+            _ if says("LOADING") => Self::Loading,
+            _ if says("NOAUTH") || says("WRONGPASS") => Self::NotPermitted(why()),
+            _ => Self::Server(why()),
+        }
+    }
+}

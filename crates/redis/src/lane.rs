@@ -1,0 +1,273 @@
+//! Requests of many callers, joined into few calls.
+//!
+//! The first caller sends its own request. Whoever comes while it is under way waits in the lane's queue; when an answer is
+//! there (or enough have gathered), a task sends all of them, one call for each limit. So one caller alone pays for no
+//! queue, and a thousand share a round trip.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rapidhash::fast::RandomState;
+use tidegate_core::{Decision, Nanos};
+use tokio::sync::oneshot;
+
+use crate::{
+    Plan, StoreError,
+    call::{self, Batch, Before},
+    store::Inner,
+};
+
+/// Calls under way in one lane.
+const IN_FLIGHT: usize = 4;
+/// So many waiting are worth a further call before the one under way has returned.
+const EARLY: usize = 24;
+/// Keys in one call: it keeps the server from others for about a third of a millisecond.
+const KEYS: usize = 128;
+
+/// What a request is answered with: the decision, and the time as the state sees it.
+pub type Answer = Result<(Decision, Nanos), StoreError>;
+
+/// A request on its way.
+pub struct Job {
+    pub plan: Arc<Plan>,
+    pub key: Vec<u8>,
+    pub slot: u16,
+    pub cost: u32,
+    pub deadline: Duration,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A queue before the store, or before a part of a cluster.
+#[derive(Default)]
+pub struct Lane(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    in_flight: usize,
+}
+
+impl Lane {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Decides on one request, at the latest after the deadline.
+pub async fn decide(
+    store: &Arc<Inner>,
+    at: usize,
+    plan: &Arc<Plan>,
+    key: Vec<u8>,
+    cost: u32,
+    deadline: Duration,
+) -> Answer {
+    let key = match enter(store, at, plan, key, cost, deadline) {
+        Entry::First(key) => key,
+        Entry::Waiting(answered) => {
+            return match tokio::time::timeout(deadline, answered).await {
+                Ok(Ok(answer)) => answer,
+                // The task that had the request has gone: the runtime is shutting down.
+                Ok(Err(_)) => Err(StoreError::Down),
+                Err(_) => Err(StoreError::TimedOut),
+            };
+        }
+    };
+    let _place = Place { store, at };
+    let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
+    let (now, mut found) = send(store, at, plan, &batch, deadline).await?;
+    let mut answer = Err(StoreError::BadReply);
+    if let Some(before) = found.pop() {
+        each_answer(plan, before, now, &[cost], |_, given| answer = given);
+    }
+    answer
+}
+
+enum Entry {
+    /// Nothing is under way: the caller sends its own request.
+    First(Vec<u8>),
+    Waiting(oneshot::Receiver<Answer>),
+}
+
+fn enter(
+    store: &Arc<Inner>,
+    at: usize,
+    plan: &Arc<Plan>,
+    key: Vec<u8>,
+    cost: u32,
+    deadline: Duration,
+) -> Entry {
+    let slot = store.slot(&key);
+    let mut queue = store.lanes[at].lock();
+    if queue.in_flight == 0 && queue.jobs.is_empty() {
+        queue.in_flight = 1;
+        return Entry::First(key);
+    }
+    let (answer, answered) = oneshot::channel();
+    queue.jobs.push(Job { plan: Arc::clone(plan), key, slot, cost, deadline, answer });
+    if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
+        queue.in_flight += 1;
+        let jobs = mem::take(&mut queue.jobs);
+        drop(queue);
+        spawn(store, at, jobs);
+    }
+    Entry::Waiting(answered)
+}
+
+/// One of the lane's calls under way; when it ends, those who wait are next.
+struct Place<'a> {
+    store: &'a Arc<Inner>,
+    at: usize,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.store.lanes[self.at].lock();
+        if queue.jobs.is_empty() {
+            queue.in_flight -= 1;
+        } else {
+            let jobs = mem::take(&mut queue.jobs);
+            drop(queue);
+            spawn(self.store, self.at, jobs);
+        }
+    }
+}
+
+fn spawn(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+    let task_store = Arc::clone(store);
+    store.runtime.spawn(async move {
+        let place = Place { store: &task_store, at };
+        let mut jobs = jobs;
+        loop {
+            run(&task_store, at, jobs).await;
+            // Those who were just answered may ask again at once: in the next call together.
+            tokio::task::yield_now().await;
+            jobs = mem::take(&mut task_store.lanes[at].lock().jobs);
+            if jobs.is_empty() {
+                break;
+            }
+        }
+        drop(place);
+    });
+}
+
+/// Jobs of one limit (and in a cluster of one slot).
+struct Group {
+    plan: Arc<Plan>,
+    slot: u16,
+    keys: HashMap<Vec<u8>, usize, RandomState>,
+    jobs: Vec<Vec<(u32, oneshot::Sender<Answer>)>>,
+    deadline: Duration,
+}
+
+async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+    let mut groups: Vec<Group> = Vec::new();
+    // Nobody waits for those any more; what was not asked is not charged.
+    for job in jobs.into_iter().filter(|job| !job.answer.is_closed()) {
+        let fits = |group: &Group| {
+            Arc::ptr_eq(&group.plan, &job.plan)
+                && group.slot == job.slot
+                && (group.keys.len() < KEYS || group.keys.contains_key(&job.key))
+        };
+        // From the end: the group that still has room.
+        let found = groups.iter().rposition(fits).unwrap_or_else(|| {
+            let (keys, jobs) = (HashMap::default(), Vec::new());
+            groups.push(Group {
+                plan: Arc::clone(&job.plan),
+                slot: job.slot,
+                keys,
+                jobs,
+                deadline: job.deadline,
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[found];
+        group.deadline = group.deadline.max(job.deadline);
+        let next = group.jobs.len();
+        let key = *group.keys.entry(job.key).or_insert(next);
+        if key == next {
+            group.jobs.push(Vec::with_capacity(1));
+        }
+        group.jobs[key].push((job.cost, job.answer));
+    }
+    let Some(last) = groups.pop() else { return };
+    let others: Vec<_> = groups
+        .into_iter()
+        .map(|group| {
+            let store = Arc::clone(store);
+            store.runtime.clone().spawn(async move { answer(&store, at, group).await })
+        })
+        .collect();
+    answer(store, at, last).await;
+    for other in others {
+        // It ends early only with the runtime.
+        let _ = other.await;
+    }
+}
+
+async fn answer(store: &Arc<Inner>, at: usize, group: Group) {
+    let Group { plan, keys, jobs, deadline, .. } = group;
+    let mut batch = Batch { keys: vec![Vec::new(); keys.len()], ..Batch::default() };
+    for (key, at) in keys {
+        batch.keys[at] = key;
+    }
+    for costs in &jobs {
+        batch.costs.extend(costs.iter().map(|(cost, _)| *cost));
+        batch.counts.push(costs.len() as u32);
+    }
+    match send(store, at, &plan, &batch, deadline).await {
+        Ok((now, found)) => {
+            for (before, jobs) in found.into_iter().zip(jobs) {
+                let (costs, answers): (Vec<u32>, Vec<_>) = jobs.into_iter().unzip();
+                let mut answers = answers.into_iter();
+                each_answer(&plan, before, now, &costs, |_, given| {
+                    if let Some(answer) = answers.next() {
+                        // Whoever asked may have given up.
+                        let _ = answer.send(given);
+                    }
+                });
+            }
+        }
+        Err(error) => {
+            for (_, answer) in jobs.into_iter().flatten() {
+                let _ = answer.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u32], mut give: impl FnMut(usize, Answer)) {
+    let wrong = match before {
+        Before::WrongType => StoreError::WrongType,
+        Before::NotOurs => StoreError::NotOurs,
+        Before::Value(value) => {
+            let told = plan.decisions(value.as_deref(), now, costs, |at, decision, seen| {
+                give(at, Ok((decision, seen)));
+            });
+            if told.is_some() {
+                return;
+            }
+            StoreError::NotOurs
+        }
+    };
+    for at in 0..costs.len() {
+        give(at, Err(wrong.clone()));
+    }
+}
+
+/// One call.
+async fn send(
+    store: &Arc<Inner>,
+    at: usize,
+    plan: &Plan,
+    batch: &Batch,
+    deadline: Duration,
+) -> Result<(Nanos, Vec<Before>), StoreError> {
+    let script = store.scripts.batch(plan.kind());
+    let reply = store.call(at, script, &batch.keys, &batch.arguments(plan), deadline).await?;
+    call::parse(reply, batch.keys.len())
+}

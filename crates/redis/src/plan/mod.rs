@@ -1,0 +1,181 @@
+//! A policy made ready for the scripts.
+
+mod error;
+mod numbers;
+mod state;
+
+pub use error::PlanError;
+use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
+
+use crate::script::Kind;
+
+/// Logs up to this long are one value that is written anew; longer ones a ring written in place.
+const LIST: u32 = 128;
+/// Rings up to this long are read whole, which costs less than reading the few entries that matter one by one.
+const WHOLE_RING: u32 = 4096;
+/// Permits are a list too: giving one back takes it from the middle.
+const MAX_PERMITS: u32 = 4096;
+
+/// A policy as the scripts know it: the same for every key, made once.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    policy: Policy,
+    kind: Kind,
+    /// The limit's numbers, as the script unpacks them.
+    numbers: Vec<u8>,
+    /// Names the shape of the values, so that a limit whose shape changes gets other keys.
+    shape: String,
+    layout: Layout,
+}
+
+/// How a value in Redis reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// Start and count.
+    Window,
+    /// Start, the count before, the current one.
+    Counter,
+    /// Start and the counts of slots of this many microseconds.
+    Slots { slot: u64, count_bytes: usize, span: usize },
+    /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
+    Bucket { whole: bool, parts: u64 },
+    /// The script's answers, not the value.
+    Log { lifetime: u64, permits: bool },
+}
+
+impl Plan {
+    /// Makes a policy ready.
+    ///
+    /// # Errors
+    /// When the scripts cannot decide by it exactly; the error says why.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, PlanError> {
+        let policy = policy.into();
+        if policy.counts_denied() {
+            return Err(PlanError::CountsDenied);
+        }
+        let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
+        let (kind, numbers, shape, layout) = match policy.parameters() {
+            Parameters::FixedWindow { limit, window, first_hit } => {
+                let window = micros(window).ok_or(PlanError::Window)?;
+                let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
+                let shape = format!("{}{window}", if first_hit { 'h' } else { 'f' });
+                (Kind::FixedWindow, numbers, shape, Layout::Window)
+            }
+            Parameters::SlidingCounter { limit, window } => {
+                let window = micros(window).ok_or(PlanError::Window)?;
+                let numbers = numbers::pack(&[limit.into(), window]);
+                (Kind::SlidingCounter, numbers, format!("c{window}"), Layout::Counter)
+            }
+            Parameters::SlidingWindow { limit, slot, span, .. } => {
+                let slot = micros(slot).ok_or(PlanError::Slot)?;
+                let count_bytes = match limit {
+                    0..=0xFF => 1,
+                    0x100..=0xFFFF => 2,
+                    _ => 4,
+                };
+                let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
+                let shape = format!("w{slot}x{span}b{count_bytes}");
+                (
+                    Kind::SlidingWindow,
+                    numbers,
+                    shape,
+                    Layout::Slots { slot, count_bytes, span: span as usize },
+                )
+            }
+            Parameters::TokenBucket { burst, step, parts } => {
+                let (numbers, layout) =
+                    numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
+                (Kind::TokenBucket, numbers, bucket_shape('t', layout), layout)
+            }
+            Parameters::LeakyBucket { limit, step, parts, max_wait } => {
+                let wait = u128::from(max_wait) * u128::from(parts);
+                let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
+                (Kind::LeakyBucket, numbers, bucket_shape('l', layout), layout)
+            }
+            Parameters::SlidingLog { limit, lifetime } => {
+                let (way, shape) =
+                    if limit <= LIST { (0, 'g') } else { (if limit <= WHOLE_RING { 1 } else { 2 }, 'r') };
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), way]);
+                (Kind::Log, numbers, shape.into(), Layout::Log { lifetime, permits: false })
+            }
+            Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
+            Parameters::Concurrency { limit, .. } if limit > MAX_PERMITS => {
+                return Err(PlanError::TooManyPermits);
+            }
+            Parameters::Concurrency { limit, hold: Some(lifetime) } => {
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), 0]);
+                (Kind::Log, numbers, "p".into(), Layout::Log { lifetime, permits: true })
+            }
+            _ => return Err(PlanError::Unknown),
+        };
+        Ok(Self { policy, kind, numbers, shape, layout })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// A short name of the shape that this limit's values have in Redis: part of its keys.
+    #[must_use]
+    pub fn shape(&self) -> &str {
+        &self.shape
+    }
+
+    /// For permits, how long after it was taken one comes back by itself.
+    #[must_use]
+    pub const fn hold(&self) -> Option<Nanos> {
+        match self.layout {
+            Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn numbers(&self) -> &[u8] {
+        &self.numbers
+    }
+
+    /// The decisions on these costs in turn, from what the script's reply has for their key. `None` for a value that no
+    /// state of this limit can be.
+    pub(crate) fn decisions(
+        &self,
+        before: Option<&[u8]>,
+        now: Nanos,
+        costs: &[u32],
+        mut answer: impl FnMut(usize, Decision, Nanos),
+    ) -> Option<()> {
+        if let Layout::Log { lifetime, .. } = self.layout {
+            let answers = before?.chunks_exact(state::ANSWER);
+            if answers.len() != costs.len() {
+                return None;
+            }
+            for (at, (reply, &cost)) in answers.zip(costs).enumerate() {
+                let (decision, seen) = state::answer(reply, self.policy.limit(), lifetime, cost);
+                answer(at, decision, seen);
+            }
+            return Some(());
+        }
+        let mut state = self.state(before)?;
+        for (at, &cost) in costs.iter().enumerate() {
+            // Not `decide`: of a denial Redis keeps nothing.
+            let decision = self.policy.check(&state, now, cost);
+            if cost > 0 && decision.is_allowed() && at + 1 < costs.len() {
+                self.policy.record(&mut state, now, cost);
+            }
+            answer(at, decision, now);
+        }
+        Some(())
+    }
+}
+
+fn bucket_shape(letter: char, layout: Layout) -> String {
+    match layout {
+        Layout::Bucket { whole: false, parts } => format!("{letter}{parts}"),
+        _ => letter.into(),
+    }
+}

@@ -1,0 +1,22 @@
+//! Numbers on their way into Lua, where all are doubles: none is above 2⁵³, so none is rounded.
+
+use super::Layout;
+
+/// As `struct.unpack('<dd…')` reads them.
+pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
+    debug_assert!(numbers.iter().all(|&number| number <= 1 << 53));
+    numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()).collect()
+}
+
+/// The numbers of a bucket whose interval is `step / parts` nanoseconds, and which holds `bound` (in `1/parts` ns).
+///
+/// Spans are whole microseconds and a part in `1 / (1000 × parts)` of one: exact for every rate. The part's unit is at
+/// least 2⁻⁴² µs, and spans are at most 73 years.
+pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>, Layout) {
+    let scale = 1_000 * parts;
+    let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
+    let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
+    let step = u128::from(step);
+    let numbers = pack(&[limit.into(), whole(step), part(step), whole(bound), part(bound), scale]);
+    (numbers, Layout::Bucket { whole: part(step) == 0, parts })
+}

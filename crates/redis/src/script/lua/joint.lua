@@ -1,0 +1,42 @@
+-- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind,
+-- the limit's numbers, the cost. The reply is that of the batches.
+local replies, parts, admitted = {}, {}, true
+for i = 1, #KEYS do
+  local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]
+  local part = {kind = kind, p = {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}}
+  part.cost = tonumber(ARGV[3 * i])
+  parts[i] = part
+  if kind.open then
+    local log, wrong = kind.open(part.p, KEYS[i])
+    if type(wrong) == 'table' then return wrong end
+    part.log, replies[i] = log, wrong
+    if log then
+      local fits
+      fits, replies[i] = kind.take(part.p, log, part.cost)
+      admitted = admitted and fits
+    end
+  else
+    local size, before = kind.prepare(part.p), redis.pcall('GET', KEYS[i])
+    if type(before) == 'table' then
+      if not string.find(before.err, 'WRONGTYPE', 1, true) then return before end
+      before = 1
+    elseif before and #before ~= size then
+      before = 2
+    else
+      part.after, part.left = kind.decide(part.p, before, part.cost)
+      admitted = admitted and (part.cost == 0 or part.after)
+    end
+    replies[i] = before
+  end
+  admitted = admitted and type(replies[i]) ~= 'number'
+end
+if admitted then
+  for i, part in ipairs(parts) do
+    if part.log then
+      part.kind.close(part.p, part.log)
+    elseif part.after then
+      redis.call('PSETEX', KEYS[i], px(part.left), part.after)
+    end
+  end
+end
+return {time[1], time[2], replies}

@@ -1,0 +1,111 @@
+-- The times of admissions, 8 bytes each, oldest first: all of them in one value that is written anew (`list`), or a ring
+-- that is written in place (`ring`). numbers: limit, lifetime, 1 for a ring that is read whole, 2 for one read entry by
+-- entry, 0 for a list
+local function time_at(log, slot)
+  if log.value then return (struct.unpack('<I8', log.value, log.head + 8 * slot + 1)) end
+  return (struct.unpack('<I8', redis.call('GETRANGE', log.key, log.head + 8 * slot, log.head + 8 * slot + 7)))
+end
+
+-- The time of the entry of this rank; 1 is the newest.
+local function newest(log, rank)
+  return time_at(log, (log.next - rank) % log.slots)
+end
+
+-- The key's log; or what is wrong with the key.
+local function open(p, key)
+  local ring = p[3] > 0
+  local log = {key = key, head = ring and 8 or 0, next = 0, slots = 0, len = 0, live = 0}
+  local value
+  if p[3] == 2 then
+    value = redis.pcall('GETRANGE', key, 0, 7)
+    if value == '' then value = false end
+  else
+    value = redis.pcall('GET', key)
+  end
+  if type(value) == 'table' then
+    if string.find(value.err, 'WRONGTYPE', 1, true) then return nil, 1 end
+    return nil, value
+  end
+  if not value then return log end
+  local bytes = p[3] == 2 and redis.call('STRLEN', key) or #value
+  log.slots = (bytes - log.head) / 8
+  if log.slots < 1 or log.slots % 1 > 0 then return nil, 2 end
+  if p[3] < 2 then log.value = value end
+  if ring then
+    log.next, log.len = struct.unpack('<I4I4', value)
+    if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
+  else
+    log.len = log.slots
+  end
+  return log
+end
+
+-- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
+-- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
+-- `close` writes it.
+local function look(p, log)
+  log.seen, log.newest_age, log.added = now, 0, 0
+  if log.len > 0 then
+    local last = newest(log, 1)
+    -- Time never runs backwards.
+    if last > now then log.seen = last end
+    log.newest_age = log.seen - last
+  end
+  local live, dead = 0, log.len + 1
+  while dead - live > 1 do
+    local rank = math.floor((live + dead) / 2)
+    if log.seen - newest(log, rank) < p[2] then live = rank else dead = rank end
+  end
+  log.live = live
+end
+
+local function take(p, log, cost)
+  if not log.seen then look(p, log) end
+  local limit, live, age = p[1], log.live + log.added, 0
+  local fits = cost <= limit and (cost == 0 or live + cost <= limit)
+  if not fits and cost <= limit then
+    local rank = limit - cost + 1 - log.added
+    if rank > 0 then age = log.seen - newest(log, rank) end
+  end
+  local answer = struct.pack('<I1I4I8I8I8', fits and 1 or 0, live, log.newest_age, age, log.seen)
+  if fits and cost > 0 then log.added, log.newest_age = log.added + cost, 0 end
+  return fits, answer
+end
+
+-- The entries that count, and room for `needed` in all, as a ring that starts at slot 0.
+local function grow(p, log, needed)
+  local slots = math.min(p[1], math.max(needed, 8, math.ceil(log.slots * 1.5)))
+  local kept = ''
+  if log.live > 0 then
+    local whole = log.value or redis.call('GET', log.key)
+    local first = (log.next - log.live) % log.slots
+    local upto = math.min(first + log.live, log.slots)
+    kept = string.sub(whole, log.head + 8 * first + 1, log.head + 8 * upto)
+    kept = kept .. string.sub(whole, log.head + 1, log.head + 8 * (log.live - (upto - first)))
+  end
+  log.slots, log.next = slots, log.live % slots
+  return kept .. string.rep('\0', 8 * (slots - log.live))
+end
+
+-- Writes what was taken.
+local function close(p, log)
+  local cost = log.added
+  if not cost or cost == 0 then return end
+  local times, left = string.rep(struct.pack('<I8', log.seen), cost), px(log.seen - now + p[2])
+  if p[3] == 0 then
+    local old = log.value or ''
+    redis.call('PSETEX', log.key, left, string.sub(old, #old - 8 * log.live + 1) .. times)
+    return
+  end
+  local len = log.live + cost
+  if len > log.slots then
+    local body = grow(p, log, len)
+    redis.call('PSETEX', log.key, left, struct.pack('<I4I4', log.next, log.live) .. body)
+  end
+  local first = math.min(cost, log.slots - log.next)
+  redis.call('SETRANGE', log.key, log.head + 8 * log.next, string.sub(times, 1, 8 * first))
+  if first < cost then redis.call('SETRANGE', log.key, log.head, string.sub(times, 8 * first + 1)) end
+  redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4', (log.next + cost) % log.slots, len))
+  redis.call('PEXPIRE', log.key, left)
+end
+return {open = open, take = take, close = close}

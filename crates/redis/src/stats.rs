@@ -1,0 +1,96 @@
+//! What has happened, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::StoreError;
+
+/// Counters that only grow, and how things stand. From [`Store::stats`](crate::Store::stats).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Decisions that the store made.
+    pub decided: u64,
+    /// Denials remembered from an earlier answer.
+    pub remembered: u64,
+    /// Decisions made in memory while the store was down.
+    pub local: u64,
+    /// Requests admitted because the store was down.
+    pub failed_open: u64,
+    /// Requests denied because the store was down.
+    pub failed_closed: u64,
+    /// Script calls sent. With [`decided`](Self::decided), how many decisions share one.
+    pub calls: u64,
+    /// Scripts sent with their text, as the server did not know them.
+    pub script_loads: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// How often the store was found to be down.
+    pub opened: u64,
+    /// How often it was found to be back.
+    pub closed: u64,
+    /// Errors, in the order of [`StoreError::NAMES`].
+    pub errors: [u64; StoreError::NAMES.len()],
+    /// Nodes that share the store, as last seen; at least 1.
+    pub nodes: u32,
+}
+
+impl Stats {
+    /// How many errors of one kind there were; 0 for a name that is none of [`StoreError::NAMES`].
+    #[must_use]
+    pub fn errors_of(&self, name: &str) -> u64 {
+        StoreError::NAMES.iter().position(|&other| other == name).map_or(0, |at| self.errors[at])
+    }
+}
+
+/// The counters. Relaxed throughout: they order nothing.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub decided: Counter,
+    pub remembered: Counter,
+    pub local: Counter,
+    pub failed_open: Counter,
+    pub failed_closed: Counter,
+    pub calls: Counter,
+    pub script_loads: Counter,
+    pub connections: Counter,
+    pub opened: Counter,
+    pub closed: Counter,
+    pub errors: [Counter; StoreError::NAMES.len()],
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    pub fn error(&self, error: &StoreError) {
+        self.errors[error.index()].add(1);
+    }
+
+    pub fn read(&self, nodes: u32) -> Stats {
+        Stats {
+            decided: self.decided.get(),
+            remembered: self.remembered.get(),
+            local: self.local.get(),
+            failed_open: self.failed_open.get(),
+            failed_closed: self.failed_closed.get(),
+            calls: self.calls.get(),
+            script_loads: self.script_loads.get(),
+            connections: self.connections.get(),
+            opened: self.opened.get(),
+            closed: self.closed.get(),
+            errors: std::array::from_fn(|at| self.errors[at].get()),
+            nodes,
+        }
+    }
+}

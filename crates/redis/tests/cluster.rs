@@ -1,0 +1,80 @@
+//! Limits in a cluster of three masters with a replica each.
+
+use std::time::Duration;
+
+use tidegate_core::{Policy, Quota};
+use tidegate_redis::{Health, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_redis_servers::{Cluster, PATIENCE};
+
+fn limit(store: &Store, name: &str) -> SharedLimit {
+    let quota: Quota = "10/1h".parse().expect("the quota is well formed");
+    let policy = Policy::sliding_log(quota).expect("the log is short");
+    let limit = store.limit(name, policy).on_error(OnError::Closed).remember_denials(false);
+    limit.deadline(Duration::from_secs(5)).build().expect("the policy can be shared")
+}
+
+/// How often the store admits a key that is asked for until it denies.
+async fn use_up(limit: &SharedLimit, key: &str) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        let answer = limit.acquire(key, 1).await;
+        match (&answer.source, answer.is_allowed()) {
+            (Source::Store, true) => admitted += 1,
+            (Source::Store, false) => return admitted,
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+    panic!("{key} is never denied: {:?}", limit.store());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
+    let mut cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let store = Store::open(&address).expect("the address is well formed");
+    let limit = limit(&store, "x");
+
+    // Keys of all masters, asked for at once.
+    let tasks: Vec<_> = (0..30)
+        .map(|at| {
+            let limit = limit.clone();
+            tokio::spawn(async move { use_up(&limit, &format!("key{at}")).await })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.expect("no task panics"), 10);
+    }
+    assert_eq!(store.health(), Health::Up);
+
+    let apart = [limit.request("a", 1), limit.request("b", 1)];
+    assert_eq!(store.decide_all(&apart, PATIENCE).await, Err(StoreError::CrossSlot));
+    let together = [limit.request("{t}a", 1), limit.request("{t}b", 1)];
+    let (decisions, _) = store.decide_all(&together, PATIENCE).await.expect("one slot is one node");
+    assert!(decisions.iter().all(tidegate_core::Decision::is_allowed));
+
+    // A slot that moves while its key is asked for.
+    let slot =
+        cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "moving"]).text().parse::<u16>().expect("a slot");
+    let from = usize::from(slot) * 3 / 16_384;
+    let to = (from + 1) % 3;
+    let load = tokio::spawn({
+        let limit = limit.clone();
+        async move { use_up(&limit, "{moving}1").await + use_up(&limit, "{moving}2").await }
+    });
+    cluster.begin_move(slot, from, to);
+    let third = use_up(&limit, "{moving}3").await;
+    cluster.end_move(slot, from, to);
+    assert_eq!((load.await.expect("no task panics"), third), (20, 10));
+    for key in ["{moving}1", "{moving}2", "{moving}3"] {
+        assert_eq!(use_up(&limit, key).await, 0, "what {key} had used has moved along");
+    }
+
+    // A master that dies: its replica takes over, with all that it had seen.
+    cluster.servers[from].ask(&["WAIT", "1", "5000"]);
+    cluster.servers[from].kill();
+    for at in 0..30 {
+        let admitted = use_up(&limit, &format!("key{at}")).await;
+        assert_eq!(admitted, 0, "key{at}");
+    }
+    assert_eq!(store.stats().errors_of("server"), 0, "{:?}", store.stats());
+}

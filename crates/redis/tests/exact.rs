@@ -1,0 +1,299 @@
+//! Limits in a store that is well.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::{
+    Decision, Policy, Quota,
+    algorithm::{Concurrency, SlidingLog},
+};
+use tidegate_redis::{Health, Source, Store, StoreError};
+use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+fn policies() -> Vec<Policy> {
+    vec![
+        Policy::fixed_window(quota("40/1h")),
+        Policy::sliding_window(quota("40/1h")),
+        Policy::sliding_counter(quota("40/1h")),
+        Policy::token_bucket(quota("40/1h")),
+        Policy::leaky_bucket(quota("40/1h")),
+        Policy::sliding_log(quota("40/1h")).expect("the log is short"),
+        Policy::sliding_log(quota("400/1h")).expect("the log is short"),
+        permits(40, Duration::from_hours(1)),
+    ]
+}
+
+fn permits(limit: u32, hold: Duration) -> Policy {
+    Concurrency::new(limit).hold(hold).expect("the hold is short").into()
+}
+
+/// A store on a server of its own; generous, so that a busy machine does not make it fail.
+fn store(server: &Server) -> Store {
+    Store::open(&server.address()).expect("the address is well formed")
+}
+
+fn limit(store: &Store, name: &str, policy: Policy) -> tidegate_redis::SharedLimit {
+    store.limit(name, policy).deadline(PATIENCE).build().expect("the policy can be shared")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
+    let server = Server::start(&[]);
+    for policy in policies() {
+        let store = store(&server);
+        let limit = limit(&store, "shared", policy).clone();
+        let expected =
+            if policy.name() == "leaky-bucket" { 41 } else { tidegate_core::Algorithm::limit(&policy) };
+        let tasks: Vec<_> = (0..64)
+            .map(|_| {
+                let limit = limit.clone();
+                tokio::spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..10 {
+                        let answer = limit.acquire("all", 1).await;
+                        assert!(matches!(answer.source, Source::Store | Source::Remembered), "{answer:?}");
+                        admitted += u32::from(answer.is_allowed());
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut admitted = 0;
+        for task in tasks {
+            admitted += task.await.expect("no task panics");
+        }
+        // A fixed window or counter may turn within the test, once an hour.
+        let turns = matches!(policy.name(), "fixed-window" | "sliding-counter");
+        assert!(admitted == expected || turns && admitted <= 2 * expected, "{}: {admitted}", policy.name());
+        let stats = store.stats();
+        assert!(stats.calls < stats.decided + 4, "{}: {stats:?}", policy.name());
+        assert_eq!(stats.decided + stats.remembered, 640, "{stats:?}");
+        assert_eq!(store.health(), Health::Up);
+        server.ask(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_stores_share_a_limit_and_prefixes_keep_them_apart() {
+    let server = Server::start(&[]);
+    let (one, two) = (store(&server), store(&server));
+    let apart = Store::at(server.address().parse().expect("it is an address"), "other");
+    let policy = Policy::token_bucket(quota("3/1h"));
+    let (one, two, apart) = (limit(&one, "x", policy), limit(&two, "x", policy), limit(&apart, "x", policy));
+    assert_eq!(one.acquire("k", 2).await.decision.remaining(), 1);
+    assert_eq!(two.acquire("k", 1).await.decision.remaining(), 0);
+    assert!(one.acquire("k", 1).await.is_denied());
+    assert_eq!(apart.acquire("k", 1).await.decision.remaining(), 2);
+    assert_eq!(one.acquire("k2", 0).await.decision.remaining(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_is_remembered_for_its_cost_and_costs_no_call() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = limit(&store, "x", Policy::token_bucket(quota("4/1h")));
+    assert!(limit.acquire("k", 3).await.is_allowed());
+    let first = limit.acquire("k", 2).await;
+    assert_eq!(first.source, Source::Store);
+    let decided = store.stats().decided;
+    for _ in 0..100 {
+        let again = limit.acquire("k", 2).await;
+        assert_eq!(again.source, Source::Remembered);
+        assert!(again.decision.retry_after() <= first.decision.retry_after());
+    }
+    assert_eq!(store.stats().decided, decided);
+    assert_eq!(limit.acquire("k", 1).await.source, Source::Store, "another cost is another question");
+    let stubborn =
+        store.limit("x", Policy::token_bucket(quota("4/1h"))).remember_denials(false).deadline(PATIENCE);
+    let stubborn = stubborn.build().expect("the policy can be shared");
+    assert_eq!(stubborn.acquire("k", 2).await.source, Source::Store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_joint_decision_charges_all_limits_or_none() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let user = limit(&store, "user", Policy::sliding_log(quota("5/1h")).expect("the log is short"));
+    let tenant = limit(&store, "tenant", Policy::sliding_window(quota("8/1h")));
+    let ask = async |cost: u32| {
+        let requests = [user.request("{t}:alice", cost), tenant.request("{t}", cost)];
+        let (decisions, _) = store.decide_all(&requests, PATIENCE).await.expect("the store answers");
+        (decisions.iter().all(Decision::is_allowed), decisions[0].remaining(), decisions[1].remaining())
+    };
+    assert_eq!(ask(3).await, (true, 2, 5));
+    assert_eq!(ask(3).await, (false, 2, 2), "the tenant would have admitted, and is not charged");
+    assert_eq!(ask(2).await, (true, 0, 3));
+    let twice = [tenant.request("{t}", 2), tenant.request("{t}", 2)];
+    let (decisions, _) = store.decide_all(&twice, PATIENCE).await.expect("the store answers");
+    assert!(decisions[0].is_allowed() && decisions[1].is_denied(), "requests of one key add up");
+    let (decisions, _) = store.decide_all(&twice[..1], PATIENCE).await.expect("the store answers");
+    assert!(decisions[0].is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_expires_when_its_limit_is_as_good_as_new() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    for (at, policy) in policies().into_iter().enumerate() {
+        let limit = limit(&store, &format!("l{at}"), policy);
+        for cost in [1, 2] {
+            let decision = limit.acquire("k", cost).await.decision;
+            let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
+            let left: u64 = server.ask(&["PTTL", &key]).text().parse().expect("the key expires");
+            let reset = decision.reset_after().as_millis() as u64;
+            assert!(left <= reset + 2 && left + 600_000 > reset, "{}: {left} of {reset}", policy.name());
+        }
+        assert!(limit.acquire("unseen", 0).await.is_allowed());
+        let key = String::from_utf8(limit.redis_key("unseen")).expect("the key is text");
+        assert_eq!(server.ask(&["EXISTS", &key]).text(), "0", "a peek writes nothing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_come_back_when_dropped_and_when_their_holder_is_late() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = limit(&store, "jobs", permits(3, Duration::from_hours(1)));
+    let first = limit.permit("k", 2).await.expect("there is room");
+    let second = limit.permit("k", 1).await.expect("there is room");
+    let denied = limit.permit("k", 1).await.expect_err("all are out");
+    assert!(denied.decision.retry_after().is_some());
+    drop(first);
+    let mut third = None;
+    for _ in 0..1_000 {
+        third = limit.permit("k", 2).await.ok();
+        if third.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut third = third.expect("what was dropped has come back");
+    assert!(limit.permit("k", 1).await.is_err(), "and not more than that");
+    assert!(third.renew().await.expect("the store answers"));
+    drop((second, third));
+    let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
+    eventually("nothing is left of permits that are all back", || {
+        server.ask(&["EXISTS", &key]).text() == "0"
+    });
+
+    // As if the holder had been gone for longer than the hold: its place is another's, and is not given back.
+    let short = store.limit("short", permits(1, Duration::from_millis(5))).deadline(PATIENCE);
+    let short = short.build().expect("the policy can be shared");
+    let mut late = short.permit("k", 1).await.expect("there is room");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!late.renew().await.expect("the store answers"), "a permit that has expired is told to be lost");
+    assert!(short.permit("k", 1).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_program_keeps_under_the_key_is_told_and_left_alone() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    for (at, policy) in policies().into_iter().enumerate() {
+        let limit = limit(&store, &format!("l{at}"), policy);
+        let key = |name: &str| String::from_utf8(limit.redis_key(name)).expect("the key is text");
+        server.ask(&["RPUSH", &key("list"), "theirs"]);
+        server.ask(&["SET", &key("text"), "theirs"]);
+        let (list, text) = (limit.acquire("list", 1).await, limit.acquire("text", 1).await);
+        assert_eq!(list.source, Source::Local(StoreError::WrongType), "{}", policy.name());
+        assert_eq!(text.source, Source::Local(StoreError::NotOurs), "{}", policy.name());
+        assert_eq!(
+            server.ask(&["LRANGE", &key("list"), "0", "-1"]),
+            Reply::Array(vec![Reply::Text("theirs".into())])
+        );
+        assert_eq!(server.ask(&["GET", &key("text")]).text(), "theirs");
+        for (name, error) in [("list", StoreError::WrongType), ("text", StoreError::NotOurs)] {
+            let requests = [limit.request("fine", 1), limit.request(name, 1)];
+            assert_eq!(store.decide_all(&requests, PATIENCE).await, Err(error));
+        }
+        assert_eq!(server.ask(&["EXISTS", &key("fine")]).text(), "0", "all or nothing");
+        assert_eq!(limit.acquire("fine", 1).await.source, Source::Store);
+    }
+    assert_eq!(store.health(), Health::Up);
+    assert_eq!(store.stats().errors_of("wrong-type"), 16);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sliding_log_takes_at_most_sixteen_bytes_an_entry() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let entries = 1_000;
+    let limit = limit(&store, "log", SlidingLog::new(quota("1000/1h")).expect("the log is short").into());
+    let memory = |key: &str| {
+        let usage = server.ask(&["MEMORY", "USAGE", key, "SAMPLES", "0"]);
+        usage.text().parse::<usize>().expect("a number of bytes")
+    };
+    let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
+    for entry in 1..=entries {
+        assert!(limit.acquire("k", 1).await.is_allowed());
+        if entry >= 64 && entry % 64 == 0 {
+            let bytes = memory(&key);
+            assert!(bytes <= 16 * entry + 128, "{bytes} bytes for {entry} entries");
+        }
+        server.ask(&["ZADD", "sorted", &entry.to_string(), &format!("1763000000{entry:06}-{entry}")]);
+    }
+    assert!(limit.acquire("k", 1).await.is_denied());
+    let (ours, sorted) = (memory(&key), memory("sorted"));
+    assert!(ours * 4 < sorted, "{ours} bytes beside a sorted set's {sorted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_resp3_databases_and_sockets_are_spoken() {
+    let server = Server::start(&["--requirepass", "secret", "--unixsocket", "redis.sock"]);
+    let port = server.port();
+    let policy = Policy::fixed_window(quota("5/366d"));
+    for address in [
+        format!("redis://:secret@127.0.0.1:{port}"),
+        format!("redis://default:secret@127.0.0.1:{port}/3?protocol=resp3"),
+        format!("redis+unix://{}?pass=secret&db=4", server.directory().join("redis.sock").display()),
+    ] {
+        let store = Store::open(&address).expect("the address is well formed");
+        let answer = limit(&store, "x", policy).acquire("k", 1).await;
+        assert_eq!((answer.source, answer.decision.remaining()), (Source::Store, 4), "{address}");
+    }
+    for address in [format!("redis://:wrong@127.0.0.1:{port}"), format!("redis://127.0.0.1:{port}")] {
+        let store = Store::open(&address).expect("the address is well formed");
+        assert!(matches!(limit(&store, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
+        eventually("the refusal is told", || store.stats().errors_of("not-permitted") > 0);
+    }
+    let tls = Store::open(&format!("rediss://127.0.0.1:{port}")).expect("the address is well formed");
+    assert!(matches!(limit(&tls, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_share_a_store_are_counted() {
+    let server = Server::start(&[]);
+    let stores = [store(&server), store(&server), store(&server)];
+    for store in &stores {
+        eventually("each node knows of all three", || store.stats().nodes == 3);
+    }
+    assert_eq!(stores[0].stats().errors, [0; StoreError::NAMES.len()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_give_up_lose_nobody_else_their_answer() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = Arc::new(limit(&store, "x", Policy::token_bucket(quota("1000000/1h"))));
+    for round in 0..50 {
+        let givers: Vec<_> = (0..40)
+            .map(|at| {
+                let limit = Arc::clone(&limit);
+                tokio::spawn(async move { limit.acquire(format!("g{}", at % 7), 1).await })
+            })
+            .collect();
+        let stayer = tokio::spawn({
+            let limit = Arc::clone(&limit);
+            async move { limit.acquire("stays", 1).await }
+        });
+        for (at, giver) in givers.into_iter().enumerate() {
+            if (at + round) % 2 == 0 {
+                giver.abort();
+            }
+        }
+        assert_eq!(stayer.await.expect("nobody panics").source, Source::Store);
+    }
+}

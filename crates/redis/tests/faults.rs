@@ -1,0 +1,274 @@
+//! Limits in a store that fails: what is decided meanwhile, and that it is back by itself afterwards.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::{Clock, Policy, Quota};
+use tidegate_limiter::SystemClock;
+use tidegate_redis::{Health, OnError, SharedDecision, SharedLimit, Source, Store};
+use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Sentinel, Server, eventually};
+
+/// No decision takes longer than this, whatever happens: the deadline is 50 ms; the rest is for a busy machine.
+const NEVER_LONGER: Duration = Duration::from_secs(10);
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+fn log(text: &str) -> Policy {
+    Policy::sliding_log(quota(text)).expect("the log is short")
+}
+
+fn limit(store: &Store, policy: Policy, on_error: OnError) -> SharedLimit {
+    let limit = store.limit("x", policy).on_error(on_error).remember_denials(false);
+    limit.build().expect("the policy can be shared")
+}
+
+/// One decision, and that it is not late.
+async fn ask(limit: &SharedLimit, key: &str) -> SharedDecision {
+    let clock = SystemClock::new();
+    let before = clock.now();
+    let answer = limit.acquire(key, 1).await;
+    let took = Duration::from(clock.now().saturating_since(before));
+    assert!(took < NEVER_LONGER, "a decision took {took:?}: {answer:?}");
+    answer
+}
+
+/// Asks until the store decides again; whether it admitted.
+async fn until_decided(limit: &SharedLimit, key: &str) -> bool {
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        let answer = ask(limit, key).await;
+        if answer.source == Source::Store {
+            return answer.is_allowed();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the store does not decide again: {:?}", limit.store());
+}
+
+/// Asks until the store is known to fail with this error.
+async fn until_failing(limit: &SharedLimit, error: &str) {
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        let _ = ask(limit, "probe").await;
+        if limit.store().stats().errors_of(error) > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the store never fails by {error}: {:?}", limit.store());
+}
+
+/// Callers that go on asking, each a key of its own, until told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    admitted: Arc<[AtomicU64; 8]>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(limit: &SharedLimit) -> Self {
+        let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU64::new(0) }; 8]));
+        let tasks = (0..16)
+            .map(|at| {
+                let (limit, stop, admitted) = (limit.clone(), Arc::clone(&stop), Arc::clone(&admitted));
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        let answer = ask(&limit, &format!("load{}", at % 8)).await;
+                        if answer.source == Source::Store && answer.is_allowed() {
+                            admitted[at % 8].fetch_add(1, Ordering::Relaxed);
+                        }
+                        // Others want the machine too; and a store that is down answers at once.
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                })
+            })
+            .collect();
+        Self { stop, admitted, tasks }
+    }
+
+    /// How much each key was admitted by the store.
+    async fn end(self) -> Vec<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("no caller panics");
+        }
+        self.admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_not_there_is_found_when_it_comes() {
+    let mut server = Server::start(&[]);
+    server.kill();
+    let store = Store::open(&server.address()).expect("opening never fails because the store is down");
+    let local = limit(&store, log("2/1h"), OnError::Local);
+    let answers: Vec<_> = [ask(&local, "k").await, ask(&local, "k").await, ask(&local, "k").await].into();
+    assert!(answers.iter().all(|answer| matches!(answer.source, Source::Local(_))), "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| answer.is_allowed()).count(), 2, "the limit holds in memory");
+    assert!(ask(&limit(&store, log("2/1h"), OnError::Open), "k").await.is_allowed());
+    assert!(ask(&limit(&store, log("2/1h"), OnError::Closed), "k").await.is_denied());
+    assert_eq!(store.health(), Health::Down);
+    let stats = store.stats();
+    assert!(stats.opened == 1 && stats.failed_open == 1 && stats.failed_closed == 1, "{stats:?}");
+    server.start_again();
+    assert!(until_decided(&local, "k").await);
+    assert_eq!(store.health(), Health::Up);
+    assert_eq!(store.stats().closed, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_and_restarted_is_used_again() {
+    let mut server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, log("20/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    let load = Load::start(&limit);
+    let lives = 3;
+    for _ in 1..lives {
+        server.kill();
+        until_failing(&limit, "down").await;
+        server.start_again();
+        until_decided(&limit, "k").await;
+    }
+    for admitted in load.end().await {
+        // Without persistence each life starts afresh.
+        assert!(admitted <= 20 * lives, "{admitted} admitted of 20 in each of {lives} lives");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_holds_nobody_up_and_is_used_again_when_it_thaws() {
+    let server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, log("50/1h"), OnError::Local);
+    until_decided(&limit, "k").await;
+    let load = Load::start(&limit);
+    server.freeze();
+    until_failing(&limit, "down").await;
+    assert!(store.stats().errors_of("timed-out") > 0);
+    assert_eq!(store.health(), Health::Down);
+    // While it is down a decision is made at once: of a hundred at most a few try the store.
+    let before = store.stats();
+    for _ in 0..100 {
+        let _ = ask(&limit, "k").await;
+    }
+    let after = store.stats();
+    assert!(after.errors_of("down") > before.errors_of("down") + 50, "{after:?}");
+    server.thaw();
+    until_decided(&limit, "k").await;
+    for admitted in load.end().await {
+        assert!(admitted <= 50, "{admitted} admitted of 50");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_told_from_a_master() {
+    let master = Server::start(&[]);
+    let server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, log("1000/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    server.ask(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    until_failing(&limit, "read-only").await;
+    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    until_decided(&limit, "k").await;
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failover_the_sentinels_tell_the_new_master_and_what_it_had_seen_counts() {
+    let mut master = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    let sentinel = Sentinel::watch(&master, 1);
+    let address = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port());
+    let store = Store::open(&address).expect("the address is well formed");
+    let limit = limit(&store, log("5/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    while until_decided(&limit, "k").await {}
+    eventually("the replica has seen it", || {
+        let Reply::Text(offset) = master.ask(&["WAIT", "1", "100"]) else { return false };
+        offset == "1" && replica.ask(&["DBSIZE"]) == master.ask(&["DBSIZE"])
+    });
+    master.kill();
+    eventually("the sentinel has made the replica master", || sentinel.master() == Some(replica.port()));
+    assert!(!until_decided(&limit, "k").await, "what was used before counts");
+    assert!(until_decided(&limit, "other").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_and_broken_network_never_makes_a_limit_admit_too_much() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = Store::open(&proxy.address()).expect("the address is well formed");
+    let limit = limit(&store, log("30/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    let load = Load::start(&limit);
+    for _ in 0..5 {
+        proxy.cut();
+        until_decided(&limit, "k").await;
+    }
+    proxy.delay(Duration::from_millis(200));
+    until_failing(&limit, "timed-out").await;
+    proxy.refuse(true);
+    proxy.cut();
+    until_failing(&limit, "down").await;
+    proxy.refuse(false);
+    proxy.delay(Duration::ZERO);
+    until_decided(&limit, "k").await;
+    for admitted in load.end().await {
+        assert!(admitted <= 30, "{admitted} admitted of 30");
+    }
+    assert!(store.stats().connections > 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_and_data_flushed_in_mid_flight_are_there_again_at_once() {
+    let server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, Policy::token_bucket(quota("1000000/1h")), OnError::Closed);
+    until_decided(&limit, "k").await;
+    let load = Load::start(&limit);
+    for _ in 0..20 {
+        server.ask(&["SCRIPT", "FLUSH"]);
+        server.ask(&["FLUSHALL"]);
+        until_decided(&limit, "k").await;
+    }
+    load.end().await;
+    let stats = store.stats();
+    assert!(stats.script_loads > 10, "{stats:?}");
+    assert_eq!((stats.opened, stats.errors_of("server")), (0, 0), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_out_of_memory_is_told_and_used_again_when_it_has_some() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, log("1000/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    until_failing(&limit, "out-of-memory").await;
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    until_decided(&limit, "k").await;
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_loading_is_told_and_used_when_it_has_loaded() {
+    let mut server =
+        Server::start(&["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"]);
+    for key in 0..500 {
+        server.ask(&["SET", &format!("filler{key}"), &"x".repeat(200)]);
+    }
+    server.ask(&["SAVE"]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = limit(&store, log("1000/1h"), OnError::Closed);
+    until_decided(&limit, "k").await;
+    server.launch();
+    until_failing(&limit, "loading").await;
+    until_decided(&limit, "k").await;
+}
