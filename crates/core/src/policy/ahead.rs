@@ -17,6 +17,12 @@ use crate::{Nanos, policy::Rule};
 use super::{Algorithm, Policy};
 
 impl Policy {
+    /// Whether denied requests consume too.
+    #[must_use]
+    pub const fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
     /// The policy by which a shared state must decide so that units may be used up to a slack after they were taken, and
     /// that slack: at most the one asked for, and at most a sixteenth of a log's window or of the time in which a bucket
     /// fills. `None` where nothing can be taken ahead (see the module).
