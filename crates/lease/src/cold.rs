@@ -12,6 +12,9 @@ use crate::{
 /// Pieces that wait to be given back, at most: older ones stay charged until the algorithm forgets them.
 const BACK: usize = 8;
 
+/// Where the limit is near, a piece smaller than this is not renewed ahead.
+const FEW: u32 = 16;
+
 /// A piece and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
@@ -36,6 +39,12 @@ pub(crate) struct Cold {
     round_trip: Nanos,
     /// When the piece was last found used.
     busy: Nanos,
+    /// Whether the limit is near: something was denied, and since then no answer brought all that was wanted.
+    scarce: bool,
+    /// Callers' requests that are out.
+    out: u32,
+    /// Where the limit is near, and one is out: no other follows before this.
+    probing_until: Nanos,
     /// Used and in no request yet (`reported`).
     unsent: u32,
     /// Used, and in requests that are out.
@@ -128,6 +137,36 @@ impl Cold {
         Some(refused.decision(terms.limit(), piece.left(), now))
     }
 
+    /// Where the limit is near one caller at a time asks the authority; until the answer is here the others are denied.
+    /// Otherwise each of a hot key's callers would wait a round trip to learn the same.
+    pub fn probe(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+        if !self.scarce || cost == 0 || terms.mode() == Mode::Exact {
+            return None;
+        }
+        let others = self.out > 0 && now < self.probing_until;
+        // The first waits a whole round trip for its answer; if it takes longer, the others look again soon, and if it
+        // takes many times as long, it may never come.
+        let trip = self.round_trip.get().max(1_000);
+        let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
+        let refused = Refusal { cost, until, reset_at: self.current.open.reset_at.max(until) };
+        self.show(piece, |open| open.refused = refused);
+        if others {
+            return Some(refused.decision(terms.limit(), piece.left(), now));
+        }
+        self.probing_until = now.saturating_add(Nanos::new(trip.saturating_mul(8)));
+        None
+    }
+
+    /// Whether the limit is still near after an answer: less came than was wanted for the next while.
+    fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
+        match request.ahead {
+            // A request for a piece is out, and its answer will tell.
+            0 if self.asked => true,
+            0 => grant.decision.remaining() == 0,
+            wanted => grant.units < wanted,
+        }
+    }
+
     /// Changes what goes with the piece, and leaves its units.
     fn show(&mut self, piece: &Piece, change: impl FnOnce(&mut Open)) {
         let open = &mut self.current.open;
@@ -139,6 +178,7 @@ impl Cold {
     pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
         let ahead = if self.asked || self.closed { 0 } else { self.wanted(terms, now) };
         self.asked |= ahead > 0;
+        self.out = self.out.saturating_add(u32::from(cost > 0));
         let spent = std::mem::take(&mut self.unsent);
         self.in_flight = self.in_flight.saturating_add(spent);
         if spent > 0 {
@@ -150,7 +190,9 @@ impl Cold {
 
     /// A request for another piece, unless one is out or none is wanted.
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
-        if self.asked || self.closed || self.spare.is_some() {
+        // Where the limit is near a few units are no sign that more can be had; the next caller will ask.
+        let few = self.scarce && self.current.open.units < FEW;
+        if self.asked || self.closed || self.spare.is_some() || few {
             return None;
         }
         let request = self.request(terms, 0, now);
@@ -181,6 +223,8 @@ impl Cold {
         self.look(piece, terms, now);
         self.round_trip = now.saturating_since(request.sent);
         self.in_flight = self.in_flight.saturating_sub(request.spent);
+        self.answered(request);
+        self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
             // A denial that consumes must be asked for each time.
             if terms.policy().counts_denied() {
@@ -253,8 +297,13 @@ impl Cold {
         }
     }
 
+    fn answered(&mut self, request: &Request) {
+        self.out = self.out.saturating_sub(u32::from(request.cost > 0));
+    }
+
     pub fn failed(&mut self, request: &Request) {
         self.asked &= request.ahead == 0;
+        self.answered(request);
         // It may have arrived: charged twice rather than not at all.
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.unsent = self.unsent.saturating_add(request.spent);

@@ -89,6 +89,9 @@ impl Lease {
         if let Some(denied) = cold.refusal(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
+        if let Some(denied) = cold.probe(&self.piece, &self.terms, cost, now) {
+            return Answer::Decided(denied);
+        }
         cold.asked_for(cost);
         Answer::Refill(cold.request(&self.terms, cost, now))
     }

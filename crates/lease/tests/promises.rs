@@ -155,7 +155,7 @@ proptest! {
 
 /// Four nodes share a hot key for some windows, each asked every 100 µs; the round trip is half a millisecond.
 fn hot(terms: Terms) -> Fleet {
-    let skew = |node: u64| Skew { offset: node * 77_777_777, ppm: 100 * node as i64 - 200 };
+    let skew = |node: u32| Skew { offset: u64::from(node) * 77_777_777, ppm: 100 * i64::from(node) - 200 };
     let travel = || Travel { there: Some(250_000), back: Some(250_000) };
     let mut fleet = Fleet::new(terms, skew(9), &[skew(0), skew(1), skew(2), skew(3)], travel);
     for step in 0..20_000_u64 {

@@ -17,7 +17,7 @@ pub struct Skew {
 impl Skew {
     fn at(self, time: u64) -> Nanos {
         let run = i128::from(time) * i128::from(1_000_000 + self.ppm) / 1_000_000;
-        Nanos::new(self.offset + run as u64)
+        Nanos::new(self.offset + u64::try_from(run).unwrap())
     }
 }
 
