@@ -177,6 +177,10 @@ impl Cold {
     /// The request for a caller's cost, with whatever else there is to say.
     pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
         let ahead = if self.asked || self.closed { 0 } else { self.wanted(terms, now) };
+        self.say(cost, ahead, now)
+    }
+
+    fn say(&mut self, cost: u32, ahead: u32, now: Nanos) -> Request {
         self.asked |= ahead > 0;
         self.out = self.out.saturating_add(u32::from(cost > 0));
         let spent = std::mem::take(&mut self.unsent);
@@ -203,6 +207,8 @@ impl Cold {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
+            // A piece would be over, or nearly, when it arrives.
+            Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
             Mode::Leased => self.demand.piece(now, self.target(terms)).min(terms.limit()),
             Mode::Reported => terms.unreported(),
         }
@@ -212,7 +218,7 @@ impl Cold {
     /// trips, up to half the slack.
     fn target(&self, terms: &Terms) -> Nanos {
         let slack = terms.slack().get();
-        Nanos::new((slack / 4).max((self.round_trip.get() * 4).min(slack / 2)))
+        Nanos::new((slack / 4).max(self.round_trip.get().saturating_mul(4).min(slack / 2)))
     }
 
     pub fn asked_for(&mut self, cost: u32) {
@@ -246,8 +252,9 @@ impl Cold {
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,
-            // Nobody else has what is out, but it counts as if it were not there yet.
+            // What is out may not be charged yet. The piece is ended first, so that nobody adds to it meanwhile.
             Mode::Reported => {
+                self.end(piece, terms, now);
                 let out = self.unsent.saturating_add(self.in_flight);
                 grant.units.min(terms.unreported()).saturating_sub(out)
             }
@@ -258,8 +265,8 @@ impl Cold {
 
     fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
         // What is used up in two round trips, but at least a quarter and at most half.
-        let trips =
-            u64::from(units).saturating_mul(2 * self.round_trip.get()) / self.target(terms).get().max(1);
+        let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
+            / self.target(terms).get().max(1);
         let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);
         let remaining = u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX);
         let (low, beyond) = match terms.mode() {
@@ -322,8 +329,9 @@ impl Cold {
         }
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
         if !self.back.is_empty() || (self.unsent > 0 && due) {
-            // A report also brings the newest view of what is free.
-            return Some(self.request(terms, 0, now));
+            // A report also brings the newest view of what is free; whoever gives back wants nothing.
+            let ahead = if self.asked || self.closed { 0 } else { terms.unreported() };
+            return Some(self.say(0, ahead, now));
         }
         None
     }

@@ -41,6 +41,13 @@
 //! pieces shrink towards the limit, until each request is decided by the authority; and it is what the node will use in
 //! a quarter of the slack, as measured, so a node whose traffic stops holds little, and that not for long.
 //!
+//! Near the limit, when something has been denied and less came than was wanted, one caller of a node at a time asks the
+//! authority; the others are denied until its answer is here, with the time at which it is expected as `retry_after`.
+//! Otherwise each of a hot key's callers would wait a round trip to learn the same.
+//!
+//! A denial is remembered until its time, for each of up to eight costs, in every mode (but for policies that count
+//! denials). It may outlive its reason where somebody gives back units meanwhile.
+//!
 //! *Reported* charges after use. The bound: let `s` be the last moment at which the authority admitted, or showed
 //! something to be free that was then used in the window in question. Up to `s` it had charged at most the limit for the
 //! window; whatever is used in the window and not charged by `s` was out at some node, and at each node at most

@@ -64,7 +64,8 @@ impl Terms {
     /// Units are kept for at most `slack`, which costs (see [`Policy::ahead`]): a sliding log stretched by the slack, of
     /// at most a sixteenth; a token bucket smaller by what refills in it, of at most a sixteenth; windows, slots and the
     /// sliding counter nothing. Where nothing can be taken ahead (leaky bucket, permits in flight, `count-denied`,
-    /// buckets of less than 16) these terms are [`exact`](Self::exact).
+    /// buckets of less than 16) these terms are [`exact`](Self::exact). Where a round trip takes half the slack or more,
+    /// nodes take nothing ahead.
     #[must_use]
     pub fn leased(policy: Policy, slack: Nanos) -> Self {
         match policy.ahead(slack) {
