@@ -38,7 +38,7 @@ cargo check --locked --quiet -p tidegate-core --no-default-features
 
 say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
-    -p tidegate-core -p tidegate-keyed -p tidegate-flow --lib --test 'loom_*'
+    -p tidegate-core -p tidegate-keyed -p tidegate-flow -p tidegate-lease --lib --test 'loom_*'
 
 say "tests"
 results=$(mktemp)

@@ -145,8 +145,15 @@ fn examine<W: Workload>(workload: &W, args: &Args, progress: &Progress) -> Resul
             None => candidates.push((suggestion.quota, vec![algorithm.clone()])),
         }
     }
-    let trials =
-        candidates.iter().map(|(quota, specs)| Trial::new(*quota, specs)).collect::<Result<Vec<_>, _>>()?;
+    let fleet = args.fleet.fleet();
+    let trial = |(quota, specs): &(Quota, Vec<AlgorithmSpec>)| {
+        let trial = Trial::new(*quota, specs)?;
+        Ok(match fleet {
+            Some(fleet) => trial.on(fleet),
+            None => trial,
+        })
+    };
+    let trials = candidates.iter().map(trial).collect::<Result<Vec<_>, SimulateError>>()?;
     let findings = replay(workload, &trials, threads, progress);
     let names =
         findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());

@@ -184,6 +184,30 @@ fn an_algorithm_that_no_limit_suits_leaves_the_others_their_suggestions() {
 }
 
 #[test]
+fn nodes_that_share_a_limit_tell_what_it_costs() {
+    let args =
+        ["--synthetic", "--sources", "1", "--requests", "20000", "--duration", "4s", "--limit", "3000/1s"];
+    let args = [&args[..], &["--algorithm", "sliding-window,leaky-bucket", "--nodes", "4"]].concat();
+    let leased = json(&args);
+    let shared = &leased[0]["shared"];
+    assert_eq!(
+        (&shared["mode"], &shared["nodes"], &shared["over"]),
+        (&"leased".into(), &4.into(), &0.into())
+    );
+    assert_eq!((&shared["round_trip_us"], &leased[1]["shared"]["mode"]), (&500.0.into(), &"exact".into()));
+    let exact = json(&[&args[..], &["--mode", "exact"]].concat());
+    let trips = |found: &[Value]| found[0]["shared"]["round_trips"].as_u64().unwrap();
+    assert!(trips(&leased) * 4 < trips(&exact));
+    let page = path("fleet.html");
+    let args =
+        [&args[..], &["--node-life", "1s", "--rtt", "2ms", "--report", page.to_str().unwrap()]].concat();
+    let output = simulate(&args);
+    let words = "4 nodes, leased, 2ms to the authority and back, each dying after 1s";
+    assert!(stdout(&output).contains(words), "{}", stdout(&output));
+    assert!(fs::read_to_string(page).unwrap().contains(words));
+}
+
+#[test]
 fn a_wrong_argument_says_what_to_do() {
     let log = file("arguments.log", log());
     let log = log.to_str().unwrap();
@@ -203,6 +227,9 @@ fn a_wrong_argument_says_what_to_do() {
         (&["--synthetic", "--limit", "5/10s", "--by", "path"], "--by global"),
         (&["--synthetic", "--limit", "5/10s", "--sources", "0"], "from 1 to"),
         (&["--synthetic", "--limit", "5/10s", "--arrival", "smooth"], "choose poisson, bursty"),
+        (&[log, "--limit", "5/10s", "--mode", "leased"], "--nodes <N>"),
+        (&[log, "--limit", "5/10s", "--nodes", "0"], "from 1 to 1000"),
+        (&[log, "--limit", "5/10s", "--nodes", "2", "--rtt", "1d"], "at most 1h"),
         (&["--limit", "5/10s"], "<FILE"),
         (&["no-such.log", "--limit", "5/10s"], "cannot open no-such.log"),
     ] {

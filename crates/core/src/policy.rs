@@ -1,5 +1,7 @@
 //! A limit as configured: one of the algorithms, with its options.
 
+mod ahead;
+
 use core::fmt;
 
 use crate::{

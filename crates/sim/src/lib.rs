@@ -23,12 +23,15 @@ pub mod report;
 pub mod workload;
 
 mod algorithm;
+mod fleet;
 mod progress;
 mod replay;
 mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
+pub use fleet::{Fleet, Shared};
 pub use progress::Progress;
 pub use replay::{Delays, DeniedKey, Estimate, Findings, Row, Timeline, Trial, TrialError, replay};
 pub use suggest::{Goal, ParseShareError, Share, SuggestError, Suggestion, suggest};
+pub use tidegate_lease::Mode;
 pub use workload::Workload;

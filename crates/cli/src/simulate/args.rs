@@ -1,11 +1,11 @@
 //! The options of `tidegate simulate`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU16, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
-    AlgorithmSpec, Goal, Share,
+    AlgorithmSpec, Fleet, Goal, Mode, Share,
     input::{By, Format, UnknownFormat},
     workload::{Arrival, Traffic},
 };
@@ -73,6 +73,79 @@ pub struct Args {
 
     #[command(flatten)]
     pub suggest: SuggestArgs,
+
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+/// Nodes that share the limits.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits shared by nodes")]
+pub struct FleetArgs {
+    /// Deal the requests over this many nodes that share each limit, at most 1000. Each request of a key goes to a node
+    /// drawn at random (the same in every run), as a load balancer deals them that knows nothing of keys.
+    #[arg(long, value_name = "N", value_parser = parse_nodes)]
+    pub nodes: Option<NonZeroU16>,
+
+    /// How the nodes share a limit.
+    #[arg(long, value_enum, default_value_t, requires = "nodes")]
+    pub mode: SharingMode,
+
+    /// How long it takes from a node to whoever has the exact state, and back.
+    #[arg(long, value_name = "DURATION", default_value = "500us", value_parser = parse_round_trip, requires = "nodes")]
+    pub rtt: Duration,
+
+    /// How long a leased unit is kept at most, and a report waits.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration, requires = "nodes")]
+    pub slack: Duration,
+
+    /// What a node may have used and not yet reported. [default: a twentieth of the limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "nodes")]
+    pub unreported: Option<u32>,
+
+    /// Each node dies after this long, from one moment to the next, and another takes its place; they do not die together.
+    /// [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "nodes")]
+    pub node_life: Option<Duration>,
+}
+
+impl FleetArgs {
+    pub fn fleet(&self) -> Option<Fleet> {
+        let &Self { nodes, mode, rtt, slack, unreported, node_life } = self;
+        Some(Fleet { nodes: nodes?, mode: mode.into(), round_trip: rtt, slack, unreported, node_life })
+    }
+}
+
+/// How nodes share a limit.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum SharingMode {
+    /// Every decision is asked for.
+    Exact,
+    /// A node takes pieces of the quota and decides from them: never over.
+    #[default]
+    Leased,
+    /// A node decides from what it last saw, and reports what it used: over by at most what is unreported at each.
+    Reported,
+}
+
+impl From<SharingMode> for Mode {
+    fn from(mode: SharingMode) -> Self {
+        match mode {
+            SharingMode::Exact => Self::Exact,
+            SharingMode::Leased => Self::Leased,
+            SharingMode::Reported => Self::Reported,
+        }
+    }
+}
+
+fn parse_nodes(text: &str) -> Result<NonZeroU16, &'static str> {
+    let nodes = text.parse().ok().and_then(NonZeroU16::new).filter(|nodes| nodes.get() <= 1_000);
+    nodes.ok_or("the number of nodes is from 1 to 1000")
+}
+
+fn parse_round_trip(text: &str) -> Result<Duration, String> {
+    let span = parse_duration(text).map_err(|error| error.to_string())?;
+    if span > Duration::from_hours(1) { Err("a round trip is at most 1h".to_owned()) } else { Ok(span) }
 }
 
 /// Traffic without a log.
@@ -198,6 +271,10 @@ Examples:
       tidegate simulate --synthetic --sources 1000 --requests 1000000 \\
           --arrival bursty --limit 50/1s --format json
 
+  Four nodes that share a limit, and what that costs:
+      tidegate simulate access.log --limit 1000/1s --by global --nodes 4 \
+          --mode leased --algorithm sliding-window,token-bucket
+
 The columns:
   wrongly admitted   admitted, though an exact sliding log (on admissions of
                      its own) denied the request
@@ -205,6 +282,17 @@ The columns:
   worst window       the most requests of one key admitted in any window of the
                      limit's length: above the limit means that the algorithm
                      let the limit be exceeded
+
+With --nodes the table above is that of all nodes together, and another follows:
+  mode               the mode that came out: some algorithms can only be exact
+  in one place       what the algorithm admits if one place decides everything
+                     at once
+  denied wrongly     denied, though admitted in one place
+  over               the most in any window that were admitted and that the
+                     algorithm, asked at the moments at which they were, would
+                     have denied: 0 unless reported
+  round trips        requests to whoever has the exact state, those that nobody
+                     waited for included; and how many for each decision
 
 A request that the leaky bucket delays counts as admitted when it came; how long
 such requests wait is told below the table. Lines that are no requests are left

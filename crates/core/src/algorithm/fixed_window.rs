@@ -31,6 +31,20 @@ impl FixedWindow {
         self.window == other.window && self.first_hit == other.first_hit
     }
 
+    /// How long the window that `now` falls in still lasts: units taken now count in it alone. Nothing where a window
+    /// begins with its first hit and none has begun: it must begin with something that is used at once.
+    pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
+        let (count, left) = self.current(state, now);
+        if self.first_hit && count == 0 { 0 } else { left }
+    }
+
+    /// Gives back units that were taken at `taken`: a window that is over has nothing to give back to.
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+        if taken.get() >= state[0] {
+            self.refund(state, now, cost);
+        }
+    }
+
     /// The count that holds at `now`, and for how long it does.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {

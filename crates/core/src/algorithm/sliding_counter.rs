@@ -33,6 +33,27 @@ impl SlidingCounter {
         self.window == other.window
     }
 
+    /// How long the window that `now` falls in still lasts: units taken now count in it alone. None of it for a time
+    /// before the state's newest window, in which they would count.
+    pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
+        if now.get() < state[0] { 0 } else { self.window - now.get() % self.window }
+    }
+
+    /// Gives back units that were taken at `taken`, to the window that they were counted in.
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+        let mut view = self.view(state, now);
+        let start = now.get().max(state[0]) - view.elapsed;
+        let count = if taken.get() >= start {
+            &mut view.current
+        } else if start - taken.get() <= self.window {
+            &mut view.previous
+        } else {
+            return;
+        };
+        *count = count.saturating_sub(u64::from(cost));
+        Self::write(state, now, view);
+    }
+
     #[inline]
     fn view(&self, state: &[u64], now: Nanos) -> View {
         let (previous, current) = (state[1] >> 32, state[1] & 0xFFFF_FFFF);

@@ -43,6 +43,29 @@ impl SlidingLog {
         Self { lifetime: self.lifetime + 1, ..self }
     }
 
+    /// The same log whose entries count for `span` longer.
+    pub(crate) const fn stretched(self, span: u64) -> Self {
+        Self { lifetime: self.lifetime + span, ..self }
+    }
+
+    /// Takes out up to `cost` entries of exactly this time; those that are newer stay.
+    pub(crate) fn take_out(&self, state: &mut [u64], taken: Nanos, cost: u32) {
+        let log = Log::read(state, self.limit);
+        let newer = (1..=log.len).take_while(|&rank| log.newest(rank) > taken.get()).count() as u32;
+        let same = (newer + 1..=log.len).take_while(|&rank| log.newest(rank) == taken.get());
+        let gone = same.take(cost as usize).count() as u32;
+        let (next, len) = (log.next, log.len - gone);
+        let slot = |rank: u32| if next >= rank { next - rank } else { next + (self.limit - rank) };
+        if gone == 0 {
+            return;
+        }
+        // The newer ones move back over the gap, the oldest of them first.
+        for rank in (1..=newer).rev() {
+            state[1 + slot(rank + gone) as usize] = state[1 + slot(rank) as usize];
+        }
+        write_head(state, slot(gone), len);
+    }
+
     /// Copies into `new` the newest entries of `old`, a state of `from`.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         let log = Log::read(old, from.limit);
@@ -82,7 +105,8 @@ impl SlidingLog {
         Parameters::SlidingLog { limit: self.limit, lifetime: self.lifetime }
     }
 
-    pub(super) const fn lifetime(&self) -> u64 {
+    /// How long an entry counts.
+    pub(crate) const fn lifetime(&self) -> u64 {
         self.lifetime
     }
 }

@@ -77,6 +77,22 @@ impl SlidingWindow {
         self.span > self.slots as usize
     }
 
+    /// How long the slot that `now` falls in still lasts: units taken now count in it alone. None of it for a time
+    /// before the state's newest slot, in which they would count.
+    pub(crate) fn slot_left(&self, state: &[u64], now: Nanos) -> u64 {
+        if now.get() < state[0] { 0 } else { self.slot - now.get() % self.slot }
+    }
+
+    /// Gives back units that were taken at `taken`, to the slot that they were counted in.
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+        self.turn(state, now);
+        let behind = state[0].saturating_sub(taken.get()).div_ceil(self.slot);
+        let Some(at) = usize::try_from(behind).ok().filter(|&at| at < self.span) else { return };
+        let gone = self.count(state, at).min(cost);
+        self.set_count(state, at, self.count(state, at) - gone);
+        self.set(state, 0, self.stored_sum(state) - gone);
+    }
+
     /// The word and the shift of a lane: lane 0 is the sum, lane 1 the newest slot.
     #[inline]
     const fn lane(&self, at: usize) -> (usize, usize) {

@@ -2,7 +2,11 @@
 
 use core::hint::select_unpredictable;
 
-use super::{Algorithm, gcra::Gcra, never_fits};
+use super::{
+    Algorithm,
+    gcra::{Gcra, MAX_SPAN},
+    never_fits,
+};
 use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
@@ -48,6 +52,36 @@ impl TokenBucket {
     fn with(gcra: Gcra, burst: u32) -> Result<Self, PolicyError> {
         let capacity_nanos = gcra.span(burst).ok_or(PolicyError::BurstTooLong)?;
         Ok(Self { gcra, burst, capacity: gcra.ticks(burst), capacity_nanos })
+    }
+
+    /// The same rate with room for less: what refills in `slack` is kept back. Units may then be used up to the
+    /// returned span after they were taken; `None` where the bucket is too small to keep anything back.
+    ///
+    /// A sixteenth of the bucket is kept back at most.
+    pub(crate) fn kept_back(&self, slack: u64) -> Option<(Self, u64)> {
+        let ticks = u128::from(slack) * u128::from(self.gcra.parts);
+        let units =
+            u32::try_from(ticks / u128::from(self.gcra.step)).unwrap_or(u32::MAX).min(self.burst / 16);
+        let span = self.gcra.ticks(units) / u128::from(self.gcra.parts);
+        let less = Self::with(self.gcra, self.burst - units).ok()?;
+        (units > 0).then_some((less, span as u64))
+    }
+
+    /// The same rate with as large a bucket as there may be: what is recorded is owed, however much it is.
+    pub(crate) fn bottomless(&self) -> Self {
+        let most = u128::from(MAX_SPAN) * u128::from(self.gcra.parts) / u128::from(self.gcra.step);
+        Self::with(self.gcra, u32::try_from(most).unwrap_or(u32::MAX)).unwrap_or(*self)
+    }
+
+    /// Gives back units that were taken at `taken`, less what has been refilled since: a full bucket may have
+    /// overflowed meanwhile, and what has overflowed is nobody's.
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+        let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
+        let debt = self.gcra.debt(state, now);
+        let credit = self.gcra.ticks(cost).saturating_sub(refilled).min(debt);
+        if credit > 0 {
+            self.gcra.set_debt(state, now, debt - credit);
+        }
     }
 
     /// The decision where the interval is whole and `cost` at most the burst, and the TAT after it.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 ///
 /// Memory is one word for each time in the window.
 #[derive(Clone, Debug)]
-pub(super) struct RecentTimes {
+pub(crate) struct RecentTimes {
     window: u64,
     times: VecDeque<u64>,
 }

@@ -5,12 +5,15 @@ use std::time::Duration;
 use tidegate_core::Quota;
 
 use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline};
+use crate::fleet::{Fleet, Shared};
 
 /// What came out of one trial.
 #[derive(Clone, Debug)]
 pub struct Findings {
     /// The quota that was tried.
     pub quota: Quota,
+    /// The nodes that share it; `None` for one place that decides everything.
+    pub fleet: Option<Fleet>,
     /// All requests.
     pub requests: u64,
     /// Keys that made at least one.
@@ -50,11 +53,13 @@ pub struct Row {
     pub delays: Option<Delays>,
     /// For the sliding counter: how close its estimate of the rate is.
     pub estimate: Option<Estimate>,
+    /// For a fleet: what sharing the limit costs.
+    pub shared: Option<Shared>,
 }
 
 impl Row {
     /// Adds what another thread counted for other keys.
-    pub(super) fn absorb(&mut self, other: &Self) {
+    pub(crate) fn absorb(&mut self, other: &Self) {
         self.admitted += other.admitted;
         self.denied += other.denied;
         self.denied_keys += other.denied_keys;
@@ -81,7 +86,7 @@ pub struct Delays {
 }
 
 impl Delays {
-    pub(super) fn add(&mut self, delay: Duration) {
+    pub(crate) fn add(&mut self, delay: Duration) {
         if !delay.is_zero() {
             self.absorb(&Self { delayed: 1, longest: delay, total: delay.as_nanos() });
         }

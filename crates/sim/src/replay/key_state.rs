@@ -21,6 +21,11 @@ impl KeyState {
         self.policy.decide(&mut self.words, Nanos::new(time), 1)
     }
 
+    /// The state itself, for whoever decides on it in another way.
+    pub fn words(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+
     /// Makes the state fresh again after a key that has made this many requests.
     pub fn clear(&mut self, requests: u64) {
         let words = self.words.len();

@@ -9,7 +9,7 @@ use super::{
 
 /// A stretch of one key's requests, in order of time, with what all lanes need to know about each.
 #[derive(Debug, Default)]
-pub(super) struct Stretch {
+pub(crate) struct Stretch {
     pub times: Vec<u64>,
     /// Where on the timeline each request is.
     pub places: Vec<u16>,

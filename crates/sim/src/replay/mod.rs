@@ -28,16 +28,19 @@ use std::{
 };
 
 pub use estimate::Estimate;
+pub(crate) use exact::RecentTimes;
 pub use findings::{Delays, Findings, Row};
 pub(crate) use key_state::KeyState;
+pub(crate) use lane::Stretch;
 pub use ranking::DeniedKey;
 pub use timeline::Timeline;
+pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};
 
-use crate::{progress::Progress, workload::Workload};
+use crate::{fleet::FleetLane, progress::Progress, workload::Workload};
 use estimate::Estimator;
 use exact::ExactLog;
-use lane::{Lane, Stretch};
+use lane::Lane;
 use ranking::Ranking;
 
 /// How many requests of a key are taken through one algorithm before the next one's turn.
@@ -115,6 +118,8 @@ struct Track<'a> {
     trial: &'a Trial,
     exact: ExactLog,
     lanes: Vec<Lane>,
+    /// In the place of the lanes, where a fleet shares the limit.
+    fleet_lanes: Vec<FleetLane>,
     estimate: Estimate,
     ranking: Ranking,
 }
@@ -153,7 +158,7 @@ impl<'a, W: Workload> Worker<'a, W> {
                 if let Some(estimator) = estimator {
                     self.stretch.times.iter().for_each(|&time| estimator.request(time));
                 }
-                track.run(&mut self.stretch);
+                track.run(key, &mut self.stretch);
             }
             self.progress.add(self.stretch.times.len() as u64);
         }
@@ -198,6 +203,7 @@ impl<'a, W: Workload> Worker<'a, W> {
         let Self { workload, timeline, keys, requests_over_time, tracks, .. } = self;
         let findings = |track: Track<'_>| Findings {
             quota: track.trial.quota(),
+            fleet: track.trial.fleet(),
             requests: workload.requests(),
             keys,
             span: workload.span(),
@@ -214,24 +220,35 @@ impl<'a> Track<'a> {
     fn new(trial: &'a Trial, stretches: usize) -> Self {
         let (limit, window) = (trial.quota().limit(), trial.quota().window_nanos());
         let lane = |candidate| Lane::new(candidate, window, stretches);
+        let candidates = trial.candidates().iter();
+        let (lanes, fleet_lanes) = match trial.fleet() {
+            None => (candidates.map(lane).collect(), Vec::new()),
+            Some(fleet) => {
+                (Vec::new(), candidates.map(|each| FleetLane::new(each, fleet, window, stretches)).collect())
+            }
+        };
         Self {
             trial,
             exact: ExactLog::new(limit, window),
-            lanes: trial.candidates().iter().map(lane).collect(),
+            lanes,
+            fleet_lanes,
             estimate: Estimate::default(),
             ranking: Ranking::default(),
         }
     }
 
-    fn run(&mut self, stretch: &mut Stretch) {
+    fn run(&mut self, key: u32, stretch: &mut Stretch) {
         stretch.exact.clear();
         stretch.exact.extend(stretch.times.iter().map(|&time| self.exact.admits(time)));
         self.lanes.iter_mut().for_each(|lane| lane.run(stretch));
+        self.fleet_lanes.iter_mut().for_each(|lane| lane.run(key, stretch));
     }
 
     fn finish_key(&mut self, key: u32, requests: u64) {
         self.exact.clear();
-        let denied: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.finish_key(requests)).collect();
+        let one_place = self.lanes.iter_mut().map(|lane| lane.finish_key(requests));
+        let denied: Vec<u64> =
+            one_place.chain(self.fleet_lanes.iter_mut().map(FleetLane::finish_key)).collect();
         if denied.iter().any(|&denied| denied > 0) {
             self.ranking.offer(DeniedKey { key, requests, denied });
         }
@@ -243,13 +260,20 @@ impl<'a> Track<'a> {
         for (lane, others) in self.lanes.iter_mut().zip(other.lanes) {
             lane.row.absorb(&others.row);
         }
+        for (lane, others) in self.fleet_lanes.iter_mut().zip(&other.fleet_lanes) {
+            lane.absorb(others);
+        }
     }
 
     fn rows(&self) -> Vec<Row> {
-        let row = |(lane, candidate): (&Lane, &trial::Candidate)| Row {
+        let rows = self.lanes.iter().map(|lane| lane.row.clone());
+        let row = |(row, candidate): (Row, &Candidate)| Row {
             estimate: candidate.spec.is_sliding_counter().then_some(self.estimate),
-            ..lane.row.clone()
+            ..row
         };
-        self.lanes.iter().zip(self.trial.candidates()).map(row).collect()
+        rows.chain(self.fleet_lanes.iter().map(FleetLane::row))
+            .zip(self.trial.candidates())
+            .map(row)
+            .collect()
     }
 }

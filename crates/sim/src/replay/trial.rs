@@ -4,11 +4,11 @@ use std::fmt;
 
 use tidegate_core::{Policy, PolicyError, Quota};
 
-use crate::algorithm::AlgorithmSpec;
+use crate::{algorithm::AlgorithmSpec, fleet::Fleet};
 
 /// An algorithm with the trial's quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     pub spec: AlgorithmSpec,
     pub policy: Policy,
 }
@@ -18,6 +18,7 @@ pub(super) struct Candidate {
 pub struct Trial {
     quota: Quota,
     candidates: Vec<Candidate>,
+    fleet: Option<Fleet>,
 }
 
 impl Trial {
@@ -30,13 +31,24 @@ impl Trial {
             Ok(policy) => Ok(Candidate { spec: spec.clone(), policy }),
             Err(error) => Err(TrialError { algorithm: spec.label().to_owned(), quota, error }),
         };
-        Ok(Self { quota, candidates: algorithms.iter().map(candidate).collect::<Result<_, _>>()? })
+        let candidates = algorithms.iter().map(candidate).collect::<Result<_, _>>()?;
+        Ok(Self { quota, candidates, fleet: None })
+    }
+
+    /// The same limits, shared by nodes.
+    #[must_use]
+    pub fn on(self, fleet: Fleet) -> Self {
+        Self { fleet: Some(fleet), ..self }
     }
 
     /// The quota.
     #[must_use]
     pub const fn quota(&self) -> Quota {
         self.quota
+    }
+
+    pub(super) const fn fleet(&self) -> Option<Fleet> {
+        self.fleet
     }
 
     pub(super) fn candidates(&self) -> &[Candidate] {

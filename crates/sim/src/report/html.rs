@@ -7,6 +7,7 @@ use super::{
     chart::{Compared, over_time, side_by_side},
     escape::{html, printable},
     format::{grouped, moment, percent, span},
+    shared,
     style::CSS,
     table::note,
 };
@@ -30,6 +31,7 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
     write_tiles(out, report, first)?;
     write_suggestions(out, report, first)?;
     write_comparison(out, report)?;
+    write_shared(out, report)?;
     for (trial, findings) in report.findings.iter().enumerate() {
         write_trial(out, report, trial, findings)?;
     }
@@ -141,6 +143,29 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
         writeln!(out, "<ul class=\"notes\">{}</ul>", notes.join(""))?;
     }
     writeln!(out, "</div>")
+}
+
+/// What sharing costs, where nodes share the limits.
+fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
+    let text = |column: usize| if (1..3).contains(&column) { " class=\"text\"" } else { "" };
+    write!(
+        out,
+        "<h2>Shared by nodes</h2>\n<div class=\"card scroll\">\n<p>{}.</p>\n<table>\n<tr>",
+        html(&shared::describe(&fleet))
+    )?;
+    for (column, head) in shared::HEADS.iter().enumerate() {
+        write!(out, "<th{}>{head}</th>", text(column))?;
+    }
+    writeln!(out, "</tr>")?;
+    for row in rows {
+        write!(out, "<tr>")?;
+        for (column, cell) in row.iter().enumerate() {
+            write!(out, "<td{}>{}</td>", text(column), html(cell))?;
+        }
+        writeln!(out, "</tr>")?;
+    }
+    writeln!(out, "</table>\n<p class=\"dim\">{}</p>\n</div>", html(shared::LEGEND))
 }
 
 fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &Findings) -> io::Result<()> {

@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::Report;
-use crate::replay::{Delays, Estimate};
+use crate::{
+    fleet::{Fleet, Shared},
+    replay::{Delays, Estimate},
+};
 
 #[derive(Serialize)]
 struct Object<'a> {
@@ -23,8 +26,37 @@ struct Object<'a> {
     delays: Option<DelaysObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     estimate: Option<Estimate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<SharedObject>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suggested: bool,
+}
+
+#[derive(Serialize)]
+struct SharedObject {
+    nodes: u16,
+    mode: &'static str,
+    round_trip_us: f64,
+    admitted_in_one_place: u64,
+    denied_wrongly: u64,
+    over: u64,
+    round_trips: u64,
+    waited: u64,
+}
+
+impl SharedObject {
+    fn new(fleet: &Fleet, shared: &Shared) -> Self {
+        Self {
+            nodes: fleet.nodes.get(),
+            mode: shared.mode.name(),
+            round_trip_us: fleet.round_trip.as_secs_f64() * 1e6,
+            admitted_in_one_place: shared.admitted_in_one_place,
+            denied_wrongly: shared.denied_wrongly,
+            over: shared.over,
+            round_trips: shared.round_trips,
+            waited: shared.waited,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -45,7 +77,8 @@ impl From<Delays> for DelaysObject {
 ///
 /// Each has `algorithm`, `limit`, `requests`, `keys`, `admitted`, `denied`, `denied_keys`, `wrongly_admitted`,
 /// `wrongly_denied` and `worst_window`; the leaky bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the
-/// sliding counter `estimate` (see [`Estimate`]), and one whose limit was suggested `suggested: true`.
+/// sliding counter `estimate` (see [`Estimate`]), one whose limit was suggested `suggested: true`, and one that nodes
+/// share `shared` (`nodes`, `mode`, `round_trip_us`, and the counts of [`Shared`]).
 ///
 /// # Errors
 /// Those of the writer.
@@ -65,6 +98,7 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
             worst_window: row.worst_window,
             delays: row.delays.map(DelaysObject::from),
             estimate: row.estimate,
+            shared: findings.fleet.zip(row.shared).map(|(fleet, shared)| SharedObject::new(&fleet, &shared)),
             suggested: report.is_suggested(findings, &row.algorithm),
         }));
     }

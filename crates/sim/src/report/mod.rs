@@ -5,6 +5,7 @@ mod escape;
 mod format;
 mod html;
 mod json;
+mod shared;
 mod style;
 mod table;
 

@@ -9,6 +9,7 @@ use super::{
     Report,
     escape::printable,
     format::{grouped, moment, percent, percentage, span},
+    shared,
 };
 use crate::replay::{Findings, Row};
 
@@ -38,6 +39,7 @@ pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Res
     writeln!(out)?;
     write_suggestions(out, report)?;
     write_trials(out, report)?;
+    write_shared(out, report)?;
     write_notes(out, report)?;
     for (trial, findings) in report.findings.iter().enumerate() {
         write_most_denied(out, report, trial, findings, top)?;
@@ -98,6 +100,14 @@ fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
         report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |each| row(findings, each)));
     let rows: Vec<_> = iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect();
     write_columns(out, &rows, &[Left, Left, Right, Right, Right, Right, Right, Right, Right])
+}
+
+/// What sharing costs, where nodes share the limits.
+fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
+    writeln!(out, "\n{}:", shared::describe(&fleet))?;
+    let rows: Vec<_> = iter::once(shared::HEADS.map(str::to_owned)).chain(rows).map(Vec::from).collect();
+    write_columns(out, &rows, &[Left, Left, Left, Right, Right, Right, Right, Right, Right])
 }
 
 /// What does not fit into a column.

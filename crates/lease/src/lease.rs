@@ -1,0 +1,138 @@
+//! A node's share of one limit.
+
+use std::fmt;
+
+use tidegate_core::{Decision, Nanos};
+
+use crate::{
+    Answer, Grant, Request, Terms,
+    cold::Cold,
+    piece::{Piece, Spend},
+    sync::{Mutex, MutexGuard},
+};
+
+/// What one node holds of one limit; threads share it.
+///
+/// It does no I/O and reads no clock. `now` is the node's own monotonic clock, whatever it counts from. A caller asks;
+/// while the piece lasts, the answer is one atomic operation. Otherwise the caller (or whoever drives the lease) sends
+/// the [`Request`] to the authority, which answers by [`Terms::serve`], and hands the [`Grant`] to
+/// [`granted`](Self::granted).
+///
+/// See the [crate's page](crate) for an example, and for what is promised.
+pub struct Lease {
+    piece: Piece,
+    terms: Terms,
+    limit: u32,
+    cold: Mutex<Cold>,
+}
+
+impl Lease {
+    /// Nothing taken yet: the first request goes to the authority.
+    #[must_use]
+    pub fn new(terms: Terms) -> Self {
+        Self { piece: Piece::default(), terms, limit: terms.limit(), cold: Mutex::new(Cold::default()) }
+    }
+
+    /// What was agreed on.
+    #[must_use]
+    pub const fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Decides on `cost` from the piece, or says what to ask the authority.
+    ///
+    /// Of a decision made here, `remaining` is what the piece has left and what the shared state had left when the piece
+    /// was taken; others may have taken that since. A cost of 0 is a peek.
+    #[inline]
+    pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
+        match self.piece.spend(self.limit, cost, now) {
+            Spend::Spent { decision, low: false } => Answer::Decided(decision),
+            Spend::Spent { decision, low: true } => self.spent_to_the_mark(decision, now),
+            Spend::Short => match self.piece.refusal(self.limit, cost, now) {
+                Some(denied) => Answer::Decided(denied),
+                None => self.ask_slowly(cost, now),
+            },
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
+        let mut cold = self.cold();
+        cold.look(&self.piece, &self.terms, now);
+        match cold.renewal(&self.terms, now) {
+            Some(request) => Answer::Renew(decision, request),
+            None => Answer::Decided(decision),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
+        if cost > self.limit {
+            return Answer::Decided(Decision::deny_for_good(self.limit, self.piece.left().into(), 1, 0));
+        }
+        let mut cold = self.cold();
+        loop {
+            // Before each new attempt: another thread may have opened a piece while this one waited for the lock.
+            if let Spend::Spent { decision, low } = self.piece.spend(self.limit, cost, now) {
+                cold.look(&self.piece, &self.terms, now);
+                let renewal = if low { cold.renewal(&self.terms, now) } else { None };
+                return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
+            }
+            cold.look(&self.piece, &self.terms, now);
+            cold.end_if_over(&self.piece, &self.terms, now);
+            if !cold.open_spare(&self.piece, &self.terms, now) {
+                break;
+            }
+        }
+        if let Some(denied) = cold.refusal(&self.piece, &self.terms, cost, now) {
+            return Answer::Decided(denied);
+        }
+        if let Some(denied) = cold.probe(&self.piece, &self.terms, cost, now) {
+            return Answer::Decided(denied);
+        }
+        cold.asked_for(cost);
+        Answer::Refill(cold.request(&self.terms, cost, now))
+    }
+
+    /// Takes in the authority's answer; returns the decision for the caller who waits for it, if one does.
+    #[must_use = "the decision is the waiting caller's"]
+    pub fn granted(&self, request: Request, grant: &Grant, now: Nanos) -> Decision {
+        self.cold().granted(&self.piece, &self.terms, &request, grant, now);
+        grant.decision
+    }
+
+    /// No answer came, and nobody knows whether the authority has seen the request. What it may have taken is not used;
+    /// it stays charged until the algorithm forgets it.
+    pub fn failed(&self, request: Request) {
+        self.cold().failed(&request);
+    }
+
+    /// What there is to say without anybody asking: units that are no longer needed go back, a report is due. Call it
+    /// about every quarter of the [slack](Terms::slack), or whenever something is sent to the authority anyway.
+    pub fn returning(&self, now: Nanos) -> Option<Request> {
+        self.cold().idle(&self.piece, &self.terms, now)
+    }
+
+    /// Gives back everything: the node leaves. Whoever still asks is decided by the authority.
+    pub fn close(&self, now: Nanos) -> Vec<Request> {
+        let mut cold = self.cold();
+        cold.close(&self.piece, &self.terms, now);
+        std::iter::from_fn(|| cold.idle(&self.piece, &self.terms, now)).collect()
+    }
+
+    fn cold(&self) -> MutexGuard<'_, Cold> {
+        // Nothing under the lock panics; were it otherwise, a half-counted demand would be no reason to fail.
+        self.cold.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("terms", &self.terms)
+            .field("left", &self.piece.left())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,218 @@
+//! One algorithm with one quota, shared by a fleet, on its way through a workload.
+
+use tidegate_core::{Decision, Nanos};
+use tidegate_lease::{Answer, Request, Terms};
+
+use super::{
+    Fleet, Shared,
+    messages::{Caller, Event, Queues, ToAuthority, ToNode},
+    node::{Lives, Node},
+};
+use crate::replay::{Candidate, Delays, KeyState, RecentTimes, Row, Stretch};
+
+/// The nodes, the authority and the network, for the key that the replay is at; and what was counted over all keys.
+#[derive(Debug)]
+pub(crate) struct FleetLane {
+    terms: Terms,
+    lives: Lives,
+    /// Half a round trip.
+    one_way: u64,
+    nodes: Vec<Node>,
+    shared: KeyState,
+    queues: Queues,
+    /// The algorithm in one place, on all requests when they come.
+    one_place: KeyState,
+    /// The algorithm at the moments of the admissions.
+    judge: KeyState,
+    admitted: RecentTimes,
+    over: RecentTimes,
+    /// The key, and how many requests it has made.
+    key: u32,
+    requests: u64,
+    /// Units that the shared state was charged for it.
+    charged: u64,
+    denied: u64,
+    row: Row,
+    figures: Shared,
+}
+
+impl FleetLane {
+    pub fn new(candidate: &Candidate, fleet: Fleet, window: u64, stretches: usize) -> Self {
+        let terms = fleet.terms(candidate.policy);
+        let life = fleet.node_life.map(|life| Nanos::from(life).get());
+        Self {
+            terms,
+            lives: Lives::new(fleet.nodes.get().into(), life),
+            one_way: Nanos::from(fleet.round_trip).get() / 2,
+            nodes: (0..fleet.nodes.get()).map(|_| Node::new(terms, 0)).collect(),
+            shared: KeyState::new(*terms.policy()),
+            queues: Queues::default(),
+            one_place: KeyState::new(candidate.policy),
+            judge: KeyState::new(candidate.policy),
+            admitted: RecentTimes::new(window),
+            over: RecentTimes::new(window),
+            key: 0,
+            requests: 0,
+            charged: 0,
+            denied: 0,
+            row: Row {
+                algorithm: candidate.spec.label().to_owned(),
+                denied_over_time: vec![0; stretches],
+                delays: candidate.spec.delays().then(Delays::default),
+                ..Row::default()
+            },
+            figures: Shared::new(terms.mode()),
+        }
+    }
+
+    pub fn run(&mut self, key: u32, stretch: &Stretch) {
+        self.key = key;
+        let Stretch { times, places, exact } = stretch;
+        for ((&time, &place), &exact) in times.iter().zip(places).zip(exact) {
+            self.advance(time);
+            let one_place = !self.one_place.decide(time).is_denied();
+            self.figures.admitted_in_one_place += u64::from(one_place);
+            self.ask(time, Caller { place, exact, one_place });
+        }
+    }
+
+    /// Lets happen what is due up to `now`.
+    fn advance(&mut self, now: u64) {
+        while let Some((time, event)) = self.queues.next(now) {
+            match event {
+                Event::Tick(node) => self.tick(time, node),
+                Event::ToAuthority(message) => self.serve(time, message),
+                Event::ToNode(ToNode { node, life, request, grant }) => {
+                    // The answer to a node that is gone reaches nobody.
+                    if self.lives.at(node, time) == life {
+                        let _ = self.nodes[node].lease(life).granted(request, &grant, Nanos::new(time));
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, now: u64, caller: Caller) {
+        let at = (deal(self.key, self.requests) % self.nodes.len() as u64) as usize;
+        self.requests += 1;
+        let node = &mut self.nodes[at];
+        node.asked = now;
+        let answer = node.lease(self.lives.at(at, now)).ask(1, Nanos::new(now));
+        if let Some(decision) = answer.decision() {
+            self.decided(now, &decision, caller);
+        }
+        match answer {
+            Answer::Decided(_) => {}
+            Answer::Renew(_, request) => self.send(now, at, request, None),
+            Answer::Refill(request) => {
+                self.figures.waited += 1;
+                self.send(now, at, request, Some(caller));
+            }
+        }
+        self.schedule_tick(now, at);
+    }
+
+    fn send(&mut self, now: u64, node: usize, request: Request, caller: Option<Caller>) {
+        self.figures.round_trips += 1;
+        let life = self.lives.at(node, now);
+        self.queues.send(now + self.one_way, ToAuthority { node, life, request, caller });
+    }
+
+    fn serve(&mut self, now: u64, message: ToAuthority) {
+        let ToAuthority { node, life, request, caller } = message;
+        let grant = self.terms.serve(self.shared.words(), Nanos::new(now), &request);
+        self.charged +=
+            u64::from(request.cost) + u64::from(request.spent) + u64::from(grant.units.min(request.ahead));
+        let back = now + self.one_way;
+        if let Some(caller) = caller {
+            if self.lives.at(node, back) == life {
+                self.decided(now, &grant.decision, caller);
+            } else {
+                self.deny(caller);
+            }
+        }
+        self.queues.answer(back, ToNode { node, life, request, grant });
+    }
+
+    fn schedule_tick(&mut self, now: u64, node: usize) {
+        let every = self.terms.slack().get() / 4;
+        if every > 0 && !self.nodes[node].ticking {
+            self.nodes[node].ticking = true;
+            self.queues.tick(now + every, node);
+        }
+    }
+
+    fn tick(&mut self, now: u64, at: usize) {
+        let node = &mut self.nodes[at];
+        node.ticking = false;
+        let request = node.lease(self.lives.at(at, now)).returning(Nanos::new(now));
+        if node.is_awake(now) {
+            self.schedule_tick(now, at);
+        }
+        if let Some(request) = request {
+            self.send(now, at, request, None);
+        }
+    }
+
+    fn decided(&mut self, now: u64, decision: &Decision, caller: Caller) {
+        if decision.is_denied() {
+            return self.deny(caller);
+        }
+        self.row.admitted += 1;
+        self.row.wrongly_admitted += u64::from(!caller.exact);
+        let in_window = self.admitted.count(now) + 1;
+        self.admitted.push(now);
+        self.row.worst_window = self.row.worst_window.max(in_window);
+        if let Some(delays) = &mut self.row.delays {
+            delays.add(decision.delay());
+        }
+        if self.judge.decide(now).is_denied() {
+            let over = self.over.count(now) + 1;
+            self.over.push(now);
+            self.figures.over = self.figures.over.max(over);
+        }
+    }
+
+    fn deny(&mut self, caller: Caller) {
+        self.denied += 1;
+        self.row.denied_over_time[usize::from(caller.place)] += 1;
+        self.row.wrongly_denied += u64::from(caller.exact);
+        self.figures.denied_wrongly += u64::from(caller.one_place);
+    }
+
+    /// Ends a key; returns how many of its requests were denied.
+    pub fn finish_key(&mut self) -> u64 {
+        self.queues.stop_ticking();
+        self.advance(u64::MAX - 1);
+        for node in &mut self.nodes {
+            *node = Node::new(self.terms, 0);
+        }
+        self.admitted.clear();
+        self.over.clear();
+        let requests = std::mem::take(&mut self.requests);
+        self.shared.clear(std::mem::take(&mut self.charged));
+        self.one_place.clear(requests);
+        self.judge.clear(requests);
+        let denied = std::mem::take(&mut self.denied);
+        self.row.denied += denied;
+        self.row.denied_keys += u64::from(denied > 0);
+        denied
+    }
+
+    pub fn absorb(&mut self, other: &Self) {
+        self.row.absorb(&other.row);
+        self.figures.absorb(&other.figures);
+    }
+
+    pub fn row(&self) -> Row {
+        Row { shared: Some(self.figures), ..self.row.clone() }
+    }
+}
+
+/// A number for each request of each key: the finaliser of `SplitMix64`.
+fn deal(key: u32, request: u64) -> u64 {
+    let mut x = (u64::from(key) << 32).wrapping_add(request).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

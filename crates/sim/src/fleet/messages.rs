@@ -1,0 +1,87 @@
+//! What is on its way. Each kind takes equally long, so each is a queue in the order of time.
+
+use std::collections::VecDeque;
+
+use tidegate_lease::{Grant, Request};
+
+use super::node::Life;
+
+/// A request to the limit, and what others say to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    /// Its place on the timeline.
+    pub place: u16,
+    /// Whether the exact log admits it.
+    pub exact: bool,
+    /// Whether the algorithm admits it in one place.
+    pub one_place: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToAuthority {
+    pub node: usize,
+    pub life: Life,
+    pub request: Request,
+    /// Who waits for the answer.
+    pub caller: Option<Caller>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToNode {
+    pub node: usize,
+    pub life: Life,
+    pub request: Request,
+    pub grant: Grant,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Tick(usize),
+    ToAuthority(ToAuthority),
+    ToNode(ToNode),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queues {
+    ticks: VecDeque<(u64, usize)>,
+    to_authority: VecDeque<(u64, ToAuthority)>,
+    to_node: VecDeque<(u64, ToNode)>,
+}
+
+impl Queues {
+    pub fn tick(&mut self, time: u64, node: usize) {
+        self.ticks.push_back((time, node));
+    }
+
+    pub fn send(&mut self, time: u64, message: ToAuthority) {
+        self.to_authority.push_back((time, message));
+    }
+
+    pub fn answer(&mut self, time: u64, message: ToNode) {
+        self.to_node.push_back((time, message));
+    }
+
+    /// The first event that is due at `now` or before; an answer before a question before a tick.
+    pub fn next(&mut self, now: u64) -> Option<(u64, Event)> {
+        let first = |time: Option<u64>| time.unwrap_or(u64::MAX);
+        let ticks = first(self.ticks.front().map(|event| event.0));
+        let there = first(self.to_authority.front().map(|event| event.0));
+        let back = first(self.to_node.front().map(|event| event.0));
+        let time = ticks.min(there).min(back);
+        if time > now {
+            return None;
+        }
+        if time == back {
+            self.to_node.pop_front().map(|(time, message)| (time, Event::ToNode(message)))
+        } else if time == there {
+            self.to_authority.pop_front().map(|(time, message)| (time, Event::ToAuthority(message)))
+        } else {
+            self.ticks.pop_front().map(|(time, node)| (time, Event::Tick(node)))
+        }
+    }
+
+    /// Nobody will ask any more: what is left is what is on its way.
+    pub fn stop_ticking(&mut self) {
+        self.ticks.clear();
+    }
+}

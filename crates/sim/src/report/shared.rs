@@ -1,0 +1,64 @@
+//! What sharing a limit over nodes costs: the part of each report that only fleets have.
+
+use super::{
+    Report,
+    format::{grouped, percent, span},
+};
+use crate::{
+    fleet::{Fleet, Shared},
+    replay::{Findings, Row},
+};
+
+/// The heads of the columns.
+pub(super) const HEADS: [&str; 9] = [
+    "limit",
+    "algorithm",
+    "mode",
+    "admitted",
+    "in one place",
+    "denied wrongly",
+    "over",
+    "round trips",
+    "a decision",
+];
+
+/// The fleet and a row of cells for each trial and algorithm; `None` where one place decides.
+pub(super) fn rows(report: &Report) -> Option<(Fleet, Vec<[String; 9]>)> {
+    let fleet = report.findings.first()?.fleet?;
+    let all =
+        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |row| (findings, row)));
+    let cells = all.filter_map(|(findings, row)| Some(cells(findings, row, row.shared.as_ref()?)));
+    Some((fleet, cells.collect()))
+}
+
+fn cells(findings: &Findings, row: &Row, shared: &Shared) -> [String; 9] {
+    [
+        findings.quota.to_string(),
+        row.algorithm.clone(),
+        shared.mode.to_string(),
+        grouped(row.admitted),
+        grouped(shared.admitted_in_one_place),
+        format!("{} ({})", grouped(shared.denied_wrongly), percent(shared.denied_wrongly, findings.requests)),
+        grouped(shared.over),
+        grouped(shared.round_trips),
+        format!("{:.3}", shared.round_trips as f64 / findings.requests.max(1) as f64),
+    ]
+}
+
+/// The fleet in words.
+pub(super) fn describe(fleet: &Fleet) -> String {
+    let nodes = fleet.nodes.get();
+    let dying = fleet.node_life.map(|life| format!(", each dying after {}", span(life)));
+    format!(
+        "{nodes} {}, {}, {} to the authority and back{}",
+        if nodes == 1 { "node" } else { "nodes" },
+        fleet.mode,
+        span(fleet.round_trip),
+        dying.unwrap_or_default(),
+    )
+}
+
+/// What the columns mean, for where there is no help text beside them.
+pub(super) const LEGEND: &str = "In one place: what the algorithm admits if one place decides everything at once. Denied \
+    wrongly: denied, though admitted there. Over: the most in any window that were admitted and that the algorithm, asked \
+    at the moments at which they were, would have denied. A decision: round trips for each.";
