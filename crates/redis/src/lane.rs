@@ -24,7 +24,7 @@ use crate::{
 /// Calls under way in one lane.
 const IN_FLIGHT: usize = 4;
 /// So many waiting are worth a further call before the one under way has returned.
-const EARLY: usize = 24;
+const EARLY: usize = 32;
 /// Keys in one call: it keeps the server from others for about a third of a millisecond.
 const KEYS: usize = 128;
 
