@@ -24,7 +24,7 @@ use crate::{
 /// Calls under way in one lane.
 const IN_FLIGHT: usize = 4;
 /// So many waiting are worth a further call before the one under way has returned.
-const EARLY: usize = 24;
+const EARLY: usize = 32;
 /// Keys in one call: it keeps the server from others for about a third of a millisecond.
 const KEYS: usize = 128;
 
@@ -118,40 +118,49 @@ fn enter(
     Entry::Waiting(answered)
 }
 
-/// One of the lane's calls under way; when it ends, those who wait are next.
+/// One of the lane's calls under way.
 struct Place<'a> {
     store: &'a Arc<Inner>,
     at: usize,
 }
 
+impl Place<'_> {
+    /// Those who wait, if this call's end is their turn: enough have gathered, or no other call will end.
+    fn next(&self) -> Option<Vec<Job>> {
+        let mut queue = self.store.lanes[self.at].lock();
+        let turn = queue.jobs.len() >= EARLY || (queue.in_flight == 1 && !queue.jobs.is_empty());
+        if !turn {
+            queue.in_flight -= 1;
+        }
+        turn.then(|| mem::take(&mut queue.jobs))
+    }
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut queue = self.store.lanes[self.at].lock();
-        if queue.jobs.is_empty() {
-            queue.in_flight -= 1;
-        } else {
-            let jobs = mem::take(&mut queue.jobs);
-            drop(queue);
+        if let Some(jobs) = self.next() {
             spawn(self.store, self.at, jobs);
         }
     }
 }
 
-fn spawn(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+/// Sends jobs, and then those that have come meanwhile, in a place that is taken already.
+fn spawn(store: &Arc<Inner>, at: usize, mut jobs: Vec<Job>) {
     let task_store = Arc::clone(store);
     store.runtime.spawn(async move {
-        let place = Place { store: &task_store, at };
-        let mut jobs = jobs;
         loop {
+            // Dropped in mid-call (the runtime ends), it gives its place up.
+            let place = Place { store: &task_store, at };
             run(&task_store, at, jobs).await;
             // Those who were just answered may ask again at once: in the next call together.
             tokio::task::yield_now().await;
-            jobs = mem::take(&mut task_store.lanes[at].lock().jobs);
-            if jobs.is_empty() {
-                break;
+            let next = place.next();
+            mem::forget(place);
+            match next {
+                Some(more) => jobs = more,
+                None => return,
             }
         }
-        drop(place);
     });
 }
 

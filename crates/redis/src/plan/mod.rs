@@ -35,7 +35,7 @@ enum Layout {
     Window,
     /// Start, the count before, the current one.
     Counter,
-    /// Start and the counts of slots of this many microseconds.
+    /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
     Bucket { whole: bool, parts: u64 },

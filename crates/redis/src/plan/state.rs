@@ -32,9 +32,9 @@ impl Plan {
                 let (previous, current) = rest.split_at(4);
                 words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
             }
-            Layout::Slots { slot, count_bytes, span } if rest.len() == span * count_bytes => {
-                // Oldest first, as they were recorded; the script never writes a newest slot of 0.
-                for (at, count) in rest.chunks_exact(count_bytes).enumerate().rev() {
+            Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
+                // Behind the sum; oldest first, as they were recorded; the script never writes a newest slot of 0.
+                for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
                     let count = number(count) as u32;
                     if count > 0 {
                         let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
