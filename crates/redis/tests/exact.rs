@@ -6,7 +6,7 @@ use tidegate_core::{
     Decision, Policy, Quota,
     algorithm::{Concurrency, SlidingLog},
 };
-use tidegate_redis::{Health, Source, Store, StoreError};
+use tidegate_redis::{Health, LimitError, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 
 fn quota(text: &str) -> Quota {
@@ -80,7 +80,8 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
 async fn two_stores_share_a_limit_and_prefixes_keep_them_apart() {
     let server = Server::start(&[]);
     let (one, two) = (store(&server), store(&server));
-    let apart = Store::at(server.address().parse().expect("it is an address"), "other");
+    let apart = Store::at(server.address().parse().expect("it is an address"), "other")
+        .expect("the prefix is a word");
     let policy = Policy::token_bucket(quota("3/1h"));
     let (one, two, apart) = (limit(&one, "x", policy), limit(&two, "x", policy), limit(&apart, "x", policy));
     assert_eq!(one.acquire("k", 2).await.decision.remaining(), 1);
@@ -261,6 +262,29 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
     }
     let tls = Store::open(&format!("rediss://127.0.0.1:{port}")).expect("the address is well formed");
     assert!(matches!(limit(&tls, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_would_make_keys_ambiguous_or_a_limit_inexact_is_refused_with_the_reason() {
+    let store = Store::open("redis://127.0.0.1:1").expect("the address is well formed");
+    for name in ["", "a:b", "{a}"] {
+        assert_eq!(
+            store.limit(name, Policy::fixed_window(quota("1/1s"))).build().err(),
+            Some(LimitError::Name)
+        );
+        let address = "redis://127.0.0.1:1".parse().expect("it is an address");
+        assert_eq!(Store::at(address, name).err(), Some(StoreError::Prefix));
+    }
+    for (policy, error) in [
+        (Policy::fixed_window(quota("1/1s")).count_denied(), PlanError::CountsDenied),
+        (Policy::fixed_window(quota("1/1500ns")), PlanError::Window),
+        (Policy::sliding_counter(quota("1/1ns")), PlanError::Window),
+        (Policy::sliding_window(quota("1/5us")), PlanError::Slot),
+        (Policy::concurrency(5), PlanError::NoHold),
+        (permits(5_000, Duration::from_secs(1)), PlanError::TooManyPermits),
+    ] {
+        assert_eq!(store.limit("x", policy).build().err(), Some(LimitError::Plan(error)), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
