@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{
     Decision, Policy, Quota,
-    algorithm::{Concurrency, SlidingLog},
+    algorithm::{Concurrency, FixedWindow, SlidingLog},
 };
 use tidegate_redis::{Health, LimitError, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
@@ -15,7 +15,7 @@ fn quota(text: &str) -> Quota {
 
 fn policies() -> Vec<Policy> {
     vec![
-        Policy::fixed_window(quota("40/1h")),
+        FixedWindow::new(quota("40/1h")).first_hit().into(),
         Policy::sliding_window(quota("40/1h")),
         Policy::sliding_counter(quota("40/1h")),
         Policy::token_bucket(quota("40/1h")),
@@ -30,9 +30,15 @@ fn permits(limit: u32, hold: Duration) -> Policy {
     Concurrency::new(limit).hold(hold).expect("the hold is short").into()
 }
 
-/// A store on a server of its own; generous, so that a busy machine does not make it fail.
+/// A store that has been reached, however busy the machine is.
 fn store(server: &Server) -> Store {
-    Store::open(&server.address()).expect("the address is well formed")
+    open(&server.address())
+}
+
+fn open(address: &str) -> Store {
+    let store = Store::open(address).expect("the address is well formed");
+    eventually("the store is reached", || store.health() == Health::Up);
+    store
 }
 
 fn limit(store: &Store, name: &str, policy: Policy) -> tidegate_redis::SharedLimit {
@@ -65,9 +71,9 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
         for task in tasks {
             admitted += task.await.expect("no task panics");
         }
-        // A fixed window or counter may turn within the test, once an hour.
-        let turns = matches!(policy.name(), "fixed-window" | "sliding-counter");
-        assert!(admitted == expected || turns && admitted <= 2 * expected, "{}: {admitted}", policy.name());
+        // A counter may turn within the test, once an hour; its weight still holds.
+        let slack = u32::from(policy.name() == "sliding-counter");
+        assert!((expected..=expected + slack).contains(&admitted), "{}: {admitted}", policy.name());
         let stats = store.stats();
         assert!(stats.calls < stats.decided + 4, "{}: {stats:?}", policy.name());
         assert_eq!(stats.decided + stats.remembered, 640, "{stats:?}");
@@ -251,7 +257,7 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
         format!("redis://default:secret@127.0.0.1:{port}/3?protocol=resp3"),
         format!("redis+unix://{}?pass=secret&db=4", server.directory().join("redis.sock").display()),
     ] {
-        let store = Store::open(&address).expect("the address is well formed");
+        let store = open(&address);
         let answer = limit(&store, "x", policy).acquire("k", 1).await;
         assert_eq!((answer.source, answer.decision.remaining()), (Source::Store, 4), "{address}");
     }
@@ -294,7 +300,6 @@ async fn nodes_that_share_a_store_are_counted() {
     for store in &stores {
         eventually("each node knows of all three", || store.stats().nodes == 3);
     }
-    assert_eq!(stores[0].stats().errors, [0; StoreError::NAMES.len()]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
