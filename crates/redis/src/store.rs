@@ -281,7 +281,8 @@ impl Inner {
         }
     }
 
-    fn failed(&self, at: usize, error: &StoreError) {
+    /// Notes a failure.
+    pub fn failed(&self, at: usize, error: &StoreError) {
         let chance = (nodes::random() >> 11) as f64 / (1_u64 << 53) as f64;
         if self.breakers[at].failed(self.clock.now(), error.is_certain(), chance) {
             self.counters.opened.add(1);
