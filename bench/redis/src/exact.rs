@@ -34,7 +34,7 @@ pub async fn tidegate(server: &Server) {
     for (name, policy) in
         [("token-bucket", Policy::token_bucket(quota())), ("sliding-window", Policy::sliding_window(quota()))]
     {
-        server.ask(&["FLUSHALL"]); server.ask(&["CONFIG","RESETSTAT"]);
+        server.ask(&["FLUSHALL"]);
         let store = Store::open(&server.address()).expect("the address is well formed");
         let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
         let limit = limit.build().expect("the policy can be shared");
@@ -61,9 +61,6 @@ pub async fn tidegate(server: &Server) {
             (done, denied) = (done + mine, denied + no);
         }
         let stats = store.stats();
-        let cpu = |text: &str| text.lines().filter_map(|l| l.strip_prefix("used_cpu_user:").or(l.strip_prefix("used_cpu_sys:"))).filter_map(|v| v.trim().parse::<f64>().ok()).sum::<f64>();
-        let me = std::fs::read_to_string("/proc/self/stat").unwrap(); let f: Vec<&str> = me.split_whitespace().collect(); let mine = (f[13].parse::<f64>().unwrap() + f[14].parse::<f64>().unwrap())/100.0;
-        println!("redis cpu {} mine {mine} done {done} {}", cpu(server.ask(&["INFO","cpu"]).text()), server.ask(&["INFO","commandstats"]).text().lines().filter(|l| l.contains("evalsha")).collect::<String>());
         println!(
             "tidegate, {name}: {:.0} a second ({:.1} decisions a call, {denied} denied)",
             done as f64 / start.elapsed_since(&clock).as_secs_f64(),
@@ -100,7 +97,7 @@ pub async fn trypema(server: &Server) {
     let tasks: Vec<_> = (1..=TASKS)
         .map(|seed| {
             let (provider, keys, rate, clock) =
-                (Arc::clone(&provider), Arc::clone(&keys), rate.clone(), clock.clone());
+                (Arc::clone(&provider), Arc::clone(&keys), rate, clock.clone());
             tokio::spawn(async move {
                 let (mut random, mut done) = (Random(seed * 0x9E37_79B9_7F4A_7C15), 0_u64);
                 while start.elapsed_since(&clock) < LENGTH {

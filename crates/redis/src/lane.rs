@@ -27,6 +27,8 @@ const IN_FLIGHT: usize = 4;
 const EARLY: usize = 32;
 /// Keys in one call: it keeps the server from others for about a third of a millisecond.
 const KEYS: usize = 128;
+/// Requests in one call, many for one key.
+const REQUESTS: usize = 512;
 
 /// What a request is answered with: the decision, and the time as the state sees it.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
@@ -73,7 +75,11 @@ pub async fn decide(
                 Ok(Ok(answer)) => answer,
                 // The task that had the request has gone: the runtime is shutting down.
                 Ok(Err(_)) => Err(StoreError::Down),
-                Err(_) => Err(StoreError::TimedOut),
+                Err(_) => {
+                    // The call may have a longer deadline, and tell only later that the store does not answer.
+                    store.failed(at, &StoreError::TimedOut);
+                    Err(StoreError::TimedOut)
+                }
             };
         }
     };
@@ -170,6 +176,7 @@ struct Group {
     slot: u16,
     keys: HashMap<Vec<u8>, usize, RandomState>,
     jobs: Vec<Vec<(u32, oneshot::Sender<Answer>)>>,
+    requests: usize,
     deadline: Duration,
 }
 
@@ -180,6 +187,7 @@ async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
         let fits = |group: &Group| {
             Arc::ptr_eq(&group.plan, &job.plan)
                 && group.slot == job.slot
+                && group.requests < REQUESTS
                 && (group.keys.len() < KEYS || group.keys.contains_key(&job.key))
         };
         // From the end: the group that still has room.
@@ -190,12 +198,14 @@ async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
                 slot: job.slot,
                 keys,
                 jobs,
+                requests: 0,
                 deadline: job.deadline,
             });
             groups.len() - 1
         });
         let group = &mut groups[found];
         group.deadline = group.deadline.max(job.deadline);
+        group.requests += 1;
         let next = group.jobs.len();
         let key = *group.keys.entry(job.key).or_insert(next);
         if key == next {

@@ -26,17 +26,17 @@
 //! * A denial writes nothing, and is remembered here until its time: asking again costs no round trip.
 //! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
 //!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
-//!   append-only file, a `FLUSHALL`, or an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits
-//!   may be forgotten under pressure). Nothing else does.
+//!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
+//!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
 //! * A change of a limit's numbers keeps what was used; a change of its windows, slots or algorithm starts afresh, under
 //!   other keys.
 //!
 //! # When the store does not answer
 //!
 //! A decision has a deadline ([`LimitBuilder::deadline`]). A failure that leaves no doubt (nobody listens, loading, a
-//! read-only replica), or five others in a row, open a breaker: from then on every decision is made at once by the limit's
-//! [`OnError`], and one caller at a time tries the store, after pauses that grow from 25 ms to 2 s, each with its share of
-//! chance. In a cluster each 128 slots have a breaker of their own. [`Stats`] counts all of it; a line is logged when the
+//! read-only replica), or five others in a row over 50 ms, open a breaker: from then on every decision is made at once by
+//! the limit's [`OnError`], and one caller at a time tries the store, after pauses that grow from 25 ms to 2 s, each with
+//! its share of chance. In a cluster each 128 slots have a breaker of their own. [`Stats`] counts all of it; a line is logged when the
 //! store goes and when it comes back.
 //!
 //! A request that timed out may still be charged. That errs on the safe side, as does asking again after a connection broke.
@@ -44,7 +44,7 @@
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, at most 12 while they grow). Every key expires by itself when its limit is as good as new. In a cluster
+//! bytes an entry, above 128 entries up to 12). Every key expires by itself when its limit is as good as new. In a cluster
 //! the keys of one joint decision need a common hash tag: `{tenant}:user`.
 
 mod address;

@@ -5,7 +5,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 use tidegate_limiter::BuildError as LocalError;
 
-use crate::{Permit, Plan, PlanError, Store, StoreError, joint::Request, local::Local, store::DEADLINE};
+use crate::{
+    Permit, Plan, PlanError, Store, StoreError,
+    joint::Request,
+    local::Local,
+    store::{DEADLINE, is_word},
+};
 
 /// Where a shared limit is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +130,12 @@ impl LimitBuilder {
     /// The limit.
     ///
     /// # Errors
-    /// When the policy cannot be shared, or there is no memory for local decisions.
+    /// When the name is empty or has a `:`, `{` or `}` in it, the policy cannot be shared, or there is no memory for local
+    /// decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
+        if !is_word(&self.name) {
+            return Err(LimitError::Name);
+        }
         let plan = Plan::new(self.policy).map_err(LimitError::Plan)?;
         let local = match self.on_error {
             OnError::Local => Some(Local::new(self.policy, self.local_keys).map_err(LimitError::Local)?),
@@ -155,6 +164,8 @@ impl LimitBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
+    /// A name that is empty, or has a `:`, `{` or `}` in it, which part a key.
+    Name,
     /// The policy cannot be shared.
     Plan(PlanError),
     /// There is no room for local decisions.
@@ -164,6 +175,7 @@ pub enum LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Name => f.write_str("a limit's name is a word without any of : { and }, which part a key"),
             Self::Plan(error) => error.fmt(f),
             Self::Local(error) => write!(f, "for on_error = local: {error}"),
         }

@@ -72,17 +72,22 @@ impl Store {
     /// When the address makes no sense; not when nobody answers there.
     ///
     /// # Panics
-    /// Outside a Tokio runtime.
+    /// Outside a Tokio runtime; it needs one with time and I/O.
     pub fn open(address: &str) -> Result<Self, StoreError> {
-        Ok(Self::at(address.parse()?, "tidegate"))
+        Self::at(address.parse()?, "tidegate")
     }
 
     /// Opens the store at an address, with keys that begin with `prefix`: stores of one prefix share their limits.
     ///
+    /// # Errors
+    /// When the prefix is empty, or has a `:`, `{` or `}` in it: these part a key.
+    ///
     /// # Panics
-    /// Outside a Tokio runtime.
-    #[must_use]
-    pub fn at(address: Address, prefix: &str) -> Self {
+    /// Outside a Tokio runtime; it needs one with time and I/O.
+    pub fn at(address: Address, prefix: &str) -> Result<Self, StoreError> {
+        if !is_word(prefix) {
+            return Err(StoreError::Prefix);
+        }
         let parts = if address.is_cluster() { SLOTS / SLOTS_A_LANE } else { 1 };
         let clock = SystemClock::new();
         let seed = nodes::random();
@@ -100,7 +105,7 @@ impl Store {
             prefix: prefix.into(),
         });
         nodes::keep_registered(&inner);
-        Self(inner)
+        Ok(Self(inner))
     }
 
     /// A limit in this store, under a name: limits of one name and policy are one limit, on whichever node.
@@ -176,6 +181,11 @@ impl Store {
         }
         answer
     }
+}
+
+/// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
+pub(crate) fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains([':', '{', '}'])
 }
 
 impl std::fmt::Debug for Store {
@@ -271,7 +281,8 @@ impl Inner {
         }
     }
 
-    fn failed(&self, at: usize, error: &StoreError) {
+    /// Notes a failure.
+    pub fn failed(&self, at: usize, error: &StoreError) {
         let chance = (nodes::random() >> 11) as f64 / (1_u64 << 53) as f64;
         if self.breakers[at].failed(self.clock.now(), error.is_certain(), chance) {
             self.counters.opened.add(1);

@@ -11,8 +11,6 @@ use crate::script::Kind;
 
 /// Logs up to this long are one value that is written anew; longer ones a ring written in place.
 const LIST: u32 = 128;
-/// Rings up to this long are read whole, which costs less than reading the few entries that matter one by one.
-const WHOLE_RING: u32 = 4096;
 /// Permits are a list too: giving one back takes it from the middle.
 const MAX_PERMITS: u32 = 4096;
 
@@ -93,9 +91,8 @@ impl Plan {
                 (Kind::LeakyBucket, numbers, bucket_shape('l', layout), layout)
             }
             Parameters::SlidingLog { limit, lifetime } => {
-                let (way, shape) =
-                    if limit <= LIST { (0, 'g') } else { (if limit <= WHOLE_RING { 1 } else { 2 }, 'r') };
-                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), way]);
+                let (ring, shape) = if limit <= LIST { (0, 'g') } else { (1, 'r') };
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), ring]);
                 (Kind::Log, numbers, shape.into(), Layout::Log { lifetime, permits: false })
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),

@@ -2,10 +2,11 @@
 
 use super::Layout;
 
-/// As `struct.unpack('<dd…')` reads them.
+/// As `struct.unpack('<dddddd')` reads them: always six, the rest zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
-    debug_assert!(numbers.iter().all(|&number| number <= 1 << 53));
-    numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()).collect()
+    debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
+    let padded = numbers.iter().chain([&0; 6]).take(6);
+    padded.flat_map(|&number| (number as f64).to_le_bytes()).collect()
 }
 
 /// The numbers of a bucket whose interval is `step / parts` nanoseconds, and which holds `bound` (in `1/parts` ns).

@@ -1,7 +1,7 @@
 -- Many requests of one limit, each by itself. ARGV: the limit's numbers; one cost for all keys, or the costs of each
 -- key in turn; and then how many are each key's. The reply has each key's value as it was before: whoever asked
 -- computes the decisions from it. 1 stands for a key of another type, 2 for a value that is not of this limit.
-local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+local p = {struct.unpack('<dddddd', ARGV[1])}
 local size = prepare(p)
 local same = #ARGV[2] == 4 and ARGV[3] == '' and struct.unpack('<I4', ARGV[2])
 local call, keys = redis.call, KEYS
