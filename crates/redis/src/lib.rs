@@ -54,8 +54,10 @@ mod denials;
 #[cfg(test)]
 mod differential;
 mod error;
+mod exchange;
 mod joint;
 mod lane;
+mod leases;
 mod limit;
 mod link;
 mod local;
@@ -66,6 +68,7 @@ mod script;
 mod slot;
 mod stats;
 mod store;
+mod sweep;
 
 pub use address::Address;
 pub use error::StoreError;
