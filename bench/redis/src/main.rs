@@ -3,6 +3,7 @@
 mod exact;
 mod floor;
 mod latency;
+mod leased;
 mod memory;
 
 use tidegate_redis_servers::Server;
@@ -16,6 +17,11 @@ fn main() {
         .enable_all()
         .build()
         .expect("the system has threads");
+    if let [role, address, quota] = &wanted[..]
+        && role == "leased-node"
+    {
+        return runtime.block_on(leased::node(address, quota));
+    }
     let mut server = Server::start(&["--unixsocket", "redis.sock"]);
     if runs("exact") {
         // In turns, as the machine may do other work now and then.
@@ -27,6 +33,9 @@ fn main() {
     }
     if runs("latency") {
         runtime.block_on(latency::one_caller(&server));
+    }
+    if runs("leased") {
+        leased::processes(&server);
     }
     if runs("memory") {
         runtime.block_on(memory::log_of_a_thousand(&server));

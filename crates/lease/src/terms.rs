@@ -147,17 +147,28 @@ impl Terms {
             let units = u32::try_from(free).unwrap_or(u32::MAX).min(request.ahead);
             return Grant { decision, units, usable_for: Nanos::MAX, now };
         }
-        let usable_for = usable(self.slack.min(policy.counted_alike_for(state, now)));
-        let room = policy.check(state, now, 0).remaining();
-        let beyond = room.saturating_sub(request.cost.into());
-        let units = if usable_for > Nanos::ZERO {
-            u32::try_from(beyond / SHARE).unwrap_or(u32::MAX).min(request.ahead)
-        } else {
-            0
-        };
+        let usable_for = self.usable_for(policy.counted_alike_for(state, now));
+        let units = self.units(policy.check(state, now, 0).remaining(), usable_for, request);
         // Together they fit, as `units` is at most what is left beyond the cost; 0 where the cost does not.
         let decision = policy.decide(state, now, request.cost.saturating_add(units));
         Grant { decision, units, usable_for, now }
+    }
+
+    /// For how long units may be used (leased) that the shared state counts alike for this long. With
+    /// [`units`](Self::units) it is what [`serve`](Self::serve) consists of, for an authority that has no state words.
+    #[must_use]
+    pub fn usable_for(&self, counted_alike: Nanos) -> Nanos {
+        usable(self.slack.min(counted_alike))
+    }
+
+    /// How many units a request takes ahead (leased) where the shared state has `room`, what was given back included.
+    #[must_use]
+    pub fn units(&self, room: u64, usable_for: Nanos, request: &Request) -> u32 {
+        if usable_for == Nanos::ZERO {
+            return 0;
+        }
+        let beyond = room.saturating_sub(request.cost.into());
+        u32::try_from(beyond / SHARE).unwrap_or(u32::MAX).min(request.ahead)
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use crate::{
     Plan, StoreError,
     call::{self, Batch, Before},
+    exchange::{self, Exchange},
     store::Inner,
 };
 
@@ -33,13 +34,20 @@ const REQUESTS: usize = 512;
 /// What a request is answered with: the decision, and the time as the state sees it.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
 
+/// What waits in a lane.
+enum Job {
+    Decide(Question),
+    /// A lease's, for a limit of which nodes hold pieces.
+    Exchange(Exchange),
+}
+
 /// A request on its way.
-pub struct Job {
-    pub plan: Arc<Plan>,
-    pub key: Vec<u8>,
-    pub slot: u16,
-    pub cost: u32,
-    pub deadline: Duration,
+struct Question {
+    plan: Arc<Plan>,
+    key: Vec<u8>,
+    slot: u16,
+    cost: u32,
+    deadline: Duration,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -114,7 +122,7 @@ fn enter(
         return Entry::First(key);
     }
     let (answer, answered) = oneshot::channel();
-    queue.jobs.push(Job { plan: Arc::clone(plan), key, slot, cost, deadline, answer });
+    queue.jobs.push(Job::Decide(Question { plan: Arc::clone(plan), key, slot, cost, deadline, answer }));
     if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
         queue.in_flight += 1;
         let jobs = mem::take(&mut queue.jobs);
@@ -122,6 +130,18 @@ fn enter(
         spawn(store, at, jobs);
     }
     Entry::Waiting(answered)
+}
+
+/// Sends a lease's request, at once or with those that gather meanwhile.
+pub fn post(store: &Arc<Inner>, at: usize, exchange: Exchange) {
+    let mut queue = store.lanes[at].lock();
+    queue.jobs.push(Job::Exchange(exchange));
+    if queue.in_flight == 0 || (queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY) {
+        queue.in_flight += 1;
+        let jobs = mem::take(&mut queue.jobs);
+        drop(queue);
+        spawn(store, at, jobs);
+    }
 }
 
 /// One of the lane's calls under way.
@@ -181,9 +201,30 @@ struct Group {
 }
 
 async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+    let (mut questions, mut exchanges) = (Vec::with_capacity(jobs.len()), Vec::new());
+    for job in jobs {
+        match job {
+            // Nobody waits for those any more; what was not asked is not charged.
+            Job::Decide(question) if question.answer.is_closed() => {}
+            Job::Decide(question) => questions.push(question),
+            Job::Exchange(exchange) => exchanges.push(exchange),
+        }
+    }
+    let exchanged = (!exchanges.is_empty() && !questions.is_empty()).then(|| {
+        let (store, exchanges) = (Arc::clone(store), mem::take(&mut exchanges));
+        store.runtime.clone().spawn(async move { exchange::run(&store, at, exchanges).await })
+    });
+    exchange::run(store, at, exchanges).await;
+    decide_all(store, at, questions).await;
+    if let Some(exchanged) = exchanged {
+        // It ends early only with the runtime.
+        let _ = exchanged.await;
+    }
+}
+
+async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
     let mut groups: Vec<Group> = Vec::new();
-    // Nobody waits for those any more; what was not asked is not charged.
-    for job in jobs.into_iter().filter(|job| !job.answer.is_closed()) {
+    for job in questions {
         let fits = |group: &Group| {
             Arc::ptr_eq(&group.plan, &job.plan)
                 && group.slot == job.slot
@@ -287,6 +328,6 @@ async fn send(
     deadline: Duration,
 ) -> Result<(Nanos, Vec<Before>), StoreError> {
     let script = store.scripts.batch(plan.kind());
-    let reply = store.call(at, script, &batch.keys, &batch.arguments(plan), deadline).await?;
+    let reply = store.call(at, script, &batch.keys, &batch.arguments(plan), deadline, true).await?;
     call::parse(reply, batch.keys.len())
 }

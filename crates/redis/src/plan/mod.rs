@@ -1,6 +1,7 @@
 //! A policy made ready for the scripts.
 
 mod error;
+mod grants;
 mod numbers;
 mod state;
 
@@ -127,6 +128,15 @@ impl Plan {
             Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
             _ => None,
         }
+    }
+
+    /// The numbers for the script by which nodes take pieces.
+    pub(crate) fn lease_numbers(&self) -> Vec<u8> {
+        let mut numbers = self.numbers.clone();
+        if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {
+            numbers.extend(numbers::most_owed(step, parts));
+        }
+        numbers
     }
 
     pub(crate) const fn kind(&self) -> Kind {

@@ -21,3 +21,13 @@ pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>
     let numbers = pack(&[limit.into(), whole(step), part(step), whole(bound), part(bound), scale]);
     (numbers, Layout::Bucket { whole: part(step) == 0, parts })
 }
+
+/// The longest debt that a bucket of `tidegate-core` may have, in nanoseconds.
+const MAX_SPAN: u128 = 1 << 61;
+
+/// What can be owed at most where what was used is charged afterwards: units, their span, and its part.
+pub(super) fn most_owed(step: u64, parts: u64) -> Vec<u8> {
+    let units = u32::try_from(MAX_SPAN * u128::from(parts) / u128::from(step)).unwrap_or(u32::MAX);
+    let (ticks, scale) = (u128::from(units) * u128::from(step), u128::from(1_000 * parts));
+    pack(&[units.into(), (ticks / scale) as u64, (ticks % scale) as u64])
+}

@@ -41,9 +41,7 @@ local function open(p, key)
   return log
 end
 
--- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
--- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
--- `close` writes it.
+-- Finds out how many count.
 local function look(p, log)
   log.seen, log.newest_age, log.added = now, 0, 0
   if log.len > 0 then
@@ -65,6 +63,9 @@ local function look(p, log)
   log.live = live
 end
 
+-- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
+-- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
+-- `close` writes it.
 local function take(p, log, cost)
   if not log.seen then look(p, log) end
   local limit, live, age = p[1], log.live + log.added, 0
@@ -93,6 +94,13 @@ local function grow(p, log, needed)
   return kept .. string.rep('\0', 8 * (slots - log.live))
 end
 
+-- Writes times into the ring, from this slot on.
+local function put(log, slot, times)
+  local first = 8 * (log.slots - slot)
+  redis.call('SETRANGE', log.key, log.head + 8 * slot, string.sub(times, 1, first))
+  if first < #times then redis.call('SETRANGE', log.key, log.head, string.sub(times, first + 1)) end
+end
+
 -- Writes what was taken.
 local function close(p, log)
   local cost = log.added
@@ -108,10 +116,8 @@ local function close(p, log)
     local body = grow(p, log, len)
     redis.call('PSETEX', log.key, left, string.rep('\0', HEAD) .. body)
   end
-  local first = math.min(cost, log.slots - log.next)
-  redis.call('SETRANGE', log.key, log.head + 8 * log.next, string.sub(times, 1, 8 * first))
-  if first < cost then redis.call('SETRANGE', log.key, log.head, string.sub(times, 8 * first + 1)) end
+  put(log, log.next, times)
   redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
   redis.call('PEXPIRE', log.key, left)
 end
-return {open = open, take = take, close = close}
+return {open = open, look = look, take = take, close = close, newest = newest, put = put}

@@ -32,4 +32,4 @@ local function decide(p, v, cost)
   if now > start then start = now - elapsed end
   return pack('<I7I4I4', start, previous, current), start + 2 * window - now
 end
-return prepare, decide
+return prepare, decide, weight
