@@ -126,9 +126,9 @@ impl Store {
         let mut stats = self.0.counters.read(self.0.nodes.load(Ordering::Relaxed));
         let all = sweep::living(&mut self.0.leased());
         for leases in all {
-            let (decided, remembered) = leases.counts();
-            stats.leased += decided;
-            stats.remembered += remembered;
+            let counts = leases.counts();
+            stats.leased += counts.decided;
+            stats.remembered += counts.remembered;
         }
         stats.connections = self.0.link.made();
         stats
