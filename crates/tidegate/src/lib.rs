@@ -6,7 +6,8 @@
 //! * [`acquire_all_at`]: several limits in one atomic decision.
 //!
 //! With the feature `flow`, the module `flow` and the attribute `guard` guard resources: entries, flow rules, circuit
-//! breakers, hot parameters, system protection, and the statistics behind them.
+//! breakers, hot parameters, system protection, and the statistics behind them. With the feature `redis` the module of that
+//! name shares limits between processes. [`KeyedLimit`] is the trait of both kinds.
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
@@ -28,6 +29,8 @@ pub use tidegate_flow as flow;
 pub use tidegate_limiter::*;
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;
+#[cfg(feature = "redis")]
+pub use tidegate_redis as redis;
 
 /// The README's example, so that it keeps running.
 #[cfg(doctest)]
