@@ -7,7 +7,8 @@
 //!
 //! With the feature `flow`, the module `flow` and the attribute `guard` guard resources: entries, flow rules, circuit
 //! breakers, hot parameters, system protection, and the statistics behind them. With the feature `redis` the module of that
-//! name shares limits between processes. [`KeyedLimit`] is the trait of both kinds.
+//! name shares limits between processes, with `tower` that one limits services as middleware. [`KeyedLimit`] is the trait of
+//! limits of both kinds, local or shared.
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
@@ -31,6 +32,8 @@ pub use tidegate_limiter::*;
 pub use tidegate_macros::guard;
 #[cfg(feature = "redis")]
 pub use tidegate_redis as redis;
+#[cfg(feature = "tower")]
+pub use tidegate_tower as tower;
 
 /// The README's example, so that it keeps running.
 #[cfg(doctest)]
