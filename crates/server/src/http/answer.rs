@@ -116,7 +116,9 @@ pub(super) fn json(body: &impl Serialize) -> Response<Body> {
 /// The answers as members of a structured field's list; a limit that is asked for several keys gives one each.
 fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
     let mut text = String::new();
-    answers.iter().for_each(|answer| write(&mut text, answer));
+    for answer in answers {
+        write(&mut text, answer);
+    }
     text
 }
 
