@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::ExitCode};
 use tidegate_core::Nanos;
 use tidegate_server::{
     live::{Limit, LiveRules},
-    rules,
+    rules::{self, Keeping},
 };
 
 /// Check a rules file
@@ -20,6 +20,9 @@ pub struct Args {
     /// Keys remembered by each limit that has no max_keys of its own
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
+    /// Check it for servers that share their limits over a store (serve --store), which cannot keep every limit
+    #[arg(long)]
+    shared: bool,
 }
 
 /// What a rules file may say.
@@ -41,6 +44,14 @@ For every limit:
   overrides: {...}     keys with a limit of their own; what they do not name stays the limit's
   deny: [...]          keys that are always denied
   count_denied: true   denied requests consume too
+
+For servers that share their limits (serve --store):
+  sharing: exact       every decision in the store (the default, and all there is so far)
+  on_error: local      while the store does not answer: local (the default) holds each server to the
+                       limit divided by their number, open admits all, closed denies all
+  deadline: 50ms       how long the store may take (else --store-deadline); at most 5s
+Such limits cannot be of the algorithm concurrency, nor count_denied, and their windows and slots are
+whole microseconds.
 
 The algorithms, what they admit in any window at most, and their options:
   fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)
@@ -71,7 +82,8 @@ gate of the library. Such a program follows the file by itself; the server check
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
 
 pub fn run(args: &Args) -> ExitCode {
-    let made = rules::load(&args.file).and_then(|rules| {
+    let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
+    let made = rules::load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
         Ok((LiveRules::new(rules, args.max_keys as usize, |_| None, Nanos::ZERO)?, gate))
     });
@@ -121,7 +133,7 @@ fn table(limits: &LiveRules) -> String {
 fn row(limit: &Limit) -> [String; 7] {
     let spec = limit.spec();
     let stats = limit.limiter().stats();
-    let mut notes = vec![spec.policy.options()];
+    let mut notes = vec![spec.policy.options(), spec.sharing.options()];
     notes.extend(spec.shadow.then(|| "shadow".to_owned()));
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));
     notes.extend(count("overridden", spec.overrides.len()));

@@ -29,7 +29,22 @@ pub struct Args {
     /// Keys remembered by each limit that has no max_keys of its own, and by CL.THROTTLE
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
-    /// Where limits are kept over a restart
+    /// Share the limits with other servers over Redis or Valkey: the store's address
+    ///
+    /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
+    /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name.
+    /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server,
+    /// and nothing is given back (REFUND). How a limit goes on while the store does not answer, its rules say: `tidegate
+    /// check --help`.
+    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// What keys in the store begin with: servers of one prefix share their limits
+    #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
+    store_prefix: String,
+    /// How long the store may take for a decision, for limits without a deadline of their own
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = positive)]
+    store_deadline: Duration,
+    /// Where limits are kept over a restart; not with --store, which keeps them by itself
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
     /// How often the state is written
@@ -116,6 +131,9 @@ impl Args {
             resp: listener(self.resp),
             rules: self.rules,
             max_keys: self.max_keys as usize,
+            store: self.store.filter(|address| !address.is_empty()),
+            store_prefix: self.store_prefix,
+            store_deadline: self.store_deadline,
             state: self.state,
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
@@ -180,6 +198,7 @@ impl Told {
                 resp = shown(resp),
                 rules = self.rules,
                 state = self.state,
+                store = server.service().shared().map(|shared| shared.store().address().to_string()),
                 "listening"
             );
             return;
@@ -192,10 +211,13 @@ impl Told {
         line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
-        line(
-            "state",
-            self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"),
-        );
+        match server.service().shared() {
+            Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
+            None => line(
+                "state",
+                self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"),
+            ),
+        }
         text.push_str("\nTry:\n\n");
         for command in commands(http, resp, self.password, &limits) {
             let _ = writeln!(text, "  {command}");

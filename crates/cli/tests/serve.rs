@@ -329,3 +329,23 @@ fn flow_control_is_checked_and_told_but_not_served() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("rules.yaml: line 3: `limit` is `5`"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_store_is_told_without_its_password_and_what_it_cannot_keep_is_refused() {
+    // Nobody listens there: the server starts all the same, and says that it is not ready.
+    let serving = Serving::with(&["--store", "redis://:secret@127.0.0.1:1", "--store-prefix", "mine"]);
+    assert!(serving.told.contains("store  redis://127.0.0.1:1, shared"), "{}", serving.told);
+    assert!(serving.logs("the shared store is down").contains("127.0.0.1:1"));
+    let rules = scratch("shared").join("rules.yaml");
+    fs::write(&rules, "limits:\n  - {name: a, limit: 2, algorithm: concurrency}\n").unwrap();
+    assert_eq!(check(&rules).status.code(), Some(0));
+    let output = tidegate().args(["check", "--shared", rules.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("line 2: limit `a` cannot be shared"), "{}", text(&output.stderr));
+    fs::write(&rules, "limits:\n  - {name: a, limit: 2/1s, on_error: closed, deadline: 20ms}\n").unwrap();
+    let told = text(&check(&rules).stdout);
+    assert!(told.contains("on_error: closed, deadline: 20ms"), "{told}");
+    let output = tidegate().args(["serve", "--store", "localhost"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("an address begins with redis://"), "{}", text(&output.stderr));
+}

@@ -3,6 +3,7 @@
 //! * [`Limiter`] limits everything that passes it; [`KeyedLimiter`] limits each key by itself.
 //! * [`acquire_all_at`] decides over several of them in one atomic step: all admit, or none is charged.
 //! * Each decision has a form that takes the time as an argument (`…_at`) and one that asks the limiter's [`Clock`].
+//! * [`KeyedLimit`] is the trait of keyed limits, in this process or shared by several: what middleware takes.
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
 //!
 //! ```
@@ -17,11 +18,13 @@
 
 mod joint;
 mod keyed;
+mod limit;
 mod limiter;
 mod wait;
 
 pub use joint::{AllDecision, Request, acquire_all_at};
 pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
+pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use tidegate_clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{

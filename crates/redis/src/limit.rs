@@ -383,7 +383,7 @@ impl SharedLimit {
     }
 
     /// What to answer when the store gave no decision.
-    fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
+    pub(crate) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
         let inner = self.0.store.inner();
         let limit = self.policy().limit();
         match (self.0.on_error, &self.0.local) {

@@ -6,7 +6,7 @@ use tidegate_core::{
     Decision, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, SlidingLog},
 };
-use tidegate_redis::{Health, LimitError, PlanError, Source, Store, StoreError};
+use tidegate_redis::{Health, LimitError, OnError, Part, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 
 fn quota(text: &str) -> Quota {
@@ -325,4 +325,47 @@ async fn callers_that_give_up_lose_nobody_else_their_answer() {
         }
         assert_eq!(stayer.await.expect("nobody panics").source, Source::Store);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peek_tells_what_an_acquisition_would_and_takes_nothing() {
+    let server = Server::start(&[]);
+    // A leaky bucket delays where others deny.
+    for policy in policies().into_iter().filter(|policy| policy.name() != "leaky-bucket") {
+        let store = store(&server);
+        let limit = limit(&store, "peeked", policy);
+        let peek = limit.peek("k", 1).await;
+        assert!(peek.source == Source::Store && peek.is_allowed(), "{policy:?}: {peek:?}");
+        let all = peek.decision.remaining() as u32;
+        assert_eq!(peek.decision.remaining(), limit.acquire("k", 0).await.decision.remaining());
+        let _ = limit.acquire("k", all - 1).await;
+        let peek = limit.peek("k", all).await;
+        assert!(peek.source == Source::Store && peek.is_denied(), "{policy:?}: {peek:?}");
+        assert!(peek.decision.retry_after() > Some(Duration::ZERO), "{policy:?}: {peek:?}");
+        assert_eq!(limit.peek("k", 1).await.decision.remaining(), 1, "{policy:?}");
+        assert!(limit.acquire("k", 1).await.is_allowed(), "{policy:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_joint_decision_without_the_store_is_all_or_nothing_too() {
+    let mut server = Server::start(&[]);
+    server.kill();
+    let store = store(&server);
+    let bucket = |name: &str, quota_text: &str, on_error| {
+        let policy = Policy::sliding_log(quota(quota_text)).expect("the log is short");
+        store.limit(name, policy).on_error(on_error).build().expect("the policy can be shared")
+    };
+    let (wide, narrow) = (bucket("wide", "2/1h", OnError::Local), bucket("narrow", "1/1h", OnError::Local));
+    let (open, closed) = (bucket("open", "1/1h", OnError::Open), bucket("closed", "1/1h", OnError::Closed));
+    let ask = async |limits: &[&tidegate_redis::SharedLimit]| {
+        let parts: Vec<_> = limits.iter().map(|limit| Part { limit, key: b"k", cost: 1 }).collect();
+        let answers = store.acquire_all(&parts).await.expect("one server has one slot");
+        answers.iter().map(tidegate_redis::SharedDecision::is_allowed).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(&[&wide, &narrow, &open]).await, [true, true, true]);
+    assert_eq!(ask(&[&wide, &narrow]).await, [true, false]);
+    assert_eq!(ask(&[&wide, &closed]).await, [true, false]);
+    assert_eq!(ask(&[&wide]).await, [true], "what others denied was not kept");
+    assert_eq!(ask(&[&wide]).await, [false]);
 }

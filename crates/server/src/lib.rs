@@ -3,7 +3,7 @@
 //! ```text
 //! rules file ─ rules ─► live ─┐
 //!  HTTP ─ http ──────────────►├─ service ─► tidegate-limiter
-//!  RESP ─ resp ──────────────►│
+//!  RESP ─ resp ──────────────►│     └─ shared ─► tidegate-redis
 //! state file ◄─ state_file ──►┘        metrics, reload, shutdown beside it
 //! ```
 //!
@@ -36,6 +36,7 @@ pub mod resp;
 pub mod rules;
 mod server;
 pub mod service;
+pub mod shared;
 mod shutdown;
 mod start_error;
 mod state;

@@ -13,7 +13,11 @@ use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
 use crate::{
     counts::{Counts, CountsRead},
     rules::{LimitSpec, PolicySpec, Rules, RulesError},
+    shared::{SharedStore, Shares},
 };
+
+/// How many keys of a shared limit are remembered at most while the store does not answer.
+const LOCAL_KEYS: usize = 1 << 16;
 
 /// All limits by their names. Replaced as a whole when the rules change.
 pub struct LiveRules {
@@ -22,12 +26,15 @@ pub struct LiveRules {
     /// Hashed quickly, not against collisions: whoever writes the rules chooses the names.
     by_name: RapidHashMap<Box<[u8]>, usize>,
     default_max_keys: usize,
+    /// Where the limits are shared, if they are.
+    shared: Option<Arc<SharedStore>>,
 }
 
 /// One limit at work.
 pub struct Limit {
     spec: LimitSpec,
     kept: Arc<Kept>,
+    shares: Option<Arc<Shares>>,
 }
 
 /// What a change of the rules leaves alone.
@@ -53,6 +60,19 @@ impl Limit {
     #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.kept.limiter
+    }
+
+    /// The limit's part in the store that servers share, if it has one.
+    #[must_use]
+    pub fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
+    }
+
+    /// The denial of a key that is on the deny list, or blocked.
+    #[must_use]
+    pub fn blocked(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+        // A cost of 0 is always admitted otherwise.
+        Some(self.look(key, 0, now)).filter(Decision::is_denied)
     }
 
     /// What the key is held to: its override, or the limit's own policy.
@@ -176,7 +196,26 @@ impl LiveRules {
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, hash_keys, None, now)
+        Self::build(rules, default_max_keys, hash_keys, None, None, now)
+    }
+
+    /// Limits that are kept in a store. Without it they hold up to their bound of keys in memory, or `default_max_keys`.
+    ///
+    /// # Errors
+    /// When the store cannot decide by a limit, or there is no memory.
+    pub fn shared_over(
+        store: Arc<SharedStore>,
+        rules: Rules,
+        default_max_keys: usize,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        Self::build(rules, default_max_keys, |_| None, Some(store), None, now)
+    }
+
+    /// The store that the limits are kept in, if it is not this server's memory.
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        self.shared.as_ref()
     }
 
     /// The limits of other rules, in place of these: what is unchanged keeps its state, a changed quota keeps what was
@@ -187,13 +226,14 @@ impl LiveRules {
     /// # Errors
     /// When the memory for a limit's states cannot be reserved; these limits are then as they were.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
-        Self::build(rules, self.default_max_keys, |_| None, Some(self), now)
+        Self::build(rules, self.default_max_keys, |_| None, self.shared.clone(), Some(self), now)
     }
 
     fn build(
         rules: Rules,
         default_max_keys: usize,
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
+        shared: Option<Arc<SharedStore>>,
         before: Option<&Self>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
@@ -209,7 +249,15 @@ impl LiveRules {
                 let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
                 Arc::new(Kept::new(&spec, bound(&spec), hash)?)
             };
-            limits.push(Arc::new(Limit { spec, kept }));
+            let shares = match (&shared, old) {
+                (Some(_), Some(old)) if old.spec == spec && old.shares.is_some() => old.shares.clone(),
+                (Some(store), _) => {
+                    let keys = bound(&spec).min(LOCAL_KEYS);
+                    Some(Arc::new(Shares::new(&spec, store, keys)?))
+                }
+                (None, _) => None,
+            };
+            limits.push(Arc::new(Limit { spec, kept, shares }));
         }
         for (at, limit) in limits.iter().enumerate() {
             let old = before.and_then(|before| before.predecessor(&limit.spec));
@@ -222,7 +270,7 @@ impl LiveRules {
         }
         let names = limits.iter().enumerate();
         let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
-        Ok(Self { limits, by_name, default_max_keys })
+        Ok(Self { limits, by_name, default_max_keys, shared })
     }
 
     /// The limit of this name.

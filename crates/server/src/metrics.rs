@@ -23,6 +23,8 @@ use crate::{
     service::{Service, THROTTLE},
 };
 
+mod store;
+
 /// Seconds: from the quickest answer to what somebody should look into.
 const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
@@ -153,6 +155,9 @@ impl Collector for AtScrape {
                     _ => gauge(&mut family, &[("limit", limit)], value)?,
                 }
             }
+        }
+        if let Some(shared) = self.service.shared() {
+            store::encode(&mut out, shared.store())?;
         }
         self.encode_connections(&mut out)?;
         self.encode_events(&mut out, rules.limits().len() as u64)

@@ -14,7 +14,13 @@ pub struct Options {
     pub rules: Option<PathBuf>,
     /// How many keys each limit remembers that has no bound of its own.
     pub max_keys: usize,
-    /// Where the state is kept over a restart.
+    /// The address of a store that servers share their limits over; `None` to keep them in memory.
+    pub store: Option<String>,
+    /// What the keys in the store begin with: servers of one prefix share their limits.
+    pub store_prefix: String,
+    /// How long the store may take for a decision, unless the limit says otherwise.
+    pub store_deadline: Duration,
+    /// Where the state is kept over a restart; not together with a store.
     pub state: Option<PathBuf>,
     /// How often it is written.
     pub state_interval: Duration,
@@ -39,6 +45,9 @@ impl Default for Options {
             resp: Some("127.0.0.1:0".to_owned()),
             rules: None,
             max_keys: 1 << 20,
+            store: None,
+            store_prefix: "tidegate".to_owned(),
+            store_deadline: Duration::from_millis(50),
             state: None,
             state_interval: Duration::from_secs(30),
             reload_interval: Duration::from_secs(1),

@@ -37,6 +37,13 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
+    /// The limits asked together are kept on different nodes of a cluster.
+    Scattered,
+    /// What was taken from a shared limit is not given back.
+    SharedIsSpent {
+        /// The limit's name.
+        limit: String,
+    },
     /// A key on the rules' deny list is not unblocked by a request.
     DeniedByRules {
         /// The limit's name.
@@ -67,6 +74,14 @@ impl fmt::Display for Refusal {
             Self::GlobalHasNoKeys { limit } => {
                 write!(f, "limit `{limit}` is global: it has no keys to block or unblock")
             }
+            Self::Scattered => f.write_str(
+                "these keys are on different nodes of the store's cluster, so no one step can decide on all of them: give \
+                 them a common {hash tag} (a global limit has no key, and stands alone), or ask one after the other",
+            ),
+            Self::SharedIsSpent { limit } => write!(
+                f,
+                "limit `{limit}` is kept in a shared store, which gives nothing back: take less at a time instead"
+            ),
             Self::DeniedByRules { limit } => {
                 write!(f, "the key is on the deny list of limit `{limit}`: take it out of the rules file")
             }

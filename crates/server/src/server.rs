@@ -25,8 +25,9 @@ use crate::{
     options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
-    rules::{self, Rules},
+    rules::{self, Keeping, MAX_DEADLINE, Rules},
     service::Service,
+    shared::SharedStore,
     start_error::StartError,
     state::State,
     throttle::Throttle,
@@ -96,13 +97,15 @@ impl Server {
         if options.http.is_none() && options.resp.is_none() {
             return Err(StartError::NothingToServe);
         }
+        let shared = shared_store(&options)?;
+        let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let started = clock.now();
         let reload = Reload::new(options.rules.clone(), Arc::clone(&events));
         let rules = match &options.rules {
-            Some(path) => rules::load_to_serve(path)?,
+            Some(path) => rules::load_to_serve(path, keeping)?,
             None => rules::example(),
         };
-        let service = Arc::new(make_service(&options, rules, state.as_ref(), clock)?);
+        let service = Arc::new(make_service(&options, rules, state.as_ref(), shared, clock)?);
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
@@ -136,7 +139,8 @@ impl Server {
                     threads: options.resp_threads,
                     port: address.port(),
                 };
-                let shared = Shared { service: Arc::clone(&service), config, started, stats };
+                let runtime = service.shared().map(|_| tokio::runtime::Handle::current());
+                let shared = Shared { service: Arc::clone(&service), config, started, stats, runtime };
                 let refused =
                     |e: io::Error| StartError::Resources(format!("the RESP listener cannot run: {e}"));
                 let listener = listener.into_std().map_err(refused)?;
@@ -265,16 +269,44 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
     std::future::pending::<()>().await;
 }
 
+/// The store that the options name.
+fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartError> {
+    let Some(address) = &options.store else { return Ok(None) };
+    let refuse = |what: String| Err(StartError::Store(what));
+    if options.state.is_some() {
+        return refuse(
+            "--state and --store exclude each other: the store keeps the limits; leave --state out".into(),
+        );
+    }
+    let prefix = &options.store_prefix;
+    if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
+        let rule = "1 to 64 bytes without `:`, which parts a key, or braces, which would put all keys on one node of a cluster";
+        return refuse(format!("--store-prefix is `{prefix}`; it must be {rule}"));
+    }
+    if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
+        return refuse("--store-deadline must be above 0 and at most 5s".into());
+    }
+    let open = |address| SharedStore::new(address, prefix, options.store_deadline);
+    match address.parse().and_then(open) {
+        Ok(store) => Ok(Some(Arc::new(store))),
+        Err(error) => refuse(format!("--store: {error}")),
+    }
+}
+
 fn make_service(
     options: &Options,
     rules: Rules,
     state: Option<&State>,
+    shared: Option<Arc<SharedStore>>,
     clock: Arc<dyn Clock>,
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let throttle = Throttle::new(options.max_keys, hash_keys(crate::service::THROTTLE))
         .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?;
-    let live = LiveRules::new(rules, options.max_keys, hash_keys, clock.now())?;
+    let live = match shared {
+        Some(store) => LiveRules::shared_over(store, rules, options.max_keys, clock.now())?,
+        None => LiveRules::new(rules, options.max_keys, hash_keys, clock.now())?,
+    };
     Ok(Service::new(live, throttle, clock))
 }
 

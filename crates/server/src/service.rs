@@ -12,6 +12,8 @@ use tidegate_limiter::{Request, acquire_all_at};
 pub use crate::refusal::Refusal;
 use crate::{
     live::{Limit, LiveRules},
+    rules::Keeping,
+    shared::SharedStore,
     throttle::Throttle,
 };
 
@@ -25,6 +27,7 @@ pub struct Service {
     rules: ArcSwap<LiveRules>,
     throttle: Throttle,
     clock: Arc<dyn Clock>,
+    shared: Option<Arc<SharedStore>>,
 }
 
 /// What one limit says.
@@ -94,16 +97,30 @@ pub struct Ask<'a> {
 }
 
 impl Service {
-    /// A service with these limits and a store for `CL.THROTTLE`.
+    /// A service with these limits (shared, where they are) and a place for the keys of `CL.THROTTLE`.
     #[must_use]
     pub fn new(rules: LiveRules, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
-        Self { rules: ArcSwap::from_pointee(rules), throttle, clock }
+        let shared = rules.shared().cloned();
+        Self { rules: ArcSwap::from_pointee(rules), throttle, clock, shared }
+    }
+
+    /// The store that the limits are shared over; `None` where they are this server's own.
+    #[must_use]
+    #[inline]
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        self.shared.as_ref()
     }
 
     /// The time that decisions asked now should be given.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Where the limits are kept, which says what rules can be served.
+    #[must_use]
+    pub fn keeping(&self) -> Keeping {
+        if self.shared.is_some() { Keeping::Store } else { Keeping::Memory }
     }
 
     /// The limits as they are now. A guard held over a change of rules keeps the old ones alive.
@@ -142,8 +159,13 @@ impl Service {
     /// Gives back up to the cost of what was taken, and says where the key stands then.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Self::acquire); also for a limit that is shared.
     pub fn refund(&self, ask: Ask<'_>, now: Nanos) -> Result<Answer, Refusal> {
+        if self.shared.is_some() {
+            let rules = self.rules();
+            let (limit, _) = resolve(&rules, ask.limit, ask.key)?;
+            return Err(Refusal::SharedIsSpent { limit: limit.spec().name.clone() });
+        }
         self.answer(ask, |limit, key| {
             limit.refund(key, ask.cost, now);
             limit.peek(key, 0, now)
@@ -247,7 +269,7 @@ impl Service {
 }
 
 impl JointAnswer {
-    fn new(answers: Vec<Answer>) -> Self {
+    pub(crate) fn new(answers: Vec<Answer>) -> Self {
         let strictness = |answer: &Answer| {
             let severity = if answer.is_allowed() { 0 } else { answer.decision.severity() };
             (severity, std::cmp::Reverse(answer.decision.remaining()))
@@ -286,7 +308,7 @@ pub(crate) fn resolve<'r, 'k>(
 }
 
 /// [`resolve`] for each of several; an error says which.
-fn resolve_all<'r, 'k>(
+pub(crate) fn resolve_all<'r, 'k>(
     rules: &'r LiveRules,
     asks: &[Ask<'k>],
 ) -> Result<Vec<Resolved<'r, 'k>>, (usize, Refusal)> {

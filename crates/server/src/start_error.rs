@@ -21,6 +21,8 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The store cannot be used as it was asked for.
+    Store(String),
     /// The state file has no place.
     State {
         /// Which file.
@@ -55,7 +57,7 @@ impl fmt::Display for StartError {
                 "the state cannot be kept in {}: {source}; choose a file in a directory that the server may write",
                 path.display()
             ),
-            Self::Resources(what) => f.write_str(what),
+            Self::Store(what) | Self::Resources(what) => f.write_str(what),
         }
     }
 }

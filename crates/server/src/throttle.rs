@@ -20,7 +20,7 @@ pub struct Throttle {
 }
 
 /// A request's limit: up to `max_burst + 1` at once, and `count` more in each `period`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThrottleQuota {
     /// How many more than one at once.
     pub max_burst: i64,
@@ -80,6 +80,39 @@ impl ThrottleQuota {
     }
 }
 
+/// A request as a bucket understands it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThrottleAsk {
+    pub policy: Policy,
+    pub quantity: u32,
+    /// How long the bucket takes to fill, in nanoseconds.
+    fills_in: u64,
+}
+
+impl ThrottleQuota {
+    /// The bucket of this quota, asked for `quantity`; 0 is a peek.
+    ///
+    /// # Errors
+    /// When the numbers make no sense: see [`ThrottleError`].
+    pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
+        let (policy, fills_in) = self.bucket()?;
+        let quantity = match u32::try_from(quantity) {
+            Ok(u32::MAX) => return Err(ThrottleError::TooLarge),
+            Ok(quantity) => quantity,
+            Err(_) if quantity < 0 => return Err(ThrottleError::Negative),
+            Err(_) => return Err(ThrottleError::TooLarge),
+        };
+        Ok(ThrottleAsk { policy, quantity, fills_in })
+    }
+
+    /// The quota of one of so many nodes: a part of the burst, at least 1, at a part of the rate.
+    pub(crate) fn share(self, nodes: u32) -> Self {
+        let nodes = i64::from(nodes.max(1));
+        let max_burst = (self.max_burst.saturating_add(1) / nodes).max(1) - 1;
+        Self { max_burst, period: self.period.saturating_mul(nodes), ..self }
+    }
+}
+
 impl Throttle {
     /// A store for at most `max_keys` keys; with the hash keys of another if its states are about to be restored.
     ///
@@ -108,25 +141,24 @@ impl Throttle {
         quantity: i64,
         now: Nanos,
     ) -> Result<Decision, ThrottleError> {
-        let (policy, fills_in) = quota.bucket()?;
-        let quantity = match u32::try_from(quantity) {
-            Ok(u32::MAX) => return Err(ThrottleError::TooLarge),
-            Ok(quantity) => quantity,
-            Err(_) if quantity < 0 => return Err(ThrottleError::Negative),
-            Err(_) => return Err(ThrottleError::TooLarge),
-        };
-        let decision = self.limiter.acquire_with_at(&policy, key, quantity, now);
-        if quantity > 0 {
+        let ask = quota.ask(quantity)?;
+        let decision = self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now);
+        Ok(self.told(&ask, decision))
+    }
+
+    /// What a client is told of a bucket's decision, which is counted.
+    pub(crate) fn told(&self, ask: &ThrottleAsk, decision: Decision) -> Decision {
+        if ask.quantity > 0 {
             self.counts.add(&decision);
-            return Ok(decision);
+            return decision;
         }
         // A peek at a key that owes more than this bucket holds, from a limit that it was asked with before: a peek is
         // always admitted here, but not by redis-cell.
         let owes = decision.reset_after_nanos();
-        if decision.is_allowed() && owes > fills_in {
-            return Ok(Decision::deny(decision.limit() as u32, owes - fills_in, 0, 1, owes));
+        if decision.is_allowed() && owes > ask.fills_in {
+            return Decision::deny(decision.limit() as u32, owes - ask.fills_in, 0, 1, owes);
         }
-        Ok(decision)
+        decision
     }
 
     /// The keys and their state.

@@ -160,7 +160,7 @@ line 5: the file has no option `braekers`; did you mean `breakers`?"
 #[test]
 fn a_file_that_cannot_be_read_is_told_by_its_path() {
     let missing = std::path::Path::new("/nonexistent/rules.yaml");
-    let error = rules::load(missing).unwrap_err().to_string();
+    let error = rules::load(missing, rules::Keeping::Memory).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/rules.yaml") && error.contains("check the path"), "{error}");
 }
 
@@ -172,4 +172,56 @@ proptest::proptest! {
             proptest::prop_assert!(!problems.is_empty());
         }
     }
+}
+
+#[test]
+fn what_cannot_be_shared_is_told_where_it_stands() {
+    let text = "limits:
+  - name: a
+    limit: 5/1s
+    sharing: leased
+    on_error: close
+    deadline: 6s
+  - name: b
+    limit: 5/1s
+    count_denied: true
+    on_error: open
+  - name: c
+    limit: 3
+    algorithm: concurrency
+    hold: 1m
+  - name: d
+    limit: 5/1s
+    overrides:
+      x: {limit: 10/1s, slots: 7}
+";
+    // Where a limit says how it is shared, and for servers that share: whether it can be.
+    let told = |keeping| -> Vec<String> {
+        let problems = rules::parse_for(text, keeping).unwrap_err();
+        problems.iter().map(ToString::to_string).collect()
+    };
+    let begins = |told: &[String], begins: &[&str]| {
+        assert_eq!(told.len(), begins.len(), "{told:?}");
+        for (told, begin) in told.iter().zip(begins) {
+            assert!(told.starts_with(begin), "{told}, not {begin}");
+        }
+    };
+    let everywhere = [
+        "line 4: `sharing` is `leased`",
+        "line 5: `on_error` is `close`",
+        "line 6: limit `a`: `deadline` must be above 0 and at most 5s",
+        "line 8: limit `b` cannot be shared: a shared limit cannot count denied requests",
+    ];
+    begins(&told(rules::Keeping::Memory), &everywhere);
+    let shared = [
+        "line 13: limit `c` cannot be shared: no server gives back the permits",
+        "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
+    ];
+    begins(&told(rules::Keeping::Store), &[&everywhere[..], &shared[..]].concat());
+    assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));
+}
+
+#[test]
+fn the_example_can_be_shared() {
+    assert!(rules::parse_for(rules::EXAMPLE, rules::Keeping::Store).is_ok());
 }

@@ -6,7 +6,9 @@
 //! * [`acquire_all_at`]: several limits in one atomic decision.
 //!
 //! With the feature `flow`, the module `flow` and the attribute `guard` guard resources: entries, flow rules, circuit
-//! breakers, hot parameters, system protection, and the statistics behind them.
+//! breakers, hot parameters, system protection, and the statistics behind them. With the feature `redis` the module of that
+//! name shares limits between processes, with `tower` that one limits services as middleware. [`KeyedLimit`] is the trait of
+//! limits of both kinds, local or shared.
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
@@ -28,6 +30,10 @@ pub use tidegate_flow as flow;
 pub use tidegate_limiter::*;
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;
+#[cfg(feature = "redis")]
+pub use tidegate_redis as redis;
+#[cfg(feature = "tower")]
+pub use tidegate_tower as tower;
 
 /// The README's example, so that it keeps running.
 #[cfg(doctest)]

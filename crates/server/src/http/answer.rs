@@ -1,13 +1,14 @@
 //! An answer on the wire: the decision as JSON, and the header fields of the IETF draft
 //! `draft-ietf-httpapi-ratelimit-headers`, version 10.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde::Serialize;
+use tidegate_tower::headers;
 
 use crate::service::{Answer, JointAnswer};
 
@@ -98,7 +99,7 @@ fn respond(
     if !bound.is_allowed()
         && let Some(wait) = bound.retry_after()
     {
-        set("retry-after", &ceil_secs(wait).to_string());
+        set("retry-after", &headers::ceil_secs(wait).to_string());
     }
     response
 }
@@ -116,41 +117,21 @@ pub(super) fn json(body: &impl Serialize) -> Response<Body> {
 fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
     let mut text = String::new();
     for answer in answers {
-        if !text.is_empty() {
-            text.push_str(", ");
-        }
-        let _ = write!(text, "\"{}\"", answer.limit.spec().name);
         write(&mut text, answer);
     }
     text
 }
 
-/// `q`: the quota. `w`: the window in seconds, where it is a whole number of them. `qu`: what is counted.
 fn write_policy(text: &mut String, answer: &Answer) {
-    let policy = answer.limit.policy_of(&answer.key);
-    // Writing to a `String` does not fail.
-    let _ = write!(text, ";q={}", policy.limit);
-    match policy.window {
-        Some(window) if window.subsec_nanos() == 0 => {
-            let _ = write!(text, ";w={}", window.as_secs());
-        }
-        Some(_) => {}
-        None => text.push_str(";qu=\"concurrent-requests\""),
-    }
+    let spec = answer.limit.policy_of(&answer.key);
+    let per = spec.window.map_or(headers::Per::InFlight, headers::Per::Window);
+    headers::write_policy(text, &answer.limit.spec().name, spec.limit.into(), per);
 }
 
-/// `r`: what remains. `t`: the seconds until all of it is back, where that can be named.
 fn write_state(text: &mut String, answer: &Answer) {
-    let _ = write!(text, ";r={}", answer.decision.remaining());
-    if let Some(reset) = answer.reset_after() {
-        let _ = write!(text, ";t={}", ceil_secs(reset));
-    }
+    headers::write_state(text, &answer.limit.spec().name, &answer.decision);
 }
 
 fn ceil_ms(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-fn ceil_secs(span: Duration) -> u64 {
-    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }

@@ -53,6 +53,11 @@ impl Problem {
             Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
+            Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
+            Refusal::SharedIsSpent { .. } => Self {
+                pointer: at("limit"),
+                ..Self::new(StatusCode::CONFLICT, "Nothing is given back", detail)
+            },
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }

@@ -17,6 +17,7 @@ use axum::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
+use tidegate_redis::Health;
 
 use super::{
     answer,
@@ -26,6 +27,7 @@ use super::{
 use crate::{
     metrics::Metrics,
     service::{self, Service},
+    shared::Readiness,
 };
 
 /// The longest body, in bytes.
@@ -98,16 +100,12 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
     refuse_foreign_pages(request.headers())?;
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
-        Endpoint::Ready if app.ready.load(Ordering::Acquire) => Ok(answer::json(&json!({"status": "ready"}))),
-        Endpoint::Ready => {
-            let detail = "the server is stopping; ask another one";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", detail).into())
-        }
+        Endpoint::Ready => ready(app),
         Endpoint::Metrics => {
             Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
         }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
-        Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?),
+        Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
         Endpoint::Refund => {
             let ask = ask::one(&body(request).await?)?;
             let answer = app.service.refund(question(&ask), app.service.now());
@@ -131,6 +129,28 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
     }
 }
 
+/// Whether the server wants requests. A store that is down is no reason to send them elsewhere (the others have the same
+/// one) as long as every limit has an answer without it.
+fn ready(app: &App) -> Result<Response<Body>, Refused> {
+    let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
+    if !app.ready.load(Ordering::Acquire) {
+        return Err(unavailable("Stopping", "the server is stopping; ask another one".to_owned()).into());
+    }
+    match app.service.readiness() {
+        Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
+        Readiness::Degraded(health) => {
+            let store = if health == Health::Partly { "partly down" } else { "down" };
+            Ok(answer::json(&json!({"status": "degraded", "store": store})))
+        }
+        Readiness::Closed { limit } => {
+            let detail = format!(
+                "the shared store does not answer, and limit `{limit}` denies everything until it does (on_error: closed)"
+            );
+            Err(unavailable("Store down", detail).into())
+        }
+    }
+}
+
 /// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells which
 /// page; only pages of this very server are let through.
 fn refuse_foreign_pages(headers: &HeaderMap) -> Result<(), Refused> {
@@ -143,22 +163,20 @@ fn refuse_foreign_pages(headers: &HeaderMap) -> Result<(), Refused> {
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
 }
 
-fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {
+async fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {
     let service = &app.service;
-    let now = service.now();
     let takes = endpoint == Endpoint::Acquire;
     // A peek has been answered, whatever the answer is; 429 is for what was turned away.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match ask::asks(body)? {
         Asks::One(ask) => {
-            let ask = question(&ask);
-            let answer = if takes { service.acquire(ask, now) } else { service.peek(ask, now) };
+            let answer = service.decide(question(&ask), takes).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, status))
         }
         Asks::All(all) => {
             let asks: Vec<_> = all.iter().map(question).collect();
-            let joint = if takes { service.acquire_all(&asks, now) } else { service.peek_all(&asks, now) };
+            let joint = service.decide_all(&asks, takes).await;
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
             Ok(answer::all(&joint.map_err(place)?, status))
         }

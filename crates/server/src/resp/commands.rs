@@ -1,16 +1,18 @@
 //! The commands that limit, and the table of all commands.
 
-use std::{str, time::Duration};
+use std::{str, sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
 
 use super::{
     handshake, introspection,
+    reply::Replies,
     session::{Context, Flow},
 };
 use crate::{
     live::Limit,
-    service::{Refusal, reset_after, resolve},
+    service::{self, Refusal, Resolved, reset_after, resolve},
+    shared::Question,
     throttle::{self, ThrottleQuota},
 };
 
@@ -97,14 +99,28 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 
 #[inline]
 fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    if context.shared.service.shared().is_some() {
+        return ask(context, "acquire", args, true);
+    }
     decide(context, "acquire", args, Limit::acquire)
 }
 
 fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    if context.shared.service.shared().is_some() {
+        return ask(context, "peek", args, false);
+    }
     decide(context, "peek", args, Limit::peek)
 }
 
 fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    if context.shared.service.shared().is_some() {
+        let asked = service::Ask { limit: args[0], key: args.get(1).copied(), cost: 1 };
+        return match context.shared.service.refund(asked, context.now) {
+            // Not while limits are shared.
+            Ok(_) => Flow::Continue,
+            Err(refusal) => refuse(context, "refund", &refusal),
+        };
+    }
     decide(context, "refund", args, |limit, key, cost, now| {
         limit.refund(key, cost, now);
         limit.peek(key, 0, now)
@@ -119,19 +135,54 @@ fn decide(
     args: &[&[u8]],
     decide: impl FnOnce(&Limit, &[u8], u32, Nanos) -> Decision,
 ) -> Flow {
-    let (limit, key) = match resolve(context.rules, args[0], args.get(1).copied()) {
-        Ok(resolved) => resolved,
-        Err(refusal) => return refuse(context, name, &refusal),
-    };
-    let cost = match args.get(2) {
-        None => 1,
-        Some(text) => match number(text).and_then(|cost| u32::try_from(cost).ok()) {
-            Some(cost) => cost,
-            None => return refuse_number(context, "cost", text, "a whole number from 0 to 4294967295"),
-        },
-    };
+    let Some(((limit, key), cost)) = asked(context, name, args) else { return Flow::Continue };
     let decision = decide(limit, key, cost, context.now);
-    let allowed = decision.is_allowed() || limit.spec().shadow;
+    write_decision(&mut context.replies(), &decision, limit.spec().shadow);
+    Flow::Continue
+}
+
+/// [`decide`] in the shared store, except for what this server knows by itself.
+#[inline(never)]
+fn ask(context: &mut Context<'_>, name: &str, args: &[&[u8]], takes: bool) -> Flow {
+    let Some(((limit, key), cost)) = asked(context, name, args) else { return Flow::Continue };
+    match limit.blocked(key, context.now) {
+        Some(blocked) => {
+            if takes && cost > 0 {
+                limit.count(&blocked);
+            }
+            write_decision(&mut context.replies(), &blocked, limit.spec().shadow);
+        }
+        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, takes }),
+    }
+    Flow::Continue
+}
+
+/// The limit, key and cost that a command names; `None` when it was answered with what is wrong.
+#[inline]
+fn asked<'a, 'k>(
+    context: &mut Context<'a>,
+    name: &str,
+    args: &[&'k [u8]],
+) -> Option<(Resolved<'a, 'k>, u32)> {
+    let resolved = match resolve(context.rules, args[0], args.get(1).copied()) {
+        Ok(resolved) => resolved,
+        Err(refusal) => {
+            refuse(context, name, &refusal);
+            return None;
+        }
+    };
+    let Some(text) = args.get(2) else { return Some((resolved, 1)) };
+    let cost = number(text).and_then(|cost| u32::try_from(cost).ok());
+    if cost.is_none() {
+        refuse_number(context, "cost", text, "a whole number from 0 to 4294967295");
+    }
+    Some((resolved, cost?))
+}
+
+/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until all is fresh.
+#[inline]
+pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
+    let allowed = decision.is_allowed() || shadow;
     let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
     let wait = if !allowed {
         decision.retry_after().map_or(-1, ms)
@@ -140,14 +191,20 @@ fn decide(
     } else {
         ms(decision.delay())
     };
-    let mut replies = context.replies();
     replies.array(5);
     replies.integer(i64::from(!allowed));
     replies.count(decision.limit());
     replies.count(decision.remaining());
     replies.integer(wait);
-    replies.integer(reset_after(&decision).map_or(-1, ms));
-    Flow::Continue
+    replies.integer(reset_after(decision).map_or(-1, ms));
+}
+
+/// Five integers, as redis-cell has them.
+pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
+    replies.array(5);
+    for number in throttle::reply(decision) {
+        replies.integer(number);
+    }
 }
 
 fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -167,14 +224,12 @@ fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         return refuse(context, "cl.throttle", &refusal);
     }
     let quota = ThrottleQuota { max_burst, count, period };
+    if context.shared.service.shared().is_some() {
+        context.ask(Question::Throttle { key: args[0].into(), quota, quantity });
+        return Flow::Continue;
+    }
     match context.shared.service.throttle().acquire(args[0], quota, quantity, context.now) {
-        Ok(decision) => {
-            let mut replies = context.replies();
-            replies.array(5);
-            for number in throttle::reply(&decision) {
-                replies.integer(number);
-            }
-        }
+        Ok(decision) => write_cell(&mut context.replies(), &decision),
         Err(e) => context.replies().error(&e.to_string()),
     }
     Flow::Continue

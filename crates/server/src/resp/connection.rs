@@ -10,6 +10,7 @@ use tidegate_core::Nanos;
 
 use super::{
     MAX_FRAME, Shared,
+    batch::Batch,
     parse::{Args, parse},
     reply::Replies,
     session::{Context, Flow, Session, run},
@@ -40,7 +41,11 @@ pub(super) struct Connection<S> {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// Complete frames in `input` wait for output to be sent.
+    /// What is to be asked of the shared store, and the replies behind it.
+    batch: Batch,
+    /// The store is being asked: no command runs until its answers are here.
+    asking: bool,
+    /// Complete frames in `input` wait for output to be sent, or for the store.
     waiting: bool,
     /// To be closed when the output is sent.
     closing: bool,
@@ -81,6 +86,8 @@ impl<S: Read + Write> Connection<S> {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            batch: Batch::default(),
+            asking: false,
             waiting: false,
             closing: false,
             blocked: false,
@@ -95,13 +102,16 @@ impl<S: Read + Write> Connection<S> {
     ///
     /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
+        if self.asking {
+            return Turn::Done;
+        }
         if self.waiting {
             let waiting = mem::take(&mut self.input);
             let used = self.answer(&waiting, world);
             self.keep(&waiting[used..]);
         }
         for _ in 0..READS_A_TURN {
-            if self.closing || self.is_full() {
+            if self.closing || self.is_full() || !self.batch.is_empty() {
                 return Turn::Done;
             }
             let held = self.input.len();
@@ -133,7 +143,9 @@ impl<S: Read + Write> Connection<S> {
         let mut args = Args::new();
         let (mut used, mut commands) = (0, 0);
         let mut looked = 0;
-        while used < data.len() && !self.closing && !self.is_full() {
+        while used < data.len() && !self.closing && !self.is_full() && !self.batch.is_full() {
+            // Replies behind a question wait for its answer.
+            let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
             match parse(&data[used..], &mut args) {
                 Ok(Some(length)) => {
                     if used >= looked && used + length < data.len() {
@@ -149,21 +161,22 @@ impl<S: Read + Write> Connection<S> {
                         rules: world.rules,
                         now: world.now,
                         session: &mut self.session,
-                        out: &mut self.output,
+                        out,
+                        questions: &mut self.batch.questions,
                     };
                     self.closing = run(&mut context, args.get()) == Flow::Close;
                 }
                 Ok(None) => break,
                 Err(error) => {
                     stats.protocol_errors.fetch_add(1, Ordering::Relaxed);
-                    let mut replies = Replies { out: &mut self.output, protocol: self.session.protocol };
+                    let mut replies = Replies { out, protocol: self.session.protocol };
                     replies.error(&format!("ERR {error}"));
                     tracing::debug!(peer = %self.session.peer, %error, "connection closed");
                     self.closing = true;
                 }
             }
         }
-        self.waiting = self.is_full() && used < data.len();
+        self.waiting = (self.is_full() || self.batch.is_full()) && used < data.len();
         self.moved |= used > 0;
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
@@ -191,11 +204,36 @@ impl<S: Read + Write> Connection<S> {
 
     /// Whether commands wait in memory for output to be sent.
     pub fn has_waiting(&self) -> bool {
-        self.waiting
+        self.waiting && !self.asking
     }
 
+    /// Whether the connection ends when its output is sent.
     pub fn is_closing(&self) -> bool {
-        self.closing
+        self.closing && !self.asking
+    }
+
+    /// What the store is to be asked now. Until [`answered`](Self::answered), no further command runs.
+    pub fn ask(&mut self) -> Option<(Batch, &Session)> {
+        if self.batch.is_empty() {
+            return None;
+        }
+        self.asking = true;
+        Some((mem::take(&mut self.batch), &self.session))
+    }
+
+    pub fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    /// The replies to what was asked under this number are here; whether it was this connection that asked.
+    pub fn answered(&mut self, id: u64, replies: &[u8]) -> bool {
+        if !self.asking || self.session.id != id {
+            return false;
+        }
+        self.asking = false;
+        self.moved = true;
+        self.output.extend_from_slice(replies);
+        true
     }
 
     /// No further command runs; what has been answered is still sent.
@@ -231,20 +269,24 @@ impl<S: Read + Write> Connection<S> {
     /// Whether the connection has been idle, or stuck in a frame or a reply, for too long. Asked every second or so.
     pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
         let at_rest = self.input.is_empty() && !self.has_output() && !self.closing;
-        if at_rest || mem::take(&mut self.moved) {
+        // The store has a deadline of its own.
+        if at_rest || self.asking || mem::take(&mut self.moved) {
             self.stuck_since = None;
         } else if now.saturating_since(*self.stuck_since.get_or_insert(now)) >= STUCK {
             return true;
         }
-        idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
+        !self.asking && idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
     }
 }
 
 /// Begins to fetch the states that the next commands are about; how many bytes of commands that was.
 ///
 /// A pipeline tells early which keys it asks for. Their memory is fetched all at once, instead of one wait after the
-/// other; that costs a second reading of the frames, a fifth of one such wait.
+/// other; that costs a second reading of the frames, a fifth of one such wait. The states of shared limits are elsewhere.
 fn look_ahead(data: &[u8], world: World<'_>) -> usize {
+    if world.shared.service.shared().is_some() {
+        return data.len();
+    }
     let mut args = Args::new();
     let mut at = 0;
     for _ in 0..AHEAD {

@@ -69,6 +69,7 @@ fn shared() -> Shared {
         config: RespConfig { password: None, max_connections: 1, idle_timeout: None, threads: 1, port: 0 },
         started: Nanos::ZERO,
         stats: Arc::new(RespStats::default()),
+        runtime: None,
     }
 }
 

@@ -6,11 +6,15 @@
 //! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
 //! ```
 //!
+//! Where limits are shared over a store, `batch` hands the questions of a connection to the async runtime, and the replies
+//! come back by waking the thread; nothing else is different.
+//!
 //! The listener has threads of its own on `mio` instead of tokio tasks. A task costs about as much a wakeup, but a reactor
 //! decides *when* to write: it answers everything that is ready before it writes anything, so that a client with many
 //! connections is woken once for a batch instead of once for each answer. It also lets all connections share one read
 //! buffer: a silent connection holds no buffer at all.
 
+mod batch;
 mod commands;
 mod connection;
 mod gather;
@@ -55,6 +59,8 @@ pub(crate) struct Shared {
     pub config: RespConfig,
     pub started: Nanos,
     pub stats: Arc<RespStats>,
+    /// Where the shared store is asked; `None` where there is none.
+    pub runtime: Option<tokio::runtime::Handle>,
 }
 
 /// How the listener behaves.

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Shared,
+    batch::{self, Mailbox},
     connection::{BUFFER, Connection, Turn, World},
     gather::{Gather, PAUSE},
     session::Session,
@@ -77,10 +78,12 @@ impl Control {
     fn set(&self, state: u8) {
         // Release, so that a thread that sees the state sees what happened before; it never goes back.
         self.state.fetch_max(state, Ordering::Release);
-        for waker in &self.wakers {
-            if let Err(error) = waker.wake() {
-                tracing::warn!(%error, "a listener thread could not be woken; it will see the change within a second");
-            }
+        (0..self.wakers.len()).for_each(|thread| self.wake(thread));
+    }
+
+    fn wake(&self, thread: usize) {
+        if let Err(error) = self.wakers[thread].wake() {
+            tracing::warn!(%error, "a listener thread could not be woken; it will see the change within a second");
         }
     }
 }
@@ -103,7 +106,9 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
     let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
     let (sender, running) = mpsc::channel(1);
     for (at, (poll, listener)) in polls.into_iter().enumerate() {
+        let wakes = Arc::clone(&control);
         let reactor = Reactor {
+            mailbox: Arc::new(Mailbox::new(move || wakes.wake(at))),
             poll,
             listener: Some(listener),
             accept: Accept::OnEvent,
@@ -147,6 +152,8 @@ struct Reactor {
     /// Connections with something to send.
     unsent: Vec<usize>,
     gather: Gather,
+    /// The shared store's answers.
+    mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
     control: Arc<Control>,
 }
@@ -176,6 +183,8 @@ impl Reactor {
             let now = self.shared.service.now();
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());
+                // In case that a wakeup was refused.
+                self.deliver();
                 self.close_overdue();
                 if self.accept == Accept::NextTick {
                     self.accept();
@@ -197,7 +206,7 @@ impl Reactor {
         for event in events {
             match event.token() {
                 LISTENER => self.accept(),
-                CONTROL => {}
+                CONTROL => self.deliver(),
                 Token(at) => self.on_event(at, event),
             }
         }
@@ -232,9 +241,38 @@ impl Reactor {
             Turn::More => self.unread.push(at),
             Turn::Gone => return self.remove(at),
         }
-        let connection = &self.connections[at];
+        let connection = &mut self.connections[at];
+        if let Some((batch, session)) = connection.ask()
+            && let Some(runtime) = &self.shared.runtime
+        {
+            batch::send(batch, (at, session), runtime, &self.shared.service, &self.mailbox);
+        }
         if connection.has_output() || connection.is_closing() {
             self.list(at);
+        }
+    }
+
+    /// Hands the shared store's answers to those who asked.
+    fn deliver(&mut self) {
+        for answered in self.mailbox.take() {
+            let at = answered.at;
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let replies = answered.replies.as_deref();
+            if !connection.answered(answered.id, replies.unwrap_or_default()) {
+                continue;
+            }
+            if replies.is_none() {
+                // The runtime is going, or something panicked, which was told.
+                self.remove(at);
+                continue;
+            }
+            self.list(at);
+            if self.listener.is_none() {
+                self.wind_up(at);
+            } else {
+                // What arrived in the meantime, or waits in memory, may come without a further event.
+                self.unread.push(at);
+            }
         }
     }
 
@@ -340,17 +378,24 @@ impl Reactor {
         }
         let open: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
         for at in open {
-            if !self.connections[at].blocked {
-                self.read(at, true);
-            }
-            if let Some(connection) = self.connections.get_mut(at) {
-                connection.close_when_sent();
-                self.list(at);
-            }
+            self.wind_up(at);
         }
         self.unread.clear();
         for at in std::mem::take(&mut self.unsent) {
             self.flush(at);
+        }
+    }
+
+    /// Answers what a connection has sent; when all of it is answered and sent, the connection ends.
+    fn wind_up(&mut self, at: usize) {
+        if !self.connections[at].blocked {
+            self.read(at, true);
+        }
+        if let Some(connection) = self.connections.get_mut(at)
+            && !connection.is_asking()
+        {
+            connection.close_when_sent();
+            self.list(at);
         }
     }
 

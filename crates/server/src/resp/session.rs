@@ -5,7 +5,7 @@ use std::{fmt::Write, net::SocketAddr, sync::atomic::Ordering};
 use tidegate_core::Nanos;
 
 use super::{Protocol, Shared, commands, reply::Replies};
-use crate::live::LiveRules;
+use crate::{live::LiveRules, shared::Question};
 
 /// What a client has told about itself.
 pub(super) struct Session {
@@ -30,9 +30,18 @@ pub(super) struct Context<'a> {
     pub now: Nanos,
     pub session: &'a mut Session,
     pub out: &'a mut Vec<u8>,
+    /// What the shared store is to be asked, each with its place in `out`.
+    pub questions: &'a mut Vec<(usize, Question)>,
 }
 
 impl Context<'_> {
+    /// Leaves the reply to the store.
+    pub fn ask(&mut self, question: Question) {
+        // Before the first there is nothing between questions: `out` is the connection's own output still.
+        let place = if self.questions.is_empty() { 0 } else { self.out.len() };
+        self.questions.push((place, question));
+    }
+
     pub fn replies(&mut self) -> Replies<'_> {
         Replies { out: self.out, protocol: self.session.protocol }
     }

@@ -3,14 +3,16 @@
 
 mod error;
 mod parse;
+mod sharing;
 mod spec;
 mod watch;
 
 use std::{fs, io::Read, path::Path};
 
 pub use error::RulesError;
-pub use parse::{parse, parse_policy};
-pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+pub use parse::{parse, parse_for, parse_policy};
+pub(crate) use sharing::MAX_DEADLINE;
+pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules, SharingSpec};
 pub use tidegate_config::Problem;
 pub(crate) use tidegate_config::nearest;
 pub(crate) use watch::Watch;
@@ -21,12 +23,21 @@ const MAX_FILE: u64 = 4 << 20;
 /// What `tidegate serve` enforces without `--rules`: something to try at once, and to start a file from.
 pub const EXAMPLE: &str = include_str!("example.yaml");
 
+/// Where the limits of a rules file are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// In the server's own memory.
+    Memory,
+    /// In a store that servers share, which cannot keep every limit.
+    Store,
+}
+
 /// Reads and checks a rules file.
 ///
 /// # Errors
 /// When it cannot be read, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
 /// is used.
-pub fn load(path: &Path) -> Result<Rules, RulesError> {
+pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     let read = |source| RulesError::Read { path: path.to_owned(), source };
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
     let mut bytes = Vec::new();
@@ -40,7 +51,7 @@ pub fn load(path: &Path) -> Result<Rules, RulesError> {
         let line = good.split(|byte| *byte == b'\n').count();
         invalid(vec![Problem::at(line, "the text is not UTF-8").mend("save the file as UTF-8")])
     })?;
-    parse(&text).map_err(invalid)
+    parse_for(&text, keeping).map_err(invalid)
 }
 
 /// Reads and checks a rules file for a server, which needs a limit at least. What the file says for gates is told in the
@@ -48,12 +59,22 @@ pub fn load(path: &Path) -> Result<Rules, RulesError> {
 ///
 /// # Errors
 /// As [`load`], and when there are no limits.
-pub(crate) fn load_to_serve(path: &Path) -> Result<Rules, RulesError> {
-    let rules = load(path)?;
+pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
+    let rules = load(path, keeping)?;
     if rules.limits.is_empty() {
         let problem = Problem::overall("there is no `limits:`, so there is nothing to serve")
             .mend("add it, with a list of limits; what else is in the file is for programs with a gate of their own");
         return Err(RulesError::Invalid { path: Some(path.to_owned()), problems: vec![problem] });
+    }
+    let unused = rules.limits.iter().filter(|limit| limit.sharing != SharingSpec::default());
+    if keeping == Keeping::Memory
+        && let Some(limit) = unused.map(|limit| &limit.name).next()
+    {
+        tracing::warn!(
+            file = %path.display(),
+            limit,
+            "the rules say how limits are shared, but this server keeps its own: start with --store to share them",
+        );
     }
     let kinds = rules.gate.counts().into_iter().filter(|(_, count)| *count > 0);
     let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();

@@ -8,7 +8,7 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{ParseQuotaError, Quota};
 
-use super::{AlgorithmName, LimitSpec, PolicySpec, Rules};
+use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, sharing};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
@@ -30,7 +30,7 @@ const OPTIONS: [&str; 10] = [
     "count_denied",
     "algorithm",
 ];
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 19] = [
     "name",
     "limit",
     "algorithm",
@@ -47,6 +47,9 @@ const FIELDS: [&str; 16] = [
     "max_wait",
     "hold",
     "count_denied",
+    "sharing",
+    "on_error",
+    "deadline",
 ];
 
 /// Which algorithm an option belongs to.
@@ -65,10 +68,18 @@ const OWNERS: [(&str, AlgorithmName); 7] = [
 /// # Errors
 /// Everything that is wrong with it, in the order of the lines.
 pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
+    parse_for(text, Keeping::Memory)
+}
+
+/// Reads a rules file's text, for limits that are to be kept there.
+///
+/// # Errors
+/// As [`parse`]; for a store also what cannot be shared.
+pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let rules =
         match parse_yaml(text) {
-            Ok(Some(root)) => read_rules(&root, &mut complaints),
+            Ok(Some(root)) => read_rules(&root, keeping, &mut complaints),
             Ok(None) => {
                 let problem = Problem::overall("the file is empty");
                 complaints.add(problem.mend(
@@ -100,7 +111,7 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
     }
 }
 
-fn read_rules(root: &Node, complaints: &mut Complaints) -> Rules {
+fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rules {
     let known: Vec<&str> = ["limits"].into_iter().chain(SECTIONS).collect();
     let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
     let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
@@ -108,11 +119,11 @@ fn read_rules(root: &Node, complaints: &mut Complaints) -> Rules {
         let problem = Problem::at(fields.line(), "there is no `limits:`");
         complaints.add(problem.mend("add it, with a list of limits"));
     }
-    let limits = fields.get("limits").map(|node| read_limits(node, complaints)).unwrap_or_default();
+    let limits = fields.get("limits").map(|node| read_limits(node, keeping, complaints)).unwrap_or_default();
     Rules { limits, gate: read_gate(&fields, complaints) }
 }
 
-fn read_limits(node: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
+fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Vec<LimitSpec> {
     let items = match &node.kind {
         Kind::Sequence(items) if !items.is_empty() => items,
         _ => {
@@ -130,7 +141,7 @@ fn read_limits(node: &Node, complaints: &mut Complaints) -> Vec<LimitSpec> {
     let mut names = BTreeMap::new();
     let mut limits = Vec::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
-        let Some((limit, line)) = read_limit(item, at + 1, complaints) else { continue };
+        let Some((limit, line)) = read_limit(item, at + 1, keeping, complaints) else { continue };
         if let Some(first) = names.insert(limit.name.clone(), line) {
             let what = format!("the name `{}` is already taken on line {first}", limit.name);
             complaints.add(Problem::at(line, what).mend("give each limit a name of its own"));
@@ -148,7 +159,12 @@ fn empty_or(node: &Node) -> String {
 }
 
 /// One limit, and the line of its name.
-fn read_limit(node: &Node, number: usize, complaints: &mut Complaints) -> Option<(LimitSpec, usize)> {
+fn read_limit(
+    node: &Node,
+    number: usize,
+    keeping: Keeping,
+    complaints: &mut Complaints,
+) -> Option<(LimitSpec, usize)> {
     let called = match node.kind {
         Kind::Mapping(ref entries) => entries
             .iter()
@@ -180,7 +196,13 @@ fn read_limit(node: &Node, number: usize, complaints: &mut Complaints) -> Option
         }
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
-    Some((LimitSpec { name: name?, policy: policy?, global, shadow, max_keys, overrides, deny }, line))
+    let sharing = sharing::read(&fields, &called, complaints);
+    let limit =
+        LimitSpec { name: name?, policy: policy?, global, shadow, max_keys, overrides, deny, sharing };
+    if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
+        sharing::check(&limit, &fields, complaints);
+    }
+    Some((limit, line))
 }
 
 fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> Option<String> {

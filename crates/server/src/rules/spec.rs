@@ -11,6 +11,7 @@ use tidegate_core::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     write_duration,
 };
+use tidegate_redis::{Mode, OnError};
 
 /// Everything that a rules file says, in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,6 +39,19 @@ pub struct LimitSpec {
     pub overrides: BTreeMap<String, PolicySpec>,
     /// Keys that are always denied.
     pub deny: BTreeSet<String>,
+    /// How it is shared, where the server has a store.
+    pub sharing: SharingSpec,
+}
+
+/// How servers share a limit; `None` where the rules leave it to the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharingSpec {
+    /// Where it is decided.
+    pub mode: Option<Mode>,
+    /// What the answer is while the store gives none.
+    pub on_error: Option<OnError>,
+    /// How long the store may take for a decision.
+    pub deadline: Option<Duration>,
 }
 
 /// The algorithms by the names that rules give them.

@@ -1,0 +1,109 @@
+//! Shared limits as any keyed limit, and several of them in one decision that never fails.
+
+use std::time::Duration;
+
+use tidegate_core::{Decision, Policy, Quota};
+use tidegate_limiter::KeyedLimit;
+
+use crate::{Plan, SharedDecision, SharedLimit, Source, Store, StoreError, joint::Request};
+
+impl KeyedLimit for SharedLimit {
+    async fn decide(&self, key: &[u8], cost: u32) -> Decision {
+        self.acquire(key, cost).await.decision
+    }
+
+    fn policy(&self) -> Policy {
+        *self.policy()
+    }
+}
+
+impl SharedLimit {
+    /// Whether `cost` would be admitted. Nothing is taken, and what remains is told as it is now, before the cost.
+    ///
+    /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
+    pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+        let key = key.as_ref();
+        if let Some((never, beside)) = never(&self.redis_key(key)) {
+            // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
+            let never = Request { plan: &never, key: beside, cost: 1 };
+            let asked = [self.request(key, 0), self.request(key, cost), never];
+            if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
+                && let [standing, asked, _] = told[..]
+            {
+                let decision = if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
+                return SharedDecision { decision, source: Source::Store };
+            }
+        }
+        let mut answer = self.acquire(key, 0).await;
+        let standing = answer.decision;
+        let refused = matches!(answer.source, Source::Failed(_));
+        if !refused && standing.remaining() < cost.into() {
+            let (limit, room) = (standing.limit() as u32, standing.remaining());
+            answer.decision = Decision::deny_for_good(limit, room, 1, standing.reset_after_nanos());
+        }
+        answer
+    }
+}
+
+/// A limit of nothing, and a key for it that a cluster keeps beside this one (where that can be had).
+fn never(beside: &[u8]) -> Option<(Plan, Vec<u8>)> {
+    let open = beside.iter().position(|&byte| byte == b'{').map(|at| at + 1);
+    let length = open.and_then(|open| beside[open..].iter().position(|&byte| byte == b'}')).unwrap_or(0);
+    let tag = match open {
+        Some(open) if length > 0 => &beside[open..open + length],
+        _ => beside,
+    };
+    let key = [b"{", tag, b"}"].concat();
+    let nothing = Quota::new(0, Duration::from_secs(1)).ok()?;
+    let plan = Plan::new(Policy::fixed_window(nothing)).ok()?;
+    (!tag.contains(&b'}')).then_some((plan, key))
+}
+
+/// Admitted after a delay, with what remains before that.
+fn standing_at(standing: &Decision, delay: Duration) -> Decision {
+    let (limit, delay) = (standing.limit() as u32, delay.as_nanos() as u64);
+    Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
+}
+
+/// A part of a decision over several limits of one store: `cost` for one of a limit's keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The limit.
+    pub limit: &'a SharedLimit,
+    /// The key.
+    pub key: &'a [u8],
+    /// How much.
+    pub cost: u32,
+}
+
+impl Store {
+    /// Decides on several requests in one step: all admit and are charged, or none is. Where the store gives no decision
+    /// within the shortest of the limits' deadlines, each answers as its [`OnError`](crate::OnError) says, and what one
+    /// denies no other keeps.
+    ///
+    /// # Errors
+    /// [`StoreError::CrossSlot`] alone, in a cluster, when the keys have no common hash tag: nobody can decide that in one
+    /// step, now or later.
+    pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
+        let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
+        let deadline = parts.iter().map(|part| part.limit.deadline()).min().unwrap_or_default();
+        let error = match self.decide_all(&requests, deadline).await {
+            Ok((decisions, _)) => {
+                let told = |decision| SharedDecision { decision, source: Source::Store };
+                return Ok(decisions.into_iter().map(told).collect());
+            }
+            Err(StoreError::CrossSlot) => return Err(StoreError::CrossSlot),
+            Err(error) => error,
+        };
+        let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());
+        let answers: Vec<SharedDecision> = parts.iter().map(without).collect();
+        if answers.iter().any(SharedDecision::is_denied) {
+            for (part, answer) in parts.iter().zip(&answers).filter(|(_, answer)| answer.is_allowed()) {
+                if let (Source::Local(_), Some(local)) = (&answer.source, part.limit.local()) {
+                    local.refund(part.key, part.cost);
+                }
+            }
+        }
+        Ok(answers)
+    }
+}

@@ -1,0 +1,185 @@
+//! Asking, wherever the answer is: in memory at once, or in the store.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tidegate_core::{Decision, Nanos};
+use tidegate_redis::Part;
+
+use super::Shares;
+use crate::{
+    live::Limit,
+    refusal::Refusal,
+    service::{Answer, Ask, JointAnswer, Service, resolve, resolve_all},
+    throttle::{ThrottleError, ThrottleQuota},
+};
+
+/// A question for the store, which nothing in memory can answer.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// For one of a limit's keys; `takes` unless it is a peek.
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, takes: bool },
+    /// For a bucket that comes with the request.
+    Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
+}
+
+/// The store's answer to it.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Limit(Decision),
+    Throttle(Result<Decision, ThrottleError>),
+}
+
+impl Service {
+    /// Asks one limit, wherever it is decided; `takes` the cost when it admits, or only looks.
+    ///
+    /// # Errors
+    /// When the question makes no sense: see [`Refusal`].
+    pub async fn decide(&self, ask: Ask<'_>, takes: bool) -> Result<Answer, Refusal> {
+        let now = self.now();
+        if self.shared().is_none() {
+            return if takes { self.acquire(ask, now) } else { self.peek(ask, now) };
+        }
+        let (limit, key) = {
+            let rules = self.rules();
+            let (limit, key) = resolve(&rules, ask.limit, ask.key)?;
+            (Arc::clone(limit), key)
+        };
+        let decision = limit.decide(key, ask.cost, takes, now).await;
+        Ok(Answer { limit, key: key.to_vec(), decision })
+    }
+
+    /// Asks several limits together, wherever they are decided: as [`acquire_all`](Self::acquire_all) or
+    /// [`peek_all`](Self::peek_all).
+    ///
+    /// # Errors
+    /// As those; and [`Refusal::Scattered`] where a cluster keeps the keys on different nodes.
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn decide_all(&self, asks: &[Ask<'_>], takes: bool) -> Result<JointAnswer, (usize, Refusal)> {
+        let now = self.now();
+        let Some(shared) = self.shared() else {
+            return if takes { self.acquire_all(asks, now) } else { self.peek_all(asks, now) };
+        };
+        let limits: Vec<(Arc<Limit>, &[u8])> = {
+            let rules = self.rules();
+            let limits = resolve_all(&rules, asks)?;
+            limits.into_iter().map(|(limit, key)| (Arc::clone(limit), key)).collect()
+        };
+        let asked: Vec<Asked<'_>> =
+            limits.iter().zip(asks).map(|((limit, key), ask)| Asked { limit, key, cost: ask.cost }).collect();
+        let enforced = || asked.iter().filter(|asked| !asked.limit.spec().shadow);
+        let blocked = enforced().any(|asked| asked.limit.blocked(asked.key, now).is_some());
+        let mut admitted = takes && !blocked;
+        let mut decisions = Vec::new();
+        let parts: Option<Vec<Part<'_>>> = enforced().map(Asked::part).collect();
+        if let Some(parts) = parts.filter(|parts| admitted && !parts.is_empty()) {
+            let told = shared.store().acquire_all(&parts).await.map_err(|_| (0, Refusal::Scattered))?;
+            decisions.extend(told.into_iter().map(|told| told.decision));
+            admitted = decisions.iter().all(Decision::is_allowed);
+        }
+        let mut decisions = decisions.into_iter();
+        let answers = asked.iter().map(|asked| {
+            let told = if asked.limit.spec().shadow { None } else { decisions.next() };
+            asked.answer(told, takes, admitted, now)
+        });
+        Ok(JointAnswer::new(join_all(answers).await))
+    }
+}
+
+/// One of the limits that are asked together.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    limit: &'a Arc<Limit>,
+    key: &'a [u8],
+    cost: u32,
+}
+
+impl<'a> Asked<'a> {
+    fn part(&self) -> Option<Part<'a>> {
+        let limit = self.limit.shares()?.of(self.key);
+        Some(Part { limit, key: self.key, cost: self.cost })
+    }
+
+    /// What this limit says, given what was `told` of it in the one step, and whether that admitted.
+    async fn answer(self, told: Option<Decision>, takes: bool, admitted: bool, now: Nanos) -> Answer {
+        let Self { limit, key, cost } = self;
+        let decision = match told {
+            Some(decision) => {
+                // A limit that would have admitted what another denied has neither admitted nor denied.
+                if cost > 0 && (admitted || decision.is_denied()) {
+                    limit.count(&decision);
+                }
+                decision
+            }
+            // A shadow limit beside them consumes what they admit.
+            None if takes && admitted => limit.decide(key, cost, true, now).await,
+            None => {
+                let decision = limit.decide(key, cost, false, now).await;
+                // It was blocked, and so the store was not asked.
+                if takes && cost > 0 && decision.is_denied() && !limit.spec().shadow {
+                    limit.count(&decision);
+                }
+                decision
+            }
+        };
+        Answer { limit: Arc::clone(limit), key: key.to_vec(), decision }
+    }
+}
+
+impl Limit {
+    /// Takes `cost` if that is admitted and counts the decision (a cost of 0 is a look, and not counted), or only looks: in
+    /// memory for what is blocked and where there is no store.
+    pub async fn decide(&self, key: &[u8], cost: u32, takes: bool, now: Nanos) -> Decision {
+        let decision = match (self.blocked(key, now), self.shares()) {
+            (Some(blocked), _) => blocked,
+            (None, Some(shares)) => return self.decide_in(shares, key, cost, takes).await,
+            (None, None) if takes => return self.acquire(key, cost, now),
+            (None, None) => return self.peek(key, cost, now),
+        };
+        if takes && cost > 0 {
+            self.count(&decision);
+        }
+        decision
+    }
+
+    async fn decide_in(&self, shares: &Shares, key: &[u8], cost: u32, takes: bool) -> Decision {
+        let shared = shares.of(key);
+        if !takes {
+            return shared.peek(key, cost).await.decision;
+        }
+        let decision = shared.acquire(key, cost).await.decision;
+        if cost > 0 {
+            self.count(&decision);
+        }
+        decision
+    }
+}
+
+impl Question {
+    /// Whether two questions are about one state: then their order matters.
+    pub fn is_about(&self) -> (usize, &[u8]) {
+        match self {
+            Self::Limit { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
+            Self::Throttle { key, .. } => (0, key),
+        }
+    }
+
+    /// Asks it.
+    pub async fn ask(&self, service: &Service) -> Reply {
+        match self {
+            Self::Limit { limit, key, cost, takes } => match limit.shares() {
+                Some(shares) => Reply::Limit(limit.decide_in(shares, key, *cost, *takes).await),
+                None => Reply::Limit(limit.decide(key, *cost, *takes, service.now()).await),
+            },
+            Self::Throttle { key, quota, quantity } => {
+                let (throttle, now) = (service.throttle(), service.now());
+                Reply::Throttle(match service.shared() {
+                    Some(shared) => shared.throttle(throttle, key, *quota, *quantity, now).await,
+                    None => throttle.acquire(key, *quota, *quantity, now),
+                })
+            }
+        }
+    }
+}

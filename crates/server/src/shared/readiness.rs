@@ -1,0 +1,37 @@
+//! Whether a server should be sent requests, as far as its store is concerned.
+
+use tidegate_redis::{Health, OnError};
+
+use crate::service::Service;
+
+/// Whether the store lets a server do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// There is no store, or it answers.
+    Ready,
+    /// The store (or a part of it) does not answer, and every limit goes on without it, by its `on_error`.
+    Degraded(Health),
+    /// The store does not answer at all, and this limit admits nothing until it does.
+    Closed {
+        /// The first such limit.
+        limit: String,
+    },
+}
+
+impl Service {
+    /// Whether the store lets this server do its work. Where a cluster fails in part, most keys are decided as ever: that
+    /// is degraded, whatever the limits' `on_error`.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let health = self.shared().map_or(Health::Up, |shared| shared.store().health());
+        if health == Health::Up {
+            return Readiness::Ready;
+        }
+        let rules = self.rules();
+        let closed = |on_error| health == Health::Down && on_error == Some(OnError::Closed);
+        match rules.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
+            Some(limit) => Readiness::Closed { limit: limit.spec().name.clone() },
+            None => Readiness::Degraded(health),
+        }
+    }
+}

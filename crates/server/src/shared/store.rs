@@ -1,0 +1,99 @@
+//! The store that a server shares with others.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tidegate_core::{Decision, Nanos};
+use tidegate_redis::{Address, Plan, Store, StoreError};
+
+use crate::{
+    service::THROTTLE,
+    throttle::{Throttle, ThrottleError, ThrottleQuota},
+};
+
+/// How many of `CL.THROTTLE`'s quotas are remembered in the form that the store needs; they come with each request.
+const PLANS: usize = 1024;
+
+/// A store, and what a server keeps beside it.
+pub struct SharedStore {
+    store: Store,
+    prefix: String,
+    deadline: Duration,
+    plans: Mutex<HashMap<ThrottleQuota, Arc<Plan>>>,
+}
+
+impl SharedStore {
+    /// The store at an address, with keys that begin with `prefix`. Where a limit says nothing else, the store has
+    /// `deadline` for a decision.
+    ///
+    /// # Errors
+    /// When the prefix cannot be part of a key (see [`Store::at`]).
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn new(address: Address, prefix: &str, deadline: Duration) -> Result<Self, StoreError> {
+        let store = Store::at(address, prefix)?;
+        Ok(Self { store, prefix: prefix.to_owned(), deadline, plans: Mutex::default() })
+    }
+
+    /// The store itself.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How long it may take for a decision unless a limit says otherwise.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// As [`Throttle::acquire`], in the store. While that gives no decision each server holds its keys, in memory, to its
+    /// share of the quota.
+    ///
+    /// # Errors
+    /// When the numbers make no sense: see [`ThrottleError`].
+    pub(crate) async fn throttle(
+        &self,
+        throttle: &Throttle,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Result<Decision, ThrottleError> {
+        let asked = quota.ask(quantity)?;
+        if let Some(plan) = self.plan(quota, asked.policy) {
+            let key = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
+            if let Ok((decision, _)) = self.store.decide(&plan, key, asked.quantity, self.deadline).await {
+                return Ok(throttle.told(&asked, decision));
+            }
+        }
+        throttle.acquire(key, quota.share(self.store.stats().nodes), quantity, now)
+    }
+
+    fn plan(&self, quota: ThrottleQuota, policy: tidegate_core::Policy) -> Option<Arc<Plan>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.get(&quota) {
+            return Some(Arc::clone(plan));
+        }
+        let plan = Arc::new(Plan::new(policy).ok()?);
+        if plans.len() >= PLANS {
+            plans.clear();
+        }
+        plans.insert(quota, Arc::clone(&plan));
+        Some(plan)
+    }
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedStore")
+            .field("store", &self.store)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}

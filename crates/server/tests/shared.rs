@@ -1,0 +1,297 @@
+//! What servers promise that share their limits over a store: a real one, which the tests hurt.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Resp, Running, frame};
+use serde_json::{Value, json};
+use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
+use tidegate_server::Options;
+
+/// Windows so long that a test never sees their end; `local`, `open` and `closed` by what they do without the store.
+const RULES: &str = "
+limits:
+  - {name: log, limit: 20/1h, algorithm: sliding-log, overrides: {vip: 30/1h}, deny: [mallory]}
+  - {name: bucket, limit: 40/1h, algorithm: token-bucket, burst: 4}
+  - {name: everyone, limit: 50/1h, algorithm: sliding-log, global: true}
+  - {name: trial, limit: 1/1h, algorithm: sliding-log, shadow: true}
+  - {name: opens, limit: 1/1h, algorithm: sliding-log, on_error: open}
+";
+const CLOSED: &str = "  - {name: closes, limit: 5/1h, algorithm: sliding-log, on_error: closed}\n";
+
+/// A server on this store; generous, so that a busy machine does not make it fail.
+fn on(name: &str, address: &str, rules: &str) -> Running {
+    with(name, rules, |options| options.store = Some(address.to_owned()))
+}
+
+fn with(name: &str, rules: &str, change: impl FnOnce(&mut Options)) -> Running {
+    let server = Running::with_rules_and(name, rules, |options| {
+        options.store_deadline = Duration::from_secs(5);
+        change(options);
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    eventually("the store has been reached", ready);
+    server
+}
+
+fn acquire(server: &Running, limit: &str, key: &str) -> (u16, Value) {
+    let response = server.post("/v1/acquire", &json!({"limit": limit, "key": key}).to_string());
+    (response.status, response.json())
+}
+
+/// How many of so many requests, over both protocols, are admitted.
+fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> usize {
+    let mut client = Resp::connect(server.resp);
+    let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
+    let command = format!("ACQUIRE {limit} {key}");
+    over_http + (requests / 2..requests).filter(|_| client.ask(&command).starts_with("[0 ")).count()
+}
+
+#[test]
+fn two_servers_share_a_limit_and_are_never_over_together() {
+    let store = Server::start(&[]);
+    let servers = ["shared-one", "shared-two"].map(|name| on(name, &store.address(), RULES));
+    for (limit, key, most) in [("log", "alice", 20), ("log", "vip", 30), ("everyone", "-", 50)] {
+        let total: usize = std::thread::scope(|scope| {
+            let asking = servers.iter().flat_map(|server| [server; 3]);
+            let asking: Vec<_> =
+                asking.map(|server| scope.spawn(|| admitted(server, limit, key, 20))).collect();
+            asking.into_iter().map(|asked| asked.join().unwrap()).sum()
+        });
+        assert_eq!(total, most, "{limit} {key}");
+    }
+    let [one, two] = &servers;
+    let (status, body) = acquire(one, "log", "alice");
+    assert_eq!((status, &body["remaining"], &body["limit"]), (429, &json!(0), &json!(20)));
+    assert!(body["retry_after_ms"].as_u64() > Some(3_000_000), "{body}");
+    // What the limit's own metrics count is each server's own.
+    let count = |server: &Running, outcome: &str| {
+        server.metric(&format!("tidegate_decisions_total{{limit=\"log\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!(count(one, "allowed") + count(two, "allowed"), 50);
+    assert!(one.metric("tidegate_shared_store_decisions_total{by=\"store\"}") > 0);
+    assert_eq!(one.metric("tidegate_shared_store_up"), 1);
+}
+
+#[test]
+fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
+    let store = Server::start(&[]);
+    let server = on("shared-own", &store.address(), RULES);
+    assert_eq!(acquire(&server, "log", "mallory").0, 429);
+    assert_eq!(server.resp("ACQUIRE log mallory"), "[1 20 0 -1 -1]");
+    assert_eq!(server.resp("BLOCK log bob"), "OK");
+    assert_eq!(acquire(&server, "log", "bob").0, 429);
+    assert_eq!(server.resp("UNBLOCK log bob"), "1");
+    assert_eq!(acquire(&server, "log", "bob").0, 200);
+    // A shadow limit denies nobody, and says what it would have done.
+    assert_eq!(acquire(&server, "trial", "bob").0, 200);
+    let (status, body) = acquire(&server, "trial", "bob");
+    assert_eq!((status, &body["shadow"]["would_deny"]), (200, &json!(true)));
+    // A peek takes nothing, and tells what remains before its cost.
+    for _ in 0..2 {
+        assert!(
+            server.resp("PEEK bucket bob 3").starts_with("[0 4 4 -1 "),
+            "{}",
+            server.resp("PEEK bucket bob 3")
+        );
+    }
+    assert!(server.resp("ACQUIRE bucket bob 3").starts_with("[0 4 1 -1 "));
+    assert!(server.resp("PEEK bucket bob 2").starts_with("[1 4 1 "));
+    let peek = server.post("/v1/peek", r#"{"limit":"bucket","key":"bob","cost":2}"#);
+    assert_eq!((peek.status, &peek.json()["allowed"]), (200, &json!(false)));
+    // Nothing is given back.
+    assert!(
+        server.resp("REFUND bucket bob").contains("shared store"),
+        "{}",
+        server.resp("REFUND bucket bob")
+    );
+    assert_eq!(server.post("/v1/refund", r#"{"limit":"bucket","key":"bob"}"#).status, 409);
+    assert!(server.resp("REFUND nowhere bob").contains("no limit"));
+    assert!(server.resp("ACQUIRE bucket bob x").contains("whole number"));
+}
+
+#[test]
+fn limits_asked_together_are_decided_in_one_step_over_servers() {
+    let store = Server::start(&[]);
+    let servers = ["joint-one", "joint-two"].map(|name| on(name, &store.address(), RULES));
+    let ask =
+        r#"{"all":[{"limit":"bucket","key":"alice"},{"limit":"everyone"},{"limit":"trial","key":"alice"}]}"#;
+    let statuses: Vec<u16> = (0..6).map(|at| servers[at % 2].post("/v1/acquire", ask).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
+    // The denials took nothing of the limit that would have admitted.
+    assert_eq!(acquire(&servers[0], "everyone", "-").1["remaining"], 45);
+    let peek = servers[1].post("/v1/peek", ask).json();
+    assert_eq!((&peek["allowed"], &peek["limit_name"]), (&json!(false), &json!("bucket")));
+    // One that is blocked on this server denies before the store is asked.
+    servers[0].resp("BLOCK log eve");
+    let blocked = r#"{"all":[{"limit":"everyone"},{"limit":"log","key":"eve"}]}"#;
+    assert_eq!(servers[0].post("/v1/acquire", blocked).status, 429);
+    assert_eq!(acquire(&servers[1], "everyone", "-").1["remaining"], 44);
+    let unknown = servers[0].post("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#);
+    assert_eq!((unknown.status, &unknown.json()["pointer"]), (404, &json!("#/all/1/limit")));
+}
+
+#[test]
+fn a_pipeline_is_answered_in_its_order_whatever_else_is_in_it() {
+    let store = Server::start(&[]);
+    let server = on("shared-pipeline", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    let mut sent = Vec::new();
+    let mut expected = Vec::new();
+    // Far more than one connection has under way at a time, of one key and of many.
+    for at in 0..400 {
+        sent.extend(frame("ACQUIRE log same"));
+        expected.push(format!("[{} 20 {} ", u8::from(at >= 20), 19_usize.saturating_sub(at)));
+        sent.extend(frame(&format!("ECHO {at}")));
+        expected.push(at.to_string());
+        sent.extend(frame(&format!("ACQUIRE bucket k{at} 3")));
+        expected.push("[0 4 1 ".to_owned());
+        sent.extend(frame(&format!("PEEK bucket k{at} 3")));
+        expected.push("[1 4 1 ".to_owned());
+    }
+    sent.extend(frame("QUIT"));
+    expected.push("OK".to_owned());
+    std::thread::scope(|scope| {
+        let mut stream = client.stream().try_clone().unwrap();
+        scope.spawn(move || std::io::Write::write_all(&mut stream, &sent).unwrap());
+        for (at, expected) in expected.iter().enumerate() {
+            let reply = client.reply();
+            assert!(reply.starts_with(expected), "reply {at}: {reply}, not {expected}");
+        }
+    });
+    assert!(client.ends());
+}
+
+#[test]
+fn a_server_that_stops_answers_what_it_was_asked() {
+    let store = Server::start(&[]);
+    let server = on("shared-stops", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("PING"), "PONG");
+    let sent: Vec<u8> = (0..300).flat_map(|at| frame(&format!("ACQUIRE bucket k{at}"))).collect();
+    client.send(&sent);
+    // All has arrived when the first is answered, or will be read by then.
+    assert!(client.reply().starts_with("[0 4 3 "));
+    assert_eq!(server.stop(), tidegate_server::Ended::Complete);
+    let mut answered = 1;
+    while client.reply().starts_with("[0 4 3 ") {
+        answered += 1;
+    }
+    assert_eq!(answered, 300);
+}
+
+#[test]
+fn throttle_buckets_are_shared_too() {
+    let store = Server::start(&[]);
+    let servers = ["cell-one", "cell-two"].map(|name| on(name, &store.address(), RULES));
+    let ask = |at: usize| servers[at].resp("CL.THROTTLE bob 2 1 3600");
+    assert_eq!([ask(0), ask(1)].map(|reply| reply[..8].to_owned()), ["[0 3 2 -", "[0 3 1 -"]);
+    assert!(ask(0).starts_with("[0 3 0 -1 "));
+    assert!(ask(1).starts_with("[1 3 0 "));
+    assert!(servers[0].resp("CL.THROTTLE bob 2 1 3600 0").starts_with("[0 3 0 "));
+    assert!(servers[0].resp("CL.THROTTLE bob 2 0 3600").contains("Zero rates"));
+}
+
+#[test]
+fn without_the_store_each_limit_goes_on_as_its_rules_say_and_is_back_by_itself() {
+    let mut store = Server::start(&[]);
+    let address = store.address();
+    let (server, strict) =
+        (on("outage", &address, RULES), on("outage-strict", &address, &format!("{RULES}{CLOSED}")));
+    assert_eq!(acquire(&server, "opens", "alice").0, 200);
+    assert_eq!(acquire(&strict, "closes", "alice").0, 200);
+    store.kill();
+    eventually("the servers have noticed", || {
+        server.get("/readyz").json()["status"] == "degraded" && strict.get("/readyz").status == 503
+    });
+    let refused = strict.get("/readyz").json();
+    assert!(refused["detail"].as_str().unwrap().contains("`closes`"), "{refused}");
+    assert_eq!(server.get("/readyz").status, 200);
+    assert_eq!(server.metric("tidegate_shared_store_up"), 0);
+    // Open admits beyond the limit, closed denies, local holds to a share of it.
+    assert_eq!([(); 3].map(|()| acquire(&server, "opens", "alice").0), [200; 3]);
+    assert_eq!(acquire(&strict, "closes", "bob").0, 429);
+    assert_eq!(strict.resp("ACQUIRE closes bob"), "[1 5 0 -1 0]");
+    let local = admitted(&server, "log", "carol", 40);
+    assert!((10..=20).contains(&local), "{local}: two servers at most, and a limit of 20");
+    assert!(server.resp("CL.THROTTLE bob 5 1 3600").starts_with("[0 "));
+    let joint = r#"{"all":[{"limit":"bucket","key":"x"},{"limit":"closes","key":"x"}]}"#;
+    assert_eq!(strict.post("/v1/acquire", joint).status, 429);
+    assert!(server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") >= 40);
+    store.start_again();
+    for server in [&server, &strict] {
+        eventually("the store is back", || server.get("/readyz").json()["status"] == "ready");
+    }
+    assert_eq!(acquire(&strict, "closes", "dora").1["remaining"], 4);
+    assert_eq!(admitted(&server, "log", "dora", 40), 20);
+    assert_eq!(server.metric("tidegate_shared_store_outages_total{event=\"back\"}"), 1);
+}
+
+#[test]
+fn a_change_of_the_rules_keeps_what_the_store_has_seen() {
+    let store = Server::start(&[]);
+    let rules = harness::scratch("shared-reload").join("rules.yaml");
+    let write = |limit: &str| {
+        std::fs::write(&rules, format!("limits: [{{name: log, limit: {limit}, algorithm: sliding-log}}]"))
+            .unwrap();
+    };
+    write("3/1h");
+    let mut options =
+        Options { rules: Some(rules.clone()), store: Some(store.address()), ..Options::default() };
+    options.store_deadline = Duration::from_secs(5);
+    options.reload_interval = Duration::from_millis(10);
+    let mut server = Running::start(options);
+    eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
+    assert_eq!(admitted(&server, "log", "alice", 6), 3);
+    server.reloading(|| write("5/1h"));
+    assert_eq!(admitted(&server, "log", "alice", 6), 2);
+    // What cannot be shared is refused whole, and the old rules go on.
+    server.reloading(|| write("5/1h, count_denied: true"));
+    assert_eq!(server.metric("tidegate_rules_reloads_total{result=\"failed\"}"), 1);
+    assert_eq!(acquire(&server, "log", "bob").1["limit"], 5);
+}
+
+#[test]
+fn a_cluster_decides_together_what_has_a_common_hash_tag() {
+    let cluster = Cluster::start(3);
+    let server = on("shared-cluster", &format!("redis+cluster://{}", cluster.addresses().join(",")), RULES);
+    let ask = |one: &str, other: &str| {
+        let all = json!({"all": [{"limit": "bucket", "key": one}, {"limit": "log", "key": other}]});
+        server.post("/v1/acquire", &all.to_string())
+    };
+    let statuses: Vec<u16> = (0..5).map(|_| ask("{acme}:a", "{acme}:b").status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 429]);
+    let scattered = ask("alice", "bob");
+    assert_eq!(scattered.status, 409);
+    assert!(scattered.json()["detail"].as_str().unwrap().contains("{hash tag}"));
+    // Keys of all nodes.
+    let mut client = Resp::connect(server.resp);
+    for at in 0..100 {
+        client.send(&frame(&format!("ACQUIRE bucket user{at}")));
+        client.send(&frame(&format!("PEEK bucket user{at} 4")));
+    }
+    for at in 0..100 {
+        assert!(client.reply().starts_with("[0 4 3 "), "{at}");
+        assert!(client.reply().starts_with("[1 4 3 "), "{at}");
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_meant_is_refused_at_the_start() {
+    let refused = |change: &dyn Fn(&mut Options)| {
+        let mut options = Options { store: Some("redis://127.0.0.1:1".to_owned()), ..Options::default() };
+        change(&mut options);
+        let started = Running::try_start_at(options, tidegate_core::Nanos::from_secs(1));
+        started.err().expect("it should not start")
+    };
+    let address = refused(&|options| options.store = Some("http://localhost".to_owned()));
+    assert!(address.contains("--store") && address.contains("redis+cluster://"), "{address}");
+    assert!(refused(&|options| options.state = Some("x.state".into())).contains("leave --state out"));
+    assert!(refused(&|options| options.store_prefix = "{a}".to_owned()).contains("--store-prefix"));
+    assert!(refused(&|options| options.store_deadline = PATIENCE).contains("at most 5s"));
+    let rules = harness::scratch("shared-refused").join("rules.yaml");
+    std::fs::write(&rules, "limits:\n  - name: seats\n    algorithm: concurrency\n    limit: 3\n").unwrap();
+    let seats = refused(&|options| options.rules = Some(rules.clone()));
+    assert!(seats.contains("line 3: limit `seats` cannot be shared"), "{seats}");
+}

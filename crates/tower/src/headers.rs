@@ -1,0 +1,131 @@
+//! The header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
+//!
+//! `RateLimit-Policy: "name";q=100;w=60` tells a limit, `RateLimit: "name";r=99;t=66` where the client stands: what remains,
+//! and in how many seconds all of it is back. Both are lists, so that several limits can be told at once.
+
+use std::{fmt::Write, time::Duration};
+
+use tidegate_core::{Algorithm, Decision, Parameters, Policy};
+
+/// What a quota is counted over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// Requests in a window. Told only if it is a whole number of seconds.
+    Window(Duration),
+    /// Requests in some time that cannot be named.
+    Time,
+    /// Requests in flight.
+    InFlight,
+}
+
+/// Adds `"name";q=…;w=…` to the list that `text` holds so far. The name must be without quotes and backslashes.
+pub fn write_policy(text: &mut String, name: &str, quota: u64, per: Per) {
+    begin(text, name);
+    // Writing to a `String` does not fail.
+    let _ = write!(text, ";q={quota}");
+    match per {
+        Per::Window(window) if window.subsec_nanos() == 0 => {
+            let _ = write!(text, ";w={}", window.as_secs());
+        }
+        Per::Window(_) | Per::Time => {}
+        Per::InFlight => text.push_str(";qu=\"concurrent-requests\""),
+    }
+}
+
+/// Adds `"name";r=…;t=…` to the list that `text` holds so far; no `t` where no time can be named. The name must be without
+/// quotes and backslashes.
+pub fn write_state(text: &mut String, name: &str, decision: &Decision) {
+    begin(text, name);
+    let _ = write!(text, ";r={}", decision.remaining());
+    if decision.reset_after_nanos() != u64::MAX {
+        let _ = write!(text, ";t={}", ceil_secs(decision.reset_after()));
+    }
+}
+
+fn begin(text: &mut String, name: &str) {
+    if !text.is_empty() {
+        text.push_str(", ");
+    }
+    let _ = write!(text, "\"{name}\"");
+}
+
+/// Whole seconds, rounded up: what waits that long has waited long enough.
+#[must_use]
+pub fn ceil_secs(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// The quota of a policy, and what it is counted over. A bucket's is its burst, over the time in which that comes back:
+/// for a bucket that holds as much as its quota says, that is the quota.
+#[must_use]
+pub fn quota(policy: &Policy) -> (u64, Per) {
+    let limit = policy.limit();
+    let window = |nanos: u64| Per::Window(Duration::from_nanos(nanos));
+    let bucket = |step: u64, parts: u64| {
+        let ticks = u128::from(limit) * u128::from(step);
+        let exact = ticks.is_multiple_of(u128::from(parts.max(1))) && limit > 0;
+        u64::try_from(ticks / u128::from(parts.max(1))).ok().filter(|_| exact).map_or(Per::Time, window)
+    };
+    let per = match policy.parameters() {
+        Parameters::FixedWindow { window: nanos, .. }
+        | Parameters::SlidingWindow { window: nanos, .. }
+        | Parameters::SlidingCounter { window: nanos, .. } => window(nanos),
+        // Closed windows are a nanosecond longer.
+        Parameters::SlidingLog { lifetime, .. } if lifetime % 1_000 == 1 => window(lifetime - 1),
+        Parameters::SlidingLog { lifetime, .. } => window(lifetime),
+        Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } => {
+            bucket(step, parts)
+        }
+        Parameters::Concurrency { .. } => Per::InFlight,
+        _ => Per::Time,
+    };
+    (limit.into(), per)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{
+        Quota,
+        algorithm::{Concurrency, SlidingLog, SlidingWindow, TokenBucket},
+    };
+
+    use super::*;
+
+    #[test]
+    fn every_policy_tells_the_quota_that_it_was_made_from() {
+        let quota = |text: &str| text.parse::<Quota>().expect("the quota is well formed");
+        let told = |policy: Policy| {
+            let mut text = String::new();
+            let (quota, per) = super::quota(&policy);
+            write_policy(&mut text, "x", quota, per);
+            text
+        };
+        let whole = quota("100/1m");
+        let log = SlidingLog::new(whole).expect("the log is short");
+        for policy in [
+            Policy::fixed_window(whole),
+            log.into(),
+            log.closed().into(),
+            SlidingWindow::new(whole).into(),
+            Policy::sliding_counter(whole),
+            Policy::token_bucket(whole),
+            Policy::leaky_bucket(whole),
+        ] {
+            assert_eq!(told(policy), "\"x\";q=100;w=60", "{policy:?}");
+        }
+        assert_eq!(told(Policy::fixed_window(quota("3/500ms"))), "\"x\";q=3");
+        let bucket = TokenBucket::new(whole).and_then(|bucket| bucket.burst(10)).expect("the burst is small");
+        assert_eq!(told(bucket.into()), "\"x\";q=10;w=6");
+        let third = TokenBucket::new(quota("3/1s")).and_then(|bucket| bucket.burst(1)).expect("it is small");
+        assert_eq!(told(third.into()), "\"x\";q=1");
+        assert_eq!(told(Concurrency::new(5).into()), "\"x\";q=5;qu=\"concurrent-requests\"");
+    }
+
+    #[test]
+    fn a_list_has_commas_and_times_are_rounded_up() {
+        let mut text = String::new();
+        write_state(&mut text, "a", &Decision::allow(5, 4, 1, 1_000_000_001));
+        write_state(&mut text, "b", &Decision::deny_for_good(5, 0, 1, u64::MAX));
+        assert_eq!(text, "\"a\";r=4;t=2, \"b\";r=0");
+    }
+}
