@@ -231,22 +231,23 @@ fn a_piece_that_arrives_ends_the_denials_that_it_could_have_answered() {
     let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
     let lease = Lease::new(terms);
     let first = lease.ask(1, now).request().unwrap();
-    let second = lease.ask(1, now).request().unwrap();
+    let second = lease.ask(20, now).request().unwrap();
     assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
     // Somebody else takes all that is left, beyond the piece; the next cost is more than that piece.
     assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
     let left = u32::try_from(policy.check(&shared, now, 0).remaining()).unwrap();
     assert!(policy.decide(&mut shared, now, left).is_allowed());
-    let third = lease.ask(60, now).request().unwrap();
+    let third = lease.ask(200, now).request().unwrap();
     assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());
-    assert!(lease.ask(60, now).decision().is_some_and(|denied| denied.is_denied()), "remembered");
+    assert!(lease.ask(200, now).decision().is_some_and(|denied| denied.is_denied()), "remembered");
     policy.give_back(&mut shared, now, now, left);
-    // The piece reaches its mark, and another comes.
+    // The piece reaches its mark, and another comes as a reserve.
     let renewal = (0..1_000).find_map(|_| lease.ask(1, now).request()).unwrap();
+    assert_eq!(renewal.cost, 0);
     let grant = terms.serve(&mut shared, now, &renewal);
-    assert!(grant.units >= 60, "{renewal:?}: {grant:?}");
+    assert!(grant.units >= 200, "{renewal:?}: {grant:?}");
     let _ = lease.granted(renewal, &grant, now);
-    assert!(lease.ask(60, now).decision().is_none_or(|decision| decision.is_allowed()));
+    assert!(lease.ask(200, now).decision().is_none_or(|decision| decision.is_allowed()));
 }
 
 #[test]
