@@ -25,6 +25,7 @@ need() { # need COMMAND PACKAGE
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
+need redis-sentinel redis-sentinel
 
 say "formatting and lints"
 cargo fmt --all --check

@@ -15,7 +15,7 @@ use tidegate_server::{
 
 const NOW: Nanos = Nanos::from_secs(1_000);
 const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4}, \
-                     {name: b, limit: 5/1s, algorithm: sliding-window, max_keys: 4, global: true}]";
+                     {name: b, limit: 5/1s, algorithm: sliding-window, global: true}]";
 
 static SERVICE: LazyLock<Service> = LazyLock::new(|| {
     let live = LiveRules::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");

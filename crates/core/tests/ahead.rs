@@ -82,6 +82,30 @@ proptest! {
     }
 
     #[test]
+    fn whoever_takes_all_there_is_and_uses_it_at_once_or_at_the_last_moment_is_never_over(
+        policy in policies(), slack in 1_u64..2_000, takings in prop::collection::vec((0_u64..200, any::<bool>()), 1..60)
+    ) {
+        let Some((shared, slack)) = policy.ahead(Nanos::new(slack)) else { return Ok(()) };
+        let (mut state, mut now, scale) = (vec![0; shared.words()], 777, window(&policy));
+        let mut uses = Vec::new();
+        for (gap, late) in takings {
+            // Often the next comes when the last one's units are used.
+            now += if gap < 100 { slack.get() } else { gap * scale / 1_000 };
+            let alike = shared.counted_alike_for(&state, Nanos::new(now)).get();
+            // A first-hit window begins with what is used at once.
+            let most = if alike == 0 { 1 } else { u32::MAX };
+            let last = if late && alike > 0 { slack.get().min(alike - 1) } else { 0 };
+            let (taken, _) = shared.decide_up_to(&mut state, Nanos::new(now), most);
+            uses.extend((0..taken).map(|_| now + last));
+        }
+        uses.sort_unstable();
+        let mut judge = vec![0; policy.words()];
+        for used in uses {
+            prop_assert!(policy.decide(&mut judge, Nanos::new(used), 1).is_allowed(), "at {}", used);
+        }
+    }
+
+    #[test]
     fn what_is_given_back_was_never_taken(
         policy in policies(), traffic in takings(), probes in prop::collection::vec((0_u64..2_500, 1_u32..9), 20)
     ) {

@@ -56,6 +56,36 @@ fn no_add_of_64_threads_is_lost_over_slot_turns() {
     assert_eq!(window.in_flight(), 0);
 }
 
+#[test]
+fn who_ends_a_second_too_late_writes_nothing_over_a_later_one() {
+    const ROUNDS: u64 = 2_000;
+    let second = Nanos::from_secs;
+    for _ in 0..ROUNDS {
+        let window = Window::with_minute(Layout::second()).unwrap();
+        window.pass(second(1), 1);
+        let barrier = Barrier::new(3);
+        // The records of seconds 1 and 2 are used again by 63 and 64, which the last thread goes on to at once.
+        thread::scope(|scope| {
+            for times in [&[2][..], &[2], &[63, 64, 65]] {
+                let (window, barrier) = (&window, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for &time in times {
+                        window.pass(second(time), 10);
+                    }
+                });
+            }
+        });
+        let seconds = window.seconds(second(66));
+        let passed: Vec<_> = seconds.iter().map(|kept| (kept.start, kept.counts.pass)).collect();
+        // Who came late counts in the second that was the newest, or in second 2, which is not kept any more.
+        assert_eq!(passed.iter().map(|(start, _)| *start).collect::<Vec<_>>(), [63, 64, 65].map(second));
+        let late = passed.iter().map(|(_, passed)| passed - 10).sum::<u64>();
+        assert!([0, 10, 20].contains(&late), "{passed:?}");
+        assert!(passed.iter().all(|(_, passed)| passed % 10 == 0), "{passed:?}");
+    }
+}
+
 /// Everybody stands at the same time, all race to turn the slot, and then the next slot: what was admitted in any
 /// `slots` slots is known exactly from outside.
 #[test]

@@ -336,6 +336,12 @@ impl Cold {
         None
     }
 
+    pub fn is_idle(&self, terms: &Terms) -> bool {
+        // What was merely seen to be free (`reported`) is nobody's loss.
+        let holds = terms.mode() == Mode::Leased && (self.seen > 0 || self.spare.is_some());
+        !holds && !self.asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
+    }
+
     pub fn close(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
         self.closed = true;
         self.look(piece, terms, now);

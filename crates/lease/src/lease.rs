@@ -115,6 +115,14 @@ impl Lease {
         self.cold().idle(&self.piece, &self.terms, now)
     }
 
+    /// Whether it holds nothing and has nothing to say: nobody need call [`returning`](Self::returning) before the next
+    /// [`ask`](Self::ask).
+    pub fn is_idle(&self, now: Nanos) -> bool {
+        let mut cold = self.cold();
+        cold.look(&self.piece, &self.terms, now);
+        cold.is_idle(&self.terms)
+    }
+
     /// Gives back everything: the node leaves. Whoever still asks is decided by the authority.
     pub fn close(&self, now: Nanos) -> Vec<Request> {
         let mut cold = self.cold();

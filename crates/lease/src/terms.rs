@@ -147,17 +147,28 @@ impl Terms {
             let units = u32::try_from(free).unwrap_or(u32::MAX).min(request.ahead);
             return Grant { decision, units, usable_for: Nanos::MAX, now };
         }
-        let usable_for = usable(self.slack.min(policy.counted_alike_for(state, now)));
-        let room = policy.check(state, now, 0).remaining();
-        let beyond = room.saturating_sub(request.cost.into());
-        let units = if usable_for > Nanos::ZERO {
-            u32::try_from(beyond / SHARE).unwrap_or(u32::MAX).min(request.ahead)
-        } else {
-            0
-        };
+        let usable_for = self.usable_for(policy.counted_alike_for(state, now));
+        let units = self.units(policy.check(state, now, 0).remaining(), usable_for, request);
         // Together they fit, as `units` is at most what is left beyond the cost; 0 where the cost does not.
         let decision = policy.decide(state, now, request.cost.saturating_add(units));
         Grant { decision, units, usable_for, now }
+    }
+
+    /// For how long units may be used (leased) that the shared state counts alike for this long. With
+    /// [`units`](Self::units) it is what [`serve`](Self::serve) consists of, for an authority that has no state words.
+    #[must_use]
+    pub fn usable_for(&self, counted_alike: Nanos) -> Nanos {
+        usable(self.slack.min(counted_alike))
+    }
+
+    /// How many units a request takes ahead (leased) where the shared state has `room`, what was given back included.
+    #[must_use]
+    pub fn units(&self, room: u64, usable_for: Nanos, request: &Request) -> u32 {
+        if usable_for == Nanos::ZERO {
+            return 0;
+        }
+        let beyond = room.saturating_sub(request.cost.into());
+        u32::try_from(beyond / SHARE).unwrap_or(u32::MAX).min(request.ahead)
     }
 }
 
@@ -166,4 +177,32 @@ impl Terms {
 fn usable(span: Nanos) -> Nanos {
     let tick = 1_000;
     Nanos::new(span.get().saturating_sub(span.get() / 1_024 + tick))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_done_in_time_though_clocks_run_apart() {
+        for span in [Nanos::from_micros(10), Nanos::from_millis(100), Nanos::from_secs(86_400)] {
+            let used = usable(span).get();
+            // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet shown.
+            assert!(used + used / 1_050 + 999 < span.get(), "{span:?}");
+            assert!(used >= span.get() - span.get() / 8, "and little is lost: {span:?}");
+        }
+        assert_eq!(usable(Nanos::new(900)), Nanos::ZERO);
+    }
+
+    #[test]
+    fn what_cannot_be_shared_otherwise_is_exact() {
+        let quota = tidegate_core::Quota::per_second(1_000);
+        let (leaky, window) = (Policy::leaky_bucket(quota), Policy::sliding_window(quota));
+        for policy in [leaky, Policy::concurrency(9), window.count_denied()] {
+            assert_eq!(Terms::leased(policy, Terms::SLACK), Terms::exact(policy));
+            assert_eq!(Terms::reported(policy, 9, Terms::SLACK), Terms::exact(policy));
+        }
+        assert_eq!(Terms::reported(window, 0, Terms::SLACK), Terms::exact(window));
+        assert_eq!(Terms::leased(window, Nanos::ZERO), Terms::exact(window));
+    }
 }

@@ -17,7 +17,7 @@ use tidegate_core::{
     Algorithm, Nanos, Policy, Quota,
     algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket},
 };
-use tidegate_lease::{Mode, Terms};
+use tidegate_lease::{Answer, Lease, Mode, Terms};
 
 const MS: u64 = 1_000_000;
 
@@ -119,7 +119,7 @@ fn worst_window(admitted: &[(u64, u32)], window: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn leased_is_never_over(
@@ -193,6 +193,35 @@ fn a_hot_key_costs_few_round_trips_and_little_of_its_quota() {
             assert!(leased.round_trips < 8_000, "{name} {limit}: {} round trips", leased.round_trips);
         }
     }
+}
+
+/// A bucket that forgot what it has no room for would admit a multiple of its rate for ever.
+#[test]
+fn what_is_reported_beyond_a_bucket_is_paid_back() {
+    let policy = Policy::token_bucket(Quota::per_second(10_000));
+    let fleet = hot(Terms::reported(policy, 200, Terms::SLACK));
+    let got: u32 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
+    assert!(got <= 10_000 + 2 * 10_000 + 4 * 200, "{got}");
+}
+
+#[test]
+fn what_is_used_while_a_report_is_out_is_no_more_than_may_be_unreported() {
+    let policy = Policy::fixed_window(Quota::per_hour(1_000));
+    let terms = Terms::reported(policy, 10, Terms::SLACK);
+    let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
+    let lease = Lease::new(terms);
+    let first = lease.ask(1, now).request().unwrap();
+    let grant = terms.serve(&mut shared, now, &first);
+    let _ = lease.granted(first, &grant, now);
+    // Until half is used, and then the rest while the report of that half is out.
+    let report = (0..5).find_map(|_| lease.ask(1, now).request()).unwrap();
+    assert_eq!(report.spent, 5);
+    assert!((0..5).all(|_| matches!(lease.ask(1, now), Answer::Decided(_))));
+    let grant = terms.serve(&mut shared, now, &report);
+    let _ = lease.granted(report, &grant, now);
+    // Five are not yet charged, so five more may be used before the authority must be asked.
+    let more = (0..100).take_while(|_| lease.ask(1, now).decision().is_some()).count();
+    assert_eq!(more, 5);
 }
 
 #[test]

@@ -20,7 +20,7 @@ impl Cluster {
     /// When it does not come about.
     #[must_use]
     pub fn start(masters: usize) -> Self {
-        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500"];
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "4000"];
         let servers: Vec<Server> = (0..2 * masters).map(|_| Server::start(&options)).collect();
         let cluster = Self { servers, masters };
         let first = &cluster.servers[0];

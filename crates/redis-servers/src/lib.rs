@@ -15,7 +15,7 @@ pub use cluster::Cluster;
 pub use proxy::Proxy;
 pub use resp::{Reply, ask};
 pub use sentinel::Sentinel;
-pub use server::Server;
+pub use server::{Server, free_port};
 
 /// How long something may take to come about before the test fails.
 pub const PATIENCE: Duration = Duration::from_mins(1);

@@ -157,7 +157,11 @@ impl Drop for Server {
 }
 
 /// A port that is free now, with a free one 10,000 above it for a cluster's own talk.
-pub(crate) fn free_port() -> u16 {
+///
+/// # Panics
+/// When 127.0.0.1 has none left.
+#[must_use]
+pub fn free_port() -> u16 {
     loop {
         let found = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
         let port = found.local_addr().expect("a bound socket has an address").port();

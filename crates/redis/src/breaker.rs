@@ -12,6 +12,8 @@ use tidegate_core::Nanos;
 
 /// Failures in a row, none of them certain, that open the breaker.
 const FAILURES: u32 = 5;
+/// And over this long: many callers that one hiccup failed at once are one failure.
+const SPAN: Duration = Duration::from_millis(50);
 /// The first pause, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
@@ -29,8 +31,9 @@ pub struct Breaker {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// In a row.
+    /// In a row, and when the first was.
     failures: u32,
+    first: Nanos,
     /// Pauses in a row.
     pauses: u32,
 }
@@ -65,11 +68,15 @@ impl Breaker {
     /// whether that opened the breaker.
     pub fn failed(&self, now: Nanos, certain: bool, chance: f64) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.failures == 0 {
+            inner.first = now;
+        }
         inner.failures = inner.failures.saturating_add(1);
+        let lasting = inner.failures >= FAILURES && now.saturating_since(inner.first) >= SPAN.into();
         let until = self.open_until.load(Ordering::Acquire);
         // Those who asked before it opened fail late, which says nothing new.
         let late = until > now.get() && until & TRYING == 0;
-        if late || (until == 0 && !certain && inner.failures < FAILURES) {
+        if late || (until == 0 && !certain && !lasting) {
             return false;
         }
         let pause = PAUSE.saturating_mul(1 << inner.pauses.min(10)).min(LONGEST);
@@ -97,6 +104,9 @@ mod tests {
         }
         breaker.succeeded();
         assert!(!breaker.failed(ms(0), false, 0.5) && breaker.admits(ms(0)));
+        assert!((0..100).all(|_| !breaker.failed(ms(0), false, 0.5)), "one hiccup fails many at once");
+        assert!(breaker.failed(ms(50), false, 0.5) && !breaker.admits(ms(51)));
+        breaker.succeeded();
         assert!(breaker.failed(ms(0), true, 0.5) && !breaker.admits(ms(1)));
         assert!(breaker.succeeded() && breaker.admits(ms(1)));
     }

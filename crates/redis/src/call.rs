@@ -2,6 +2,7 @@
 
 use redis::{Cmd, Value};
 use tidegate_core::Nanos;
+use tidegate_lease::{GiveBack, Mode, Request};
 
 use crate::{Plan, StoreError, script::Script};
 
@@ -28,6 +29,26 @@ impl Batch {
         };
         [plan.numbers().to_vec(), costs, counts]
     }
+}
+
+/// The arguments, behind the keys, of a call in which nodes take pieces: `requests` are those of each key in turn, `counts`
+/// how many each key has.
+pub fn lease_arguments<'a>(
+    numbers: &[u8],
+    mode: Mode,
+    requests: impl Iterator<Item = &'a Request>,
+    counts: impl Iterator<Item = u32>,
+) -> [Vec<u8>; 4] {
+    let letter = if mode == Mode::Leased { b"l" } else { b"r" };
+    let mut packed = Vec::new();
+    for request in requests {
+        let back = request.back.unwrap_or(GiveBack { units: 0, taken: Nanos::ZERO });
+        for number in [request.cost, request.ahead, request.spent, back.units] {
+            packed.extend_from_slice(&number.to_le_bytes());
+        }
+        packed.extend_from_slice(&(back.taken.get() / 1_000).to_le_bytes());
+    }
+    [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
 /// The arguments of a joint decision behind its keys.

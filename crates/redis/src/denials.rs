@@ -1,6 +1,9 @@
 //! Denials, remembered until their time: asking the store again would bring the same answer.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use tidegate_core::{Decision, Nanos};
@@ -11,6 +14,8 @@ const PLACES: usize = 1 << 13;
 /// A bounded memory of denials, each of one key and one cost.
 pub struct Denials {
     places: Box<[Mutex<Option<Denial>>]>,
+    /// When the last of them ends: before any was put, and long after, nobody need look.
+    last: AtomicU64,
     secrets: RapidSecrets,
 }
 
@@ -26,7 +31,11 @@ struct Denial {
 
 impl Denials {
     pub fn new(seed: u64) -> Self {
-        Self { places: (0..PLACES).map(|_| Mutex::new(None)).collect(), secrets: RapidSecrets::seed(seed) }
+        Self {
+            places: (0..PLACES).map(|_| Mutex::new(None)).collect(),
+            last: AtomicU64::new(0),
+            secrets: RapidSecrets::seed(seed),
+        }
     }
 
     /// A key's hash; two keys have the same with a probability of 2⁻⁶⁴.
@@ -41,6 +50,10 @@ impl Denials {
 
     /// The denial that still holds for this cost. What remains is as it was told then: for other costs ask the store.
     pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
+        // Relaxed: a denial that is missed for a moment costs a round trip, no more.
+        if self.last.load(Ordering::Relaxed) <= now.get() {
+            return None;
+        }
         let denial = (*self.place(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
         (denial.until > now).then(|| {
             let wait = denial.until.saturating_since(now).get();
@@ -56,6 +69,7 @@ impl Denials {
         let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
+        self.last.fetch_max(until.get(), Ordering::Relaxed);
         *self.place(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
     }
 }

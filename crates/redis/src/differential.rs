@@ -1,5 +1,7 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
+mod pieces;
+
 use std::{collections::HashMap, time::Duration};
 
 use redis::Connection;

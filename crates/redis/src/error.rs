@@ -32,6 +32,8 @@ pub enum StoreError {
     NotPermitted(Arc<str>),
     /// The address makes no sense to the client.
     Address(Arc<str>),
+    /// A prefix that is empty, or has a `:`, `{` or `}` in it.
+    Prefix,
     /// Any other error of the server.
     Server(Arc<str>),
     /// The server answered something else than the script returns.
@@ -43,7 +45,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 16] = [
         "refused",
         "lost",
         "timed-out",
@@ -59,6 +61,7 @@ impl StoreError {
         "server",
         "bad-reply",
         "down",
+        "prefix",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -78,6 +81,7 @@ impl StoreError {
             Self::Server(_) => 12,
             Self::BadReply => 13,
             Self::Down => 14,
+            Self::Prefix => 15,
         }
     }
 
@@ -133,6 +137,7 @@ impl fmt::Display for StoreError {
             ),
             Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
+            Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
             Self::Server(why) => write!(f, "the store reports: {why}"),
             Self::BadReply => f.write_str("the store's answer is none of Tidegate's script"),
             Self::Down => f.write_str("the store was found to be down a moment ago"),

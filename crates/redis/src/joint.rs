@@ -54,7 +54,7 @@ pub async fn decide(
     }
     let keys: Vec<&[u8]> = parts.iter().map(|part| part.key).collect();
     let arguments = call::joint_arguments(parts.iter().map(|part| (part.plan, part.cost)));
-    let reply = store.call(at, &store.scripts.joint, &keys, &arguments, deadline).await?;
+    let reply = store.call(at, &store.scripts.joint, &keys, &arguments, deadline, true).await?;
     let (now, found) = call::parse(reply, parts.len())?;
     let mut decisions = Vec::with_capacity(requests.len());
     for (place, cost) in places {

@@ -18,26 +18,36 @@ use tokio::sync::oneshot;
 use crate::{
     Plan, StoreError,
     call::{self, Batch, Before},
+    exchange::{self, Exchange},
     store::Inner,
 };
 
 /// Calls under way in one lane.
 const IN_FLIGHT: usize = 4;
 /// So many waiting are worth a further call before the one under way has returned.
-const EARLY: usize = 24;
+const EARLY: usize = 32;
 /// Keys in one call: it keeps the server from others for about a third of a millisecond.
 const KEYS: usize = 128;
+/// Requests in one call, many for one key.
+const REQUESTS: usize = 512;
 
 /// What a request is answered with: the decision, and the time as the state sees it.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
 
+/// What waits in a lane.
+enum Job {
+    Decide(Question),
+    /// A lease's, for a limit of which nodes hold pieces.
+    Exchange(Exchange),
+}
+
 /// A request on its way.
-pub struct Job {
-    pub plan: Arc<Plan>,
-    pub key: Vec<u8>,
-    pub slot: u16,
-    pub cost: u32,
-    pub deadline: Duration,
+struct Question {
+    plan: Arc<Plan>,
+    key: Vec<u8>,
+    slot: u16,
+    cost: u32,
+    deadline: Duration,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -73,7 +83,11 @@ pub async fn decide(
                 Ok(Ok(answer)) => answer,
                 // The task that had the request has gone: the runtime is shutting down.
                 Ok(Err(_)) => Err(StoreError::Down),
-                Err(_) => Err(StoreError::TimedOut),
+                Err(_) => {
+                    // The call may have a longer deadline, and tell only later that the store does not answer.
+                    store.failed(at, &StoreError::TimedOut);
+                    Err(StoreError::TimedOut)
+                }
             };
         }
     };
@@ -108,7 +122,7 @@ fn enter(
         return Entry::First(key);
     }
     let (answer, answered) = oneshot::channel();
-    queue.jobs.push(Job { plan: Arc::clone(plan), key, slot, cost, deadline, answer });
+    queue.jobs.push(Job::Decide(Question { plan: Arc::clone(plan), key, slot, cost, deadline, answer }));
     if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
         queue.in_flight += 1;
         let jobs = mem::take(&mut queue.jobs);
@@ -118,40 +132,61 @@ fn enter(
     Entry::Waiting(answered)
 }
 
-/// One of the lane's calls under way; when it ends, those who wait are next.
+/// Sends a lease's request, at once or with those that gather meanwhile.
+pub fn post(store: &Arc<Inner>, at: usize, exchange: Exchange) {
+    let mut queue = store.lanes[at].lock();
+    queue.jobs.push(Job::Exchange(exchange));
+    if queue.in_flight == 0 || (queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY) {
+        queue.in_flight += 1;
+        let jobs = mem::take(&mut queue.jobs);
+        drop(queue);
+        spawn(store, at, jobs);
+    }
+}
+
+/// One of the lane's calls under way.
 struct Place<'a> {
     store: &'a Arc<Inner>,
     at: usize,
 }
 
+impl Place<'_> {
+    /// Those who wait, if this call's end is their turn: enough have gathered, or no other call will end.
+    fn next(&self) -> Option<Vec<Job>> {
+        let mut queue = self.store.lanes[self.at].lock();
+        let turn = queue.jobs.len() >= EARLY || (queue.in_flight == 1 && !queue.jobs.is_empty());
+        if !turn {
+            queue.in_flight -= 1;
+        }
+        turn.then(|| mem::take(&mut queue.jobs))
+    }
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut queue = self.store.lanes[self.at].lock();
-        if queue.jobs.is_empty() {
-            queue.in_flight -= 1;
-        } else {
-            let jobs = mem::take(&mut queue.jobs);
-            drop(queue);
+        if let Some(jobs) = self.next() {
             spawn(self.store, self.at, jobs);
         }
     }
 }
 
-fn spawn(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+/// Sends jobs, and then those that have come meanwhile, in a place that is taken already.
+fn spawn(store: &Arc<Inner>, at: usize, mut jobs: Vec<Job>) {
     let task_store = Arc::clone(store);
     store.runtime.spawn(async move {
-        let place = Place { store: &task_store, at };
-        let mut jobs = jobs;
         loop {
+            // Dropped in mid-call (the runtime ends), it gives its place up.
+            let place = Place { store: &task_store, at };
             run(&task_store, at, jobs).await;
             // Those who were just answered may ask again at once: in the next call together.
             tokio::task::yield_now().await;
-            jobs = mem::take(&mut task_store.lanes[at].lock().jobs);
-            if jobs.is_empty() {
-                break;
+            let next = place.next();
+            mem::forget(place);
+            match next {
+                Some(more) => jobs = more,
+                None => return,
             }
         }
-        drop(place);
     });
 }
 
@@ -161,16 +196,39 @@ struct Group {
     slot: u16,
     keys: HashMap<Vec<u8>, usize, RandomState>,
     jobs: Vec<Vec<(u32, oneshot::Sender<Answer>)>>,
+    requests: usize,
     deadline: Duration,
 }
 
 async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
+    let (mut questions, mut exchanges) = (Vec::with_capacity(jobs.len()), Vec::new());
+    for job in jobs {
+        match job {
+            // Nobody waits for those any more; what was not asked is not charged.
+            Job::Decide(question) if question.answer.is_closed() => {}
+            Job::Decide(question) => questions.push(question),
+            Job::Exchange(exchange) => exchanges.push(exchange),
+        }
+    }
+    let exchanged = (!exchanges.is_empty() && !questions.is_empty()).then(|| {
+        let (store, exchanges) = (Arc::clone(store), mem::take(&mut exchanges));
+        store.runtime.clone().spawn(async move { exchange::run(&store, at, exchanges).await })
+    });
+    exchange::run(store, at, exchanges).await;
+    decide_all(store, at, questions).await;
+    if let Some(exchanged) = exchanged {
+        // It ends early only with the runtime.
+        let _ = exchanged.await;
+    }
+}
+
+async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
     let mut groups: Vec<Group> = Vec::new();
-    // Nobody waits for those any more; what was not asked is not charged.
-    for job in jobs.into_iter().filter(|job| !job.answer.is_closed()) {
+    for job in questions {
         let fits = |group: &Group| {
             Arc::ptr_eq(&group.plan, &job.plan)
                 && group.slot == job.slot
+                && group.requests < REQUESTS
                 && (group.keys.len() < KEYS || group.keys.contains_key(&job.key))
         };
         // From the end: the group that still has room.
@@ -181,12 +239,14 @@ async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
                 slot: job.slot,
                 keys,
                 jobs,
+                requests: 0,
                 deadline: job.deadline,
             });
             groups.len() - 1
         });
         let group = &mut groups[found];
         group.deadline = group.deadline.max(job.deadline);
+        group.requests += 1;
         let next = group.jobs.len();
         let key = *group.keys.entry(job.key).or_insert(next);
         if key == next {
@@ -268,6 +328,6 @@ async fn send(
     deadline: Duration,
 ) -> Result<(Nanos, Vec<Before>), StoreError> {
     let script = store.scripts.batch(plan.kind());
-    let reply = store.call(at, script, &batch.keys, &batch.arguments(plan), deadline).await?;
+    let reply = store.call(at, script, &batch.keys, &batch.arguments(plan), deadline, true).await?;
     call::parse(reply, batch.keys.len())
 }

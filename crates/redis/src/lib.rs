@@ -15,6 +15,29 @@
 //! # }
 //! ```
 //!
+//! # Modes
+//!
+//! | mode | promise, over all nodes | a decision costs | when nodes come and go |
+//! |---|---|---|---|
+//! | [`Exact`](Mode::Exact) | the algorithm's own decisions | a round trip, shared with callers at the same time; none for a denial that is remembered | nothing changes |
+//! | [`Leased`](Mode::Leased) | never over: whatever is admitted, the algorithm asked at that moment would have admitted | nothing but memory while a piece lasts; a round trip for keys that are rarely asked for, and near the limit | one that leaves gives back; one that dies takes its pieces (each at most a quarter of what was left) with it until the algorithm forgets them |
+//! | [`Reported`](Mode::Reported) | over by at most nodes × [`unreported`](LimitBuilder::unreported) in any window | the same, and a round trip when that much is out | one that dies has not reported at most that much, once for each death |
+//!
+//! The price of a lease is in denials: what one node holds is denied to the others, for at most the
+//! [slack](LimitBuilder::slack). A piece is what the node will use in a quarter of that, as measured, and at most a quarter of
+//! what is left; so pieces shrink towards the limit until every request is decided by the store. What a quiet node holds
+//! comes back by itself within about half the slack. `tidegate simulate --nodes` shows what a mode costs a workload.
+//!
+//! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token
+//! buckets of less than 16 or to which not even one token flows in the slack. [`SharedLimit::mode`] tells the mode that came
+//! out. Whatever its mode, a limit takes part in [`Store::decide_all`] as an exact one. While nodes of one limit differ in
+//! mode or slack (during a change of configuration), leased sliding logs and token buckets may be over by what is used in the
+//! slack.
+//!
+//! A request of a lease goes on when its caller gives up: what it brings is for others, too. One that gives back is never
+//! sent twice. As the cluster's client repeats calls by itself, nothing is given back in a cluster: what a node has not used
+//! stays charged until the algorithm forgets it. [`Store::close`] gives everything back at the end of a program.
+//!
 //! # What holds, and what it rests on
 //!
 //! * A decision and its effect are one step: a script, which Redis runs alone. Requests of callers at the same time share a
@@ -26,25 +49,28 @@
 //! * A denial writes nothing, and is remembered here until its time: asking again costs no round trip.
 //! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
 //!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
-//!   append-only file, a `FLUSHALL`, or an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits
-//!   may be forgotten under pressure). Nothing else does.
+//!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
+//!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
+//!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
 //! * A change of a limit's numbers keeps what was used; a change of its windows, slots or algorithm starts afresh, under
 //!   other keys.
 //!
 //! # When the store does not answer
 //!
 //! A decision has a deadline ([`LimitBuilder::deadline`]). A failure that leaves no doubt (nobody listens, loading, a
-//! read-only replica), or five others in a row, open a breaker: from then on every decision is made at once by the limit's
-//! [`OnError`], and one caller at a time tries the store, after pauses that grow from 25 ms to 2 s, each with its share of
-//! chance. In a cluster each 128 slots have a breaker of their own. [`Stats`] counts all of it; a line is logged when the
+//! read-only replica), or five others in a row over 50 ms, open a breaker: from then on every decision is made at once by
+//! the limit's [`OnError`], and one caller at a time tries the store, after pauses that grow from 25 ms to 2 s, each with
+//! its share of chance. In a cluster each 128 slots have a breaker of their own. [`Stats`] counts all of it; a line is logged when the
 //! store goes and when it comes back.
+//!
+//! What a node holds by a lease it may use until its end, store or no store; only then does [`OnError`] decide.
 //!
 //! A request that timed out may still be charged. That errs on the safe side, as does asking again after a connection broke.
 //!
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, at most 12 while they grow). Every key expires by itself when its limit is as good as new. In a cluster
+//! bytes an entry, above 128 entries up to 12). Every key expires by itself when its limit is as good as new. In a cluster
 //! the keys of one joint decision need a common hash tag: `{tenant}:user`.
 
 mod address;
@@ -54,9 +80,11 @@ mod denials;
 #[cfg(test)]
 mod differential;
 mod error;
+mod exchange;
 mod joint;
 mod keyed;
 mod lane;
+mod leases;
 mod limit;
 mod link;
 mod local;
@@ -67,6 +95,7 @@ mod script;
 mod slot;
 mod stats;
 mod store;
+mod sweep;
 
 pub use address::Address;
 pub use error::StoreError;

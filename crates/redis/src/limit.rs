@@ -3,9 +3,17 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
-use crate::{Permit, Plan, PlanError, Store, StoreError, joint::Request, local::Local, store::DEADLINE};
+use crate::{
+    Permit, Plan, PlanError, Store, StoreError, exchange,
+    joint::Request,
+    leases::{Asked, Leases},
+    local::Local,
+    store::{DEADLINE, is_word},
+    sweep,
+};
 
 /// Where a shared limit is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +23,12 @@ pub enum Mode {
     /// share).
     #[default]
     Exact,
+    /// In memory, from pieces of the quota that this node has taken from the store: never over, at the price of some denials
+    /// while other nodes hold what is left. See [`LimitBuilder::slack`].
+    Leased,
+    /// In memory, from what the store had left when it was last asked, and reported to it in the background: over by at most
+    /// [`LimitBuilder::unreported`] for each node.
+    Reported,
 }
 
 /// What to answer while the store gives no decision.
@@ -38,6 +52,8 @@ pub enum Source {
     Store,
     /// The store, earlier: the same request was denied until a time that has not come.
     Remembered,
+    /// This node, from the piece of the quota that it holds.
+    Lease,
     /// Nobody: the store gave no decision, and the limit fails open or closed. See [`OnError`].
     Failed(StoreError),
     /// This process alone, as the store gave no decision.
@@ -80,6 +96,9 @@ pub struct LimitBuilder {
     deadline: Duration,
     remember_denials: bool,
     local_keys: usize,
+    slack: Duration,
+    unreported: Option<u32>,
+    leases: usize,
 }
 
 impl LimitBuilder {
@@ -93,10 +112,14 @@ impl LimitBuilder {
             deadline: DEADLINE,
             remember_denials: true,
             local_keys: 1 << 16,
+            slack: Terms::SLACK.into(),
+            unreported: None,
+            leases: 1 << 16,
         }
     }
 
-    /// Where to decide (default: [`Mode::Exact`]).
+    /// Where to decide (default: [`Mode::Exact`]). What cannot be leased or reported is exact: leaky buckets, permits,
+    /// and leased buckets of less than 16; [`SharedLimit::mode`] tells. All nodes should have the same mode and slack.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
@@ -117,6 +140,25 @@ impl LimitBuilder {
         Self { remember_denials: remember, ..self }
     }
 
+    /// How long units of a leased limit are kept before they must be used or given back, and how long the report of a
+    /// reported one waits (default: 100 ms). A leased sliding log looks back for so much longer, a token bucket is smaller by
+    /// what refills in it, each by a sixteenth at most. Where a round trip takes half of it, nothing is taken ahead.
+    pub fn slack(self, slack: Duration) -> Self {
+        Self { slack, ..self }
+    }
+
+    /// How much of a reported limit this node may have used without the store knowing (default: a twentieth of the limit, at
+    /// least 1). With 0 the limit is exact.
+    pub fn unreported(self, units: u32) -> Self {
+        Self { unreported: Some(units), ..self }
+    }
+
+    /// How many keys of a leased or reported limit are held in memory at most (default: 65,536, of somewhat over half a
+    /// kilobyte each and twice the key). One that has to make room gives back what it holds, and its next request asks the store.
+    pub fn leases(self, keys: usize) -> Self {
+        Self { leases: keys, ..self }
+    }
+
     /// How many keys [`OnError::Local`] holds at most (default: 65,536).
     pub fn local_keys(self, keys: usize) -> Self {
         Self { local_keys: keys, ..self }
@@ -125,23 +167,45 @@ impl LimitBuilder {
     /// The limit.
     ///
     /// # Errors
-    /// When the policy cannot be shared, or there is no memory for local decisions.
+    /// When the name is empty or has a `:`, `{` or `}` in it, the policy cannot be shared, or there is no memory for local
+    /// decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
-        let plan = Plan::new(self.policy).map_err(LimitError::Plan)?;
+        if !is_word(&self.name) {
+            return Err(LimitError::Name);
+        }
+        let terms = match self.mode {
+            Mode::Exact => Terms::exact(self.policy),
+            Mode::Leased => Terms::leased(self.policy, self.slack.into()),
+            Mode::Reported => {
+                let unreported = self.unreported.unwrap_or_else(|| Terms::default_unreported(&self.policy));
+                Terms::reported(self.policy, unreported, self.slack.into())
+            }
+        };
+        let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => Some(Local::new(self.policy, self.local_keys).map_err(LimitError::Local)?),
             OnError::Open | OnError::Closed => None,
         };
-        let prefix = format!("{}:{}:{}:", self.store.inner().prefix, self.name, plan.shape()).into_bytes();
+        let inner = self.store.inner();
+        let prefix = format!("{}:{}:{}:", inner.prefix, self.name, plan.shape()).into_bytes();
         // Permits come back before their time.
         let remembers = self.remember_denials && plan.hold().is_none();
         // Denials of one key by limits of other numbers are told apart.
-        let salt = self.store.inner().denials.tag(plan.numbers());
+        let salt = inner.denials.tag(plan.numbers());
+        let script = inner.scripts.lease(plan.kind()).filter(|_| terms.mode() != Agreed::Exact);
+        let leases = script.map(|script| {
+            let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
+            Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, self.deadline))
+        });
+        if let Some(leases) = &leases {
+            sweep::take_on(inner, leases);
+        }
         Ok(SharedLimit(Arc::new(Shared {
             store: self.store,
-            plan: Arc::new(plan),
+            policy: self.policy,
+            plan,
             prefix,
-            mode: self.mode,
+            leases,
             on_error: self.on_error,
             deadline: self.deadline,
             remembers,
@@ -155,6 +219,8 @@ impl LimitBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
+    /// A name that is empty, or has a `:`, `{` or `}` in it, which part a key.
+    Name,
     /// The policy cannot be shared.
     Plan(PlanError),
     /// There is no room for local decisions.
@@ -164,6 +230,7 @@ pub enum LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Name => f.write_str("a limit's name is a word without any of : { and }, which part a key"),
             Self::Plan(error) => error.fmt(f),
             Self::Local(error) => write!(f, "for on_error = local: {error}"),
         }
@@ -179,9 +246,11 @@ pub struct SharedLimit(Arc<Shared>);
 
 struct Shared {
     store: Store,
+    policy: Policy,
     plan: Arc<Plan>,
     prefix: Vec<u8>,
-    mode: Mode,
+    /// Unless every decision is the store's.
+    leases: Option<Arc<Leases>>,
     on_error: OnError,
     deadline: Duration,
     remembers: bool,
@@ -193,16 +262,21 @@ impl SharedLimit {
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
-        self.0.plan.policy()
+        &self.0.policy
     }
 
-    /// Where it is decided.
+    /// Where it is decided: [`Mode::Exact`] also where something else was asked for that the policy does not admit of.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.0.mode
+        match self.0.leases.as_ref().map(|leases| leases.terms.mode()) {
+            Some(Agreed::Leased) => Mode::Leased,
+            Some(Agreed::Reported) => Mode::Reported,
+            Some(Agreed::Exact) | None => Mode::Exact,
+        }
     }
 
-    /// The policy as the scripts know it.
+    /// The policy as the scripts know it: of a leased sliding log or token bucket not quite the limit's own (see
+    /// [`LimitBuilder::slack`]).
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.0.plan
@@ -229,7 +303,33 @@ impl SharedLimit {
     ///
     /// Dropped before it is done, the request may still be charged.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
-        self.acquire_seen(key.as_ref(), cost).await.0
+        match &self.0.leases {
+            Some(leases) => self.acquire_leased(leases, key.as_ref(), cost).await,
+            None => self.acquire_seen(key.as_ref(), cost).await.0,
+        }
+    }
+
+    #[inline]
+    async fn acquire_leased(&self, leases: &Arc<Leases>, key: &[u8], cost: u32) -> SharedDecision {
+        // A caller who never has to wait must let others run now and then all the same: they renew its piece.
+        tokio::task::consume_budget().await;
+        let store = self.0.store.inner();
+        let evicted = |held: &_, request| exchange::send(store, leases, held, request);
+        let decision = match leases.ask(key, cost, store.clock.now(), evicted) {
+            Asked::Decided(decision) => decision,
+            Asked::Renew(decision, held, request) => {
+                exchange::send(store, leases, &held, request);
+                decision
+            }
+            Asked::Refill(held, request) => {
+                return match exchange::ask(store, leases, &held, request, self.0.deadline).await {
+                    Ok(decision) => SharedDecision { decision, source: Source::Store },
+                    Err(error) => self.without_store(key, cost, error),
+                };
+            }
+        };
+        let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
+        SharedDecision { decision, source }
     }
 
     /// Also the time as the state sees it, which permits are known by.
@@ -305,11 +405,24 @@ impl SharedLimit {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(leases) = &self.leases {
+            let inner = self.store.inner();
+            let (decided, remembered) = leases.take_counts();
+            inner.counters.leased.add(decided);
+            inner.counters.remembered.add(remembered);
+            sweep::close(inner, leases);
+        }
+    }
+}
+
 impl fmt::Debug for SharedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedLimit")
             .field("prefix", &String::from_utf8_lossy(&self.0.prefix))
             .field("policy", self.policy())
+            .field("mode", &self.mode())
             .field("on_error", &self.0.on_error)
             .finish_non_exhaustive()
     }

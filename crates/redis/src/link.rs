@@ -18,7 +18,7 @@ use crate::{Address, StoreError, address::Place};
 
 /// How long making a connection may take, the handshake included.
 const CONNECT: Duration = Duration::from_secs(2);
-/// An answer that is this late is of no use to anybody: every caller's deadline is shorter.
+/// An answer of a cluster's node that is this late is of no use to anybody. (To a single server's, callers have deadlines.)
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// A connection; cheap to clone.
@@ -128,7 +128,7 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
 
 async fn connect(address: &Address) -> Result<Connection, StoreError> {
     let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(ANSWER));
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
     Ok(match &address.place {
         Place::Single(url) => {
             let client = redis::Client::open(url.as_str())?;

@@ -41,7 +41,7 @@ pub fn keep_registered(store: &Arc<Inner>) {
             let at = store.part_of(&key);
             let gone = GONE_MS.to_string();
             let arguments = [name.as_bytes(), gone.as_bytes()];
-            match store.call(at, &script, &[&key], &arguments, PATIENCE).await {
+            match store.call(at, &script, &[&key], &arguments, PATIENCE, true).await {
                 Ok(Value::Int(nodes)) => {
                     store.nodes.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
                 }

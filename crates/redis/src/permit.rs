@@ -97,7 +97,7 @@ async fn send(
     let times = (taken.get() / 1_000).to_le_bytes().repeat(cost as usize);
     let arguments = [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), times];
     let script = Arc::clone(&store.scripts.permits);
-    let reply = store.call(at, &script, &[&whole], &arguments, limit.deadline()).await?;
+    let reply = store.call(at, &script, &[&whole], &arguments, limit.deadline(), true).await?;
     let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
     match parts.last() {
         Some(Value::Int(2)) => Err(StoreError::NotOurs),

@@ -12,6 +12,8 @@ pub struct Stats {
     pub decided: u64,
     /// Denials remembered from an earlier answer.
     pub remembered: u64,
+    /// Requests admitted from pieces of a quota that this node held.
+    pub leased: u64,
     /// Decisions made in memory while the store was down.
     pub local: u64,
     /// Requests admitted because the store was down.
@@ -47,6 +49,8 @@ impl Stats {
 pub struct Counters {
     pub decided: Counter,
     pub remembered: Counter,
+    /// Those of limits that are no more; as are some of `remembered`.
+    pub leased: Counter,
     pub local: Counter,
     pub failed_open: Counter,
     pub failed_closed: Counter,
@@ -81,6 +85,7 @@ impl Counters {
         Stats {
             decided: self.decided.get(),
             remembered: self.remembered.get(),
+            leased: self.leased.get(),
             local: self.local.get(),
             failed_open: self.failed_open.get(),
             failed_closed: self.failed_closed.get(),

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -20,11 +20,13 @@ use crate::{
     denials::Denials,
     joint::{self, Request},
     lane::{self, Lane},
+    leases::Leases,
     link::Link,
     nodes,
     script::{Script, Scripts},
     slot::{SLOTS, slot},
     stats::Counters,
+    sweep,
 };
 
 /// How long a decision may take unless a limit says otherwise.
@@ -52,6 +54,15 @@ pub struct Inner {
     pub nodes: AtomicU32,
     pub runtime: Handle,
     pub prefix: String,
+    leased: Mutex<Leased>,
+}
+
+/// The limits of which this node holds pieces.
+#[derive(Default)]
+pub struct Leased {
+    pub all: Vec<Weak<Leases>>,
+    /// Whether somebody takes care of them.
+    pub sweeping: bool,
 }
 
 /// How a store is.
@@ -72,17 +83,22 @@ impl Store {
     /// When the address makes no sense; not when nobody answers there.
     ///
     /// # Panics
-    /// Outside a Tokio runtime.
+    /// Outside a Tokio runtime; it needs one with time and I/O.
     pub fn open(address: &str) -> Result<Self, StoreError> {
-        Ok(Self::at(address.parse()?, "tidegate"))
+        Self::at(address.parse()?, "tidegate")
     }
 
     /// Opens the store at an address, with keys that begin with `prefix`: stores of one prefix share their limits.
     ///
+    /// # Errors
+    /// When the prefix is empty, or has a `:`, `{` or `}` in it: these part a key.
+    ///
     /// # Panics
-    /// Outside a Tokio runtime.
-    #[must_use]
-    pub fn at(address: Address, prefix: &str) -> Self {
+    /// Outside a Tokio runtime; it needs one with time and I/O.
+    pub fn at(address: Address, prefix: &str) -> Result<Self, StoreError> {
+        if !is_word(prefix) {
+            return Err(StoreError::Prefix);
+        }
         let parts = if address.is_cluster() { SLOTS / SLOTS_A_LANE } else { 1 };
         let clock = SystemClock::new();
         let seed = nodes::random();
@@ -98,9 +114,10 @@ impl Store {
             nodes: AtomicU32::new(1),
             runtime: Handle::current(),
             prefix: prefix.into(),
+            leased: Mutex::default(),
         });
         nodes::keep_registered(&inner);
-        Self(inner)
+        Ok(Self(inner))
     }
 
     /// A limit in this store, under a name: limits of one name and policy are one limit, on whichever node.
@@ -112,6 +129,11 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.0.counters.read(self.0.nodes.load(Ordering::Relaxed));
+        for leases in sweep::living(&mut self.0.leased()) {
+            let (decided, remembered) = leases.counts();
+            stats.leased += decided;
+            stats.remembered += remembered;
+        }
         stats.connections = self.0.link.made();
         stats
     }
@@ -131,6 +153,20 @@ impl Store {
     #[must_use]
     pub fn address(&self) -> &Address {
         self.0.link.address()
+    }
+
+    /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports what is not reported yet, and waits
+    /// until that is done or has failed, within a few deadlines. From then on the store makes every decision of these limits.
+    ///
+    /// A limit that is dropped gives back, too, but in the background: at the end of a program wait for this.
+    pub async fn close(&self) {
+        let all = sweep::living(&mut self.0.leased());
+        for leases in &all {
+            sweep::close(&self.0, leases);
+        }
+        for leases in &all {
+            leases.all_ended().await;
+        }
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -178,6 +214,11 @@ impl Store {
     }
 }
 
+/// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
+pub(crate) fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains([':', '{', '}'])
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
@@ -198,6 +239,15 @@ impl Inner {
         usize::from(self.slot(key)) / SLOTS_A_LANE
     }
 
+    pub fn leased(&self) -> MutexGuard<'_, Leased> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a part of the store was found to be down.
+    pub fn is_down(&self, at: usize) -> bool {
+        self.breakers[at].is_open()
+    }
+
     /// Whether the store may be asked.
     pub fn admit(&self, at: usize) -> Result<(), StoreError> {
         // The clock is read only where it matters.
@@ -209,7 +259,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Calls a script, and learns from the outcome how the store is.
+    /// Calls a script, and learns from the outcome how the store is. `may_repeat`: whether to ask again where a connection
+    /// broke, which may be after the script ran.
     pub async fn call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         at: usize,
@@ -217,8 +268,10 @@ impl Inner {
         keys: &[K],
         arguments: &[A],
         deadline: Duration,
+        may_repeat: bool,
     ) -> Result<Value, StoreError> {
-        let outcome = tokio::time::timeout(deadline, self.try_call(script, keys, arguments)).await;
+        let outcome =
+            tokio::time::timeout(deadline, self.try_call(script, keys, arguments, may_repeat)).await;
         let outcome = outcome.unwrap_or(Err(StoreError::TimedOut));
         match &outcome {
             Ok(_) => self.succeeded(at),
@@ -233,9 +286,9 @@ impl Inner {
         script: &Script,
         keys: &[K],
         arguments: &[A],
+        mut again: bool,
     ) -> Result<Value, StoreError> {
         let command = call::command(script, false, keys, arguments);
-        let mut again = true;
         loop {
             let (number, mut connection) = self.link.get(&self.runtime).await?;
             self.counters.calls.add(1);
@@ -271,7 +324,8 @@ impl Inner {
         }
     }
 
-    fn failed(&self, at: usize, error: &StoreError) {
+    /// Notes a failure.
+    pub fn failed(&self, at: usize, error: &StoreError) {
         let chance = (nodes::random() >> 11) as f64 / (1_u64 << 53) as f64;
         if self.breakers[at].failed(self.clock.now(), error.is_certain(), chance) {
             self.counters.opened.add(1);

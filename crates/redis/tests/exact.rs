@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{
     Decision, Policy, Quota,
-    algorithm::{Concurrency, SlidingLog},
+    algorithm::{Concurrency, FixedWindow, SlidingLog},
 };
-use tidegate_redis::{Health, OnError, Part, Source, Store, StoreError};
+use tidegate_redis::{Health, LimitError, OnError, Part, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 
 fn quota(text: &str) -> Quota {
@@ -15,7 +15,7 @@ fn quota(text: &str) -> Quota {
 
 fn policies() -> Vec<Policy> {
     vec![
-        Policy::fixed_window(quota("40/1h")),
+        FixedWindow::new(quota("40/1h")).first_hit().into(),
         Policy::sliding_window(quota("40/1h")),
         Policy::sliding_counter(quota("40/1h")),
         Policy::token_bucket(quota("40/1h")),
@@ -30,9 +30,15 @@ fn permits(limit: u32, hold: Duration) -> Policy {
     Concurrency::new(limit).hold(hold).expect("the hold is short").into()
 }
 
-/// A store on a server of its own; generous, so that a busy machine does not make it fail.
+/// A store that has been reached, however busy the machine is.
 fn store(server: &Server) -> Store {
-    Store::open(&server.address()).expect("the address is well formed")
+    open(&server.address())
+}
+
+fn open(address: &str) -> Store {
+    let store = Store::open(address).expect("the address is well formed");
+    eventually("the store is reached", || store.health() == Health::Up);
+    store
 }
 
 fn limit(store: &Store, name: &str, policy: Policy) -> tidegate_redis::SharedLimit {
@@ -65,9 +71,9 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
         for task in tasks {
             admitted += task.await.expect("no task panics");
         }
-        // A fixed window or counter may turn within the test, once an hour.
-        let turns = matches!(policy.name(), "fixed-window" | "sliding-counter");
-        assert!(admitted == expected || turns && admitted <= 2 * expected, "{}: {admitted}", policy.name());
+        // A counter may turn within the test, once an hour; its weight still holds.
+        let slack = u32::from(policy.name() == "sliding-counter");
+        assert!((expected..=expected + slack).contains(&admitted), "{}: {admitted}", policy.name());
         let stats = store.stats();
         assert!(stats.calls < stats.decided + 4, "{}: {stats:?}", policy.name());
         assert_eq!(stats.decided + stats.remembered, 640, "{stats:?}");
@@ -80,7 +86,8 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
 async fn two_stores_share_a_limit_and_prefixes_keep_them_apart() {
     let server = Server::start(&[]);
     let (one, two) = (store(&server), store(&server));
-    let apart = Store::at(server.address().parse().expect("it is an address"), "other");
+    let apart = Store::at(server.address().parse().expect("it is an address"), "other")
+        .expect("the prefix is a word");
     let policy = Policy::token_bucket(quota("3/1h"));
     let (one, two, apart) = (limit(&one, "x", policy), limit(&two, "x", policy), limit(&apart, "x", policy));
     assert_eq!(one.acquire("k", 2).await.decision.remaining(), 1);
@@ -250,7 +257,7 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
         format!("redis://default:secret@127.0.0.1:{port}/3?protocol=resp3"),
         format!("redis+unix://{}?pass=secret&db=4", server.directory().join("redis.sock").display()),
     ] {
-        let store = Store::open(&address).expect("the address is well formed");
+        let store = open(&address);
         let answer = limit(&store, "x", policy).acquire("k", 1).await;
         assert_eq!((answer.source, answer.decision.remaining()), (Source::Store, 4), "{address}");
     }
@@ -264,13 +271,35 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_would_make_keys_ambiguous_or_a_limit_inexact_is_refused_with_the_reason() {
+    let store = Store::open("redis://127.0.0.1:1").expect("the address is well formed");
+    for name in ["", "a:b", "{a}"] {
+        assert_eq!(
+            store.limit(name, Policy::fixed_window(quota("1/1s"))).build().err(),
+            Some(LimitError::Name)
+        );
+        let address = "redis://127.0.0.1:1".parse().expect("it is an address");
+        assert_eq!(Store::at(address, name).err(), Some(StoreError::Prefix));
+    }
+    for (policy, error) in [
+        (Policy::fixed_window(quota("1/1s")).count_denied(), PlanError::CountsDenied),
+        (Policy::fixed_window(quota("1/1500ns")), PlanError::Window),
+        (Policy::sliding_counter(quota("1/1ns")), PlanError::Window),
+        (Policy::sliding_window(quota("1/5us")), PlanError::Slot),
+        (Policy::concurrency(5), PlanError::NoHold),
+        (permits(5_000, Duration::from_secs(1)), PlanError::TooManyPermits),
+    ] {
+        assert_eq!(store.limit("x", policy).build().err(), Some(LimitError::Plan(error)), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_share_a_store_are_counted() {
     let server = Server::start(&[]);
     let stores = [store(&server), store(&server), store(&server)];
     for store in &stores {
         eventually("each node knows of all three", || store.stats().nodes == 3);
     }
-    assert_eq!(stores[0].stats().errors, [0; StoreError::NAMES.len()]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -279,17 +279,16 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
         );
     }
     let prefix = &options.store_prefix;
-    if prefix.is_empty() || prefix.len() > 64 || prefix.contains(['{', '}']) {
-        let rule = "1 to 64 bytes without braces, which would put all keys on one node of a cluster";
+    if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
+        let rule = "1 to 64 bytes without any of : { and }, which part a key";
         return refuse(format!("--store-prefix is `{prefix}`; it must be {rule}"));
     }
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
-    match address.parse() {
-        Ok(address) => Ok(Some(Arc::new(SharedStore::new(address, prefix, options.store_deadline)))),
-        Err(error) => refuse(format!("--store: {error}")),
-    }
+    let opened =
+        address.parse().and_then(|address| SharedStore::new(address, prefix, options.store_deadline));
+    opened.map_or_else(|error| refuse(format!("--store: {error}")), |store| Ok(Some(Arc::new(store))))
 }
 
 fn make_service(

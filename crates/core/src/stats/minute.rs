@@ -24,8 +24,10 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// The current second, 59 before it, the next one's beginning, and one being written.
-const KEPT: u64 = 62;
+/// How many seconds are shown, the current one included. Loom's models are about the turns, not about their number.
+const SECONDS: u64 = if cfg!(loom) { 3 } else { 60 };
+/// These, the next one's beginning, and one being written.
+const KEPT: u64 = SECONDS + 2;
 const SECOND: u64 = 1_000_000_000;
 const OCCUPIED_BITS: u32 = 30;
 const GAUGE: u64 = (1 << 26) - 1;
@@ -96,7 +98,7 @@ impl Minute {
     pub(super) fn seconds(&self, ring: &Ring<6, 2>, now: Nanos) -> Vec<Slot> {
         ring.read(|head| {
             let current = self.second(head).max(now.get() / SECOND);
-            let kept = current.saturating_sub(59)..=self.second(head);
+            let kept = current.saturating_sub(SECONDS - 1)..=self.second(head);
             let began: Vec<Began> = kept.clone().filter_map(|second| self.began(second)).collect();
             // A turn that goes far ahead may be writing over the oldest of these.
             if self.second(ring.announced()) >= kept.start() + KEPT {

@@ -1,6 +1,7 @@
 //! A policy made ready for the scripts.
 
 mod error;
+mod grants;
 mod numbers;
 mod state;
 
@@ -11,8 +12,6 @@ use crate::script::Kind;
 
 /// Logs up to this long are one value that is written anew; longer ones a ring written in place.
 const LIST: u32 = 128;
-/// Rings up to this long are read whole, which costs less than reading the few entries that matter one by one.
-const WHOLE_RING: u32 = 4096;
 /// Permits are a list too: giving one back takes it from the middle.
 const MAX_PERMITS: u32 = 4096;
 
@@ -35,7 +34,7 @@ enum Layout {
     Window,
     /// Start, the count before, the current one.
     Counter,
-    /// Start and the counts of slots of this many microseconds.
+    /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
     Bucket { whole: bool, parts: u64 },
@@ -93,9 +92,8 @@ impl Plan {
                 (Kind::LeakyBucket, numbers, bucket_shape('l', layout), layout)
             }
             Parameters::SlidingLog { limit, lifetime } => {
-                let (way, shape) =
-                    if limit <= LIST { (0, 'g') } else { (if limit <= WHOLE_RING { 1 } else { 2 }, 'r') };
-                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), way]);
+                let (ring, shape) = if limit <= LIST { (0, 'g') } else { (1, 'r') };
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), ring]);
                 (Kind::Log, numbers, shape.into(), Layout::Log { lifetime, permits: false })
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
@@ -130,6 +128,15 @@ impl Plan {
             Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
             _ => None,
         }
+    }
+
+    /// The numbers for the script by which nodes take pieces.
+    pub(crate) fn lease_numbers(&self) -> Vec<u8> {
+        let mut numbers = self.numbers.clone();
+        if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {
+            numbers.extend(numbers::most_owed(step, parts));
+        }
+        numbers
     }
 
     pub(crate) const fn kind(&self) -> Kind {

@@ -2,10 +2,11 @@
 
 use super::Layout;
 
-/// As `struct.unpack('<dd…')` reads them.
+/// As `struct.unpack('<dddddd')` reads them: always six, the rest zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
-    debug_assert!(numbers.iter().all(|&number| number <= 1 << 53));
-    numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()).collect()
+    debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
+    let padded = numbers.iter().chain([&0; 6]).take(6);
+    padded.flat_map(|&number| (number as f64).to_le_bytes()).collect()
 }
 
 /// The numbers of a bucket whose interval is `step / parts` nanoseconds, and which holds `bound` (in `1/parts` ns).
@@ -19,4 +20,14 @@ pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>
     let step = u128::from(step);
     let numbers = pack(&[limit.into(), whole(step), part(step), whole(bound), part(bound), scale]);
     (numbers, Layout::Bucket { whole: part(step) == 0, parts })
+}
+
+/// The longest debt that a bucket of `tidegate-core` may have, in nanoseconds.
+const MAX_SPAN: u128 = 1 << 61;
+
+/// What can be owed at most where what was used is charged afterwards: units, their span, and its part.
+pub(super) fn most_owed(step: u64, parts: u64) -> Vec<u8> {
+    let units = u32::try_from(MAX_SPAN * u128::from(parts) / u128::from(step)).unwrap_or(u32::MAX);
+    let (ticks, scale) = (u128::from(units) * u128::from(step), u128::from(1_000 * parts));
+    pack(&[units.into(), (ticks / scale) as u64, (ticks % scale) as u64])
 }

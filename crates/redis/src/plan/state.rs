@@ -32,11 +32,11 @@ impl Plan {
                 let (previous, current) = rest.split_at(4);
                 words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
             }
-            Layout::Slots { slot, count_bytes, span } if rest.len() == span * count_bytes => {
-                // Oldest first, as they were recorded; the script never writes a newest slot of 0.
-                for (at, count) in rest.chunks_exact(count_bytes).enumerate().rev() {
+            Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
+                // Behind the sum; oldest first, as they were recorded. The newest tells the time, also when it is empty.
+                for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
                     let count = number(count) as u32;
-                    if count > 0 {
+                    if count > 0 || at == 0 {
                         let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
                         self.policy.record(&mut words, time, count);
                     }
@@ -61,6 +61,11 @@ impl Plan {
 
 /// The decision that an answer of `log.lua` stands for (core's `SlidingLog::check`, with the searching done), and the
 /// time as the log sees it.
+/// How many count, of an answer.
+pub(super) fn live(reply: &[u8]) -> u64 {
+    number(&reply[1..5])
+}
+
 pub(super) fn answer(reply: &[u8], limit: u32, lifetime: u64, cost: u32) -> (Decision, Nanos) {
     let live = number(&reply[1..5]).min(limit.into());
     let newest_age = nanos(number(&reply[5..13]));

@@ -12,6 +12,8 @@ const LOG: &str = include_str!("lua/log.lua");
 const BATCH_LOG: &str = include_str!("lua/batch_log.lua");
 const JOINT: &str = include_str!("lua/joint.lua");
 const PERMITS: &str = include_str!("lua/permits.lua");
+const LEASE: &str = include_str!("lua/lease.lua");
+const LEASE_LOG: &str = include_str!("lua/lease_log.lua");
 
 /// Which script decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +28,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    const ALL: [Self; 6] = [
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingCounter,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Log,
+    ];
+
     const VALUES: [Self; 5] =
         [Self::FixedWindow, Self::SlidingWindow, Self::SlidingCounter, Self::TokenBucket, Self::LeakyBucket];
 
@@ -37,6 +48,17 @@ impl Kind {
             Self::TokenBucket => include_str!("lua/token_bucket.lua"),
             Self::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
             Self::Log => LOG,
+        }
+    }
+
+    /// What taking ahead needs beside the decision.
+    const fn ahead(self) -> Option<&'static str> {
+        match self {
+            Self::FixedWindow => Some(include_str!("lua/ahead/fixed_window.lua")),
+            Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
+            Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
+            Self::TokenBucket => Some(include_str!("lua/ahead/token_bucket.lua")),
+            Self::LeakyBucket | Self::Log => None,
         }
     }
 
@@ -71,6 +93,7 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     batches: [Arc<Script>; 6],
+    leases: [Option<Arc<Script>>; 6],
     pub joint: Arc<Script>,
     pub permits: Arc<Script>,
 }
@@ -96,19 +119,26 @@ impl Scripts {
                 _ => format!("{clock}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"),
             })
         };
+        let lease = |kind: Kind| {
+            let source = kind.source();
+            if kind == Kind::Log {
+                return Some(script(format!(
+                    "{clock}local log_of = (function()\n{source}end)()\n{LEASE_LOG}"
+                )));
+            }
+            let ahead = kind.ahead()?;
+            Some(script(format!(
+                "{clock}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                 local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
+            )))
+        };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
             "{clock}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
         );
         Self {
-            batches: [
-                batch(Kind::FixedWindow),
-                batch(Kind::SlidingWindow),
-                batch(Kind::SlidingCounter),
-                batch(Kind::TokenBucket),
-                batch(Kind::LeakyBucket),
-                batch(Kind::Log),
-            ],
+            batches: Kind::ALL.map(batch),
+            leases: Kind::ALL.map(lease),
             joint: script(joint),
             permits: script(format!("{clock}{PERMITS}")),
         }
@@ -117,6 +147,11 @@ impl Scripts {
     /// The script that decides many requests of one limit.
     pub const fn batch(&self, kind: Kind) -> &Arc<Script> {
         &self.batches[kind as usize]
+    }
+
+    /// The script by which nodes take pieces, and report; none for the leaky bucket.
+    pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
+        self.leases[kind as usize].as_ref()
     }
 }
 

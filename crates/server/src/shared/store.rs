@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{Address, Plan, Store};
+use tidegate_redis::{Address, Plan, Store, StoreError};
 
 use crate::{
     service::THROTTLE,
@@ -30,12 +30,14 @@ impl SharedStore {
     /// The store at an address, with keys that begin with `prefix`. Where a limit says nothing else, the store has
     /// `deadline` for a decision.
     ///
+    /// # Errors
+    /// As [`Store::at`].
+    ///
     /// # Panics
     /// Outside a Tokio runtime.
-    #[must_use]
-    pub fn new(address: Address, prefix: &str, deadline: Duration) -> Self {
-        let store = Store::at(address, prefix);
-        Self { store, prefix: prefix.to_owned(), deadline, plans: Mutex::default() }
+    pub fn new(address: Address, prefix: &str, deadline: Duration) -> Result<Self, StoreError> {
+        let store = Store::at(address, prefix)?;
+        Ok(Self { store, prefix: prefix.to_owned(), deadline, plans: Mutex::default() })
     }
 
     /// The store itself.

@@ -1,12 +1,13 @@
 -- Many requests of one limit, each by itself. ARGV: the limit's numbers; one cost for all keys, or the costs of each
 -- key in turn; and then how many are each key's. The reply has each key's value as it was before: whoever asked
 -- computes the decisions from it. 1 stands for a key of another type, 2 for a value that is not of this limit.
-local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+local p = {struct.unpack('<dddddd', ARGV[1])}
 local size = prepare(p)
 local same = #ARGV[2] == 4 and ARGV[3] == '' and struct.unpack('<I4', ARGV[2])
-local states = redis.call('MGET', unpack(KEYS))
+local call, keys = redis.call, KEYS
+local states = call('MGET', unpack(keys))
 local at = 1
-for i = 1, #KEYS do
+for i = 1, #keys do
   local before = states[i]
   local value, reset = before, nil
   local ours = not before or #before == size
@@ -28,8 +29,8 @@ for i = 1, #KEYS do
     states[i] = 2
   elseif reset then
     if before then
-      redis.call('PSETEX', KEYS[i], px(reset), value)
-    elseif not redis.call('SET', KEYS[i], value, 'PX', px(reset), 'NX') then
+      call('PSETEX', keys[i], px(reset), value)
+    elseif not call('SET', keys[i], value, 'PX', px(reset), 'NX') then
       -- MGET takes a key of another type for none.
       states[i] = 1
     end

@@ -1,6 +1,6 @@
 -- Many requests of one limit that keeps a log. ARGV as in batch.lua; the reply has for each key the answers of `take`
 -- one after the other, or what is wrong with the key.
-local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+local p = {struct.unpack('<dddddd', ARGV[1])}
 local same = #ARGV[2] == 4 and ARGV[3] == '' and struct.unpack('<I4', ARGV[2])
 local replies, at = {}, 1
 for i = 1, #KEYS do

@@ -3,7 +3,7 @@
 local replies, parts, admitted = {}, {}, true
 for i = 1, #KEYS do
   local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]
-  local part = {kind = kind, p = {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}}
+  local part = {kind = kind, p = {struct.unpack('<dddddd', numbers)}}
   part.cost = tonumber(ARGV[3 * i])
   parts[i] = part
   if kind.open then

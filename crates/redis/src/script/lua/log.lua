@@ -1,6 +1,7 @@
--- The times of admissions, 8 bytes each, oldest first: all of them in one value that is written anew (`list`), or a ring
--- that is written in place (`ring`). numbers: limit, lifetime, 1 for a ring that is read whole, 2 for one read entry by
--- entry, 0 for a list
+-- The times of admissions, 8 bytes each: a list, oldest first, that is read whole and written anew; or a ring behind a head
+-- (next slot, length, the newest time), of which only the entries that matter are read and written: reading 8 kB costs
+-- ten times as much as reading one entry. numbers: limit, lifetime, 1 for a ring
+local HEAD = 16
 local function time_at(log, slot)
   if log.value then return (struct.unpack('<I8', log.value, log.head + 8 * slot + 1)) end
   return (struct.unpack('<I8', redis.call('GETRANGE', log.key, log.head + 8 * slot, log.head + 8 * slot + 7)))
@@ -8,16 +9,17 @@ end
 
 -- The time of the entry of this rank; 1 is the newest.
 local function newest(log, rank)
+  if rank == 1 and log.last then return log.last end
   return time_at(log, (log.next - rank) % log.slots)
 end
 
 -- The key's log; or what is wrong with the key.
 local function open(p, key)
-  local ring = p[3] > 0
-  local log = {key = key, head = ring and 8 or 0, next = 0, slots = 0, len = 0, live = 0}
+  local ring = p[3] == 1
+  local log = {key = key, head = ring and HEAD or 0, next = 0, slots = 0, len = 0, live = 0}
   local value
-  if p[3] == 2 then
-    value = redis.pcall('GETRANGE', key, 0, 7)
+  if ring then
+    value = redis.pcall('GETRANGE', key, 0, HEAD - 1)
     if value == '' then value = false end
   else
     value = redis.pcall('GET', key)
@@ -27,22 +29,19 @@ local function open(p, key)
     return nil, value
   end
   if not value then return log end
-  local bytes = p[3] == 2 and redis.call('STRLEN', key) or #value
+  local bytes = ring and redis.call('STRLEN', key) or #value
   log.slots = (bytes - log.head) / 8
   if log.slots < 1 or log.slots % 1 > 0 then return nil, 2 end
-  if p[3] < 2 then log.value = value end
   if ring then
-    log.next, log.len = struct.unpack('<I4I4', value)
+    log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
     if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
   else
-    log.len = log.slots
+    log.len, log.value = log.slots, value
   end
   return log
 end
 
--- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
--- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
--- `close` writes it.
+-- Finds out how many count.
 local function look(p, log)
   log.seen, log.newest_age, log.added = now, 0, 0
   if log.len > 0 then
@@ -51,7 +50,12 @@ local function look(p, log)
     if last > now then log.seen = last end
     log.newest_age = log.seen - last
   end
-  local live, dead = 0, log.len + 1
+  -- Most entries that were there when the log was written count still: from the oldest in growing steps, then halving.
+  local live, dead, step = log.len, log.len + 1, 1
+  while live > 0 and log.seen - newest(log, live) >= p[2] do
+    live, dead, step = live - step, live, step * 2
+  end
+  live = math.max(live, 0)
   while dead - live > 1 do
     local rank = math.floor((live + dead) / 2)
     if log.seen - newest(log, rank) < p[2] then live = rank else dead = rank end
@@ -59,6 +63,9 @@ local function look(p, log)
   log.live = live
 end
 
+-- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
+-- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
+-- `close` writes it.
 local function take(p, log, cost)
   if not log.seen then look(p, log) end
   local limit, live, age = p[1], log.live + log.added, 0
@@ -77,7 +84,7 @@ local function grow(p, log, needed)
   local slots = math.min(p[1], math.max(needed, 8, math.ceil(log.slots * 1.5)))
   local kept = ''
   if log.live > 0 then
-    local whole = log.value or redis.call('GET', log.key)
+    local whole = redis.call('GET', log.key)
     local first = (log.next - log.live) % log.slots
     local upto = math.min(first + log.live, log.slots)
     kept = string.sub(whole, log.head + 8 * first + 1, log.head + 8 * upto)
@@ -85,6 +92,13 @@ local function grow(p, log, needed)
   end
   log.slots, log.next = slots, log.live % slots
   return kept .. string.rep('\0', 8 * (slots - log.live))
+end
+
+-- Writes times into the ring, from this slot on.
+local function put(log, slot, times)
+  local first = 8 * (log.slots - slot)
+  redis.call('SETRANGE', log.key, log.head + 8 * slot, string.sub(times, 1, first))
+  if first < #times then redis.call('SETRANGE', log.key, log.head, string.sub(times, first + 1)) end
 end
 
 -- Writes what was taken.
@@ -100,12 +114,10 @@ local function close(p, log)
   local len = log.live + cost
   if len > log.slots then
     local body = grow(p, log, len)
-    redis.call('PSETEX', log.key, left, struct.pack('<I4I4', log.next, log.live) .. body)
+    redis.call('PSETEX', log.key, left, string.rep('\0', HEAD) .. body)
   end
-  local first = math.min(cost, log.slots - log.next)
-  redis.call('SETRANGE', log.key, log.head + 8 * log.next, string.sub(times, 1, 8 * first))
-  if first < cost then redis.call('SETRANGE', log.key, log.head, string.sub(times, 8 * first + 1)) end
-  redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4', (log.next + cost) % log.slots, len))
+  put(log, log.next, times)
+  redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
   redis.call('PEXPIRE', log.key, left)
 end
-return {open = open, take = take, close = close}
+return {open = open, look = look, take = take, close = close, newest = newest, put = put}

@@ -1,4 +1,5 @@
 -- value: start of the current window (7 bytes), the count before (4), the current (4)    numbers: limit, window
+local pack, read = struct.pack, struct.unpack
 local function prepare() return 15 end
 -- previous * covered / window, rounded up. A product beyond 2^53 is divided seven bits at a time.
 local function weight(previous, covered, window)
@@ -18,7 +19,7 @@ local function decide(p, v, cost)
   if cost == 0 then return end
   local limit, window = p[1], p[2]
   local start, previous, current = 0, 0, 0
-  if v then start, previous, current = struct.unpack('<I7I4I4', v) end
+  if v then start, previous, current = read('<I7I4I4', v) end
   local elapsed = math.max(now - start, 0)
   if elapsed >= 2 * window then
     previous, current, elapsed = 0, 0, elapsed % window
@@ -29,6 +30,6 @@ local function decide(p, v, cost)
   if current > limit then return end
   if previous > 0 and current + weight(previous, window - elapsed, window) > limit then return end
   if now > start then start = now - elapsed end
-  return struct.pack('<I7I4I4', start, previous, current), start + 2 * window - now
+  return pack('<I7I4I4', start, previous, current), start + 2 * window - now
 end
-return prepare, decide
+return prepare, decide, weight

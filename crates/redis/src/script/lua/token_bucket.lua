@@ -1,22 +1,23 @@
 -- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (6)
 -- numbers: burst, interval and its part, capacity and its part, scale
+local pack, read = struct.pack, struct.unpack
 local function prepare(p) return p[3] == 0 and 7 or 13 end
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   if p[3] == 0 then
-    local tat = v and struct.unpack('<I7', v) or 0
+    local tat = v and read('<I7', v) or 0
     local debt = (tat > now and tat - now or 0) + cost * p[2]
     if debt > p[4] then return end
-    return struct.pack('<I7', now + debt), debt
+    return pack('<I7', now + debt), debt
   end
   local tat, part = 0, 0
-  if v then tat, part = struct.unpack('<I7I6', v) end
+  if v then tat, part = read('<I7I6', v) end
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
   local more, more_part = span_of(p, cost)
   debt, part = debt + more, part + more_part
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   if debt > p[4] or debt == p[4] and part > p[5] then return end
-  return struct.pack('<I7I6', now + debt, part), debt + 1
+  return pack('<I7I6', now + debt, part), debt + 1
 end
 return prepare, decide

@@ -1,0 +1,21 @@
+//! What Redis can do at all: `redis-benchmark` with a script of two commands.
+
+use std::process::Command;
+
+use tidegate_redis_servers::Server;
+
+/// 50 connections, 16 requests in flight on each.
+pub fn redis_benchmark(server: &Server) {
+    let script =
+        "local c = redis.call('INCRBY', KEYS[1], ARGV[1]) redis.call('PEXPIRE', KEYS[1], ARGV[2]) return c";
+    let sha = server.ask(&["SCRIPT", "LOAD", script]).text().to_owned();
+    server.ask(&["FLUSHALL"]);
+    let output = Command::new("redis-benchmark")
+        .args(["-p", &server.port().to_string(), "-P", "16", "-n", "1500000", "-r", "100000", "--csv"])
+        .args(["evalsha", &sha, "1", "key:__rand_int__", "1", "60000"])
+        .output()
+        .expect("redis-benchmark is installed");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = text.lines().last().and_then(|line| line.split("\",\"").nth(1)).unwrap_or("?");
+    println!("redis-benchmark -P 16, INCRBY + PEXPIRE script: {rate} a second");
+}

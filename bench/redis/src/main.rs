@@ -1,0 +1,46 @@
+//! Tidegate's shared limits beside what Redis can do at all, and beside a rival, in one run (see `bench/README.md`).
+
+mod exact;
+mod floor;
+mod latency;
+mod leased;
+mod memory;
+
+use tidegate_redis_servers::Server;
+
+fn main() {
+    // One figure alone, as in `-- exact`.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|want| want == name);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::env::var("WORKERS").ok().and_then(|workers| workers.parse().ok()).unwrap_or(2))
+        .enable_all()
+        .build()
+        .expect("the system has threads");
+    if let [role, address, quota] = &wanted[..]
+        && role == "leased-node"
+    {
+        return runtime.block_on(leased::node(address, quota));
+    }
+    let mut server = Server::start(&["--unixsocket", "redis.sock"]);
+    if runs("exact") {
+        // In turns, as the machine may do other work now and then.
+        for _ in 0..3 {
+            floor::redis_benchmark(&server);
+            runtime.block_on(exact::tidegate(&server));
+            runtime.block_on(exact::trypema(&server));
+        }
+    }
+    if runs("latency") {
+        runtime.block_on(latency::one_caller(&server));
+    }
+    if runs("leased") {
+        leased::processes(&server);
+    }
+    if runs("memory") {
+        runtime.block_on(memory::log_of_a_thousand(&server));
+    }
+    if runs("down") {
+        runtime.block_on(latency::store_down(&mut server));
+    }
+}

@@ -1,0 +1,305 @@
+//! What this node holds of leased and reported limits: a lease for each key, bounded, and the errands that keep them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::BuildHasher,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use rapidhash::fast::RandomState;
+use tidegate_core::{Decision, Nanos};
+use tidegate_lease::{Answer, Lease, Request, Terms};
+use tokio::sync::Notify;
+
+use crate::{Plan, script::Script};
+
+/// Where there are many keys, so many maps: threads that look for different keys rarely meet, and a key that comes in keeps
+/// only a part of the others waiting.
+const SHARDS: usize = 64;
+/// Fewer keys than this are one map.
+const FEW: usize = 1 << 10;
+/// A key that comes into a full map looks at so many others for one that was not used of late.
+const LOOKS: usize = 8;
+
+/// The lease of one key.
+pub struct Held {
+    pub lease: Lease,
+    /// The whole key in Redis.
+    pub key: Vec<u8>,
+    /// Used since somebody last looked for a key to let go of.
+    used: AtomicBool,
+    /// Among the leases that are asked what there is to send.
+    listed: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Held {
+    /// Let go of: whatever still comes for it goes back.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn close(&self, now: Nanos) -> Vec<Request> {
+        self.closed.store(true, Ordering::Release);
+        self.lease.close(now)
+    }
+}
+
+/// What came of a question.
+pub enum Asked {
+    /// Decided here.
+    Decided(Decision),
+    /// Decided here; the request is to be sent meanwhile.
+    Renew(Decision, Arc<Held>, Request),
+    /// The store must be asked.
+    Refill(Arc<Held>, Request),
+}
+
+#[derive(Default)]
+struct Map {
+    by_key: HashMap<Box<[u8]>, Arc<Held>, RandomState>,
+    /// In the order in which they came, or were last found used.
+    order: VecDeque<Box<[u8]>>,
+}
+
+/// On cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard {
+    map: RwLock<Map>,
+    /// Decisions made from pieces; and denials remembered with them.
+    decided: AtomicU64,
+    remembered: AtomicU64,
+}
+
+/// The leases of one limit.
+pub struct Leases {
+    pub terms: Terms,
+    pub plan: Arc<Plan>,
+    pub script: Arc<Script>,
+    pub numbers: Vec<u8>,
+    pub deadline: Duration,
+    prefix: Vec<u8>,
+    hash: RandomState,
+    shards: Vec<Shard>,
+    keys_a_shard: usize,
+    /// Those that may hold something, or have something to say.
+    active: Mutex<Vec<Arc<Held>>>,
+    closed: AtomicBool,
+    /// Requests that are out.
+    out: AtomicUsize,
+    none_out: Notify,
+}
+
+impl Leases {
+    pub fn new(
+        terms: Terms,
+        plan: Arc<Plan>,
+        script: Arc<Script>,
+        prefix: Vec<u8>,
+        keys: usize,
+        deadline: Duration,
+    ) -> Self {
+        let shards = if keys < FEW { 1 } else { SHARDS };
+        Self {
+            terms,
+            numbers: plan.lease_numbers(),
+            plan,
+            script,
+            deadline,
+            prefix,
+            hash: RandomState::new(),
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            keys_a_shard: (keys / shards).max(1),
+            active: Mutex::default(),
+            closed: AtomicBool::new(false),
+            out: AtomicUsize::new(0),
+            none_out: Notify::new(),
+        }
+    }
+
+    /// Decides on `cost` for a key, or says what to send. `evicted` takes what a key that had to make room gives back.
+    #[inline]
+    pub fn ask(&self, key: &[u8], cost: u32, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
+        let shard = &self.shards[(self.hash.hash_one(key) >> 48) as usize % self.shards.len()];
+        {
+            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(held) = map.by_key.get(key) {
+                return self.ask_held(shard, held, cost, now);
+            }
+        }
+        let held = self.insert(shard, key, now, evicted);
+        self.ask_held(shard, &held, cost, now)
+    }
+
+    #[inline]
+    fn ask_held(&self, shard: &Shard, held: &Arc<Held>, cost: u32, now: Nanos) -> Asked {
+        let answer = held.lease.ask(cost, now);
+        // Relaxed, here and below: a lease that a sweep has just found idle and that is missed for that is listed by its
+        // next use; until then it holds what one that is out of touch with the store would hold.
+        if !held.used.load(Ordering::Relaxed) {
+            held.used.store(true, Ordering::Relaxed);
+        }
+        if !held.listed.load(Ordering::Relaxed) {
+            self.list(held);
+        }
+        match answer {
+            Answer::Decided(decision) => {
+                let count = if decision.is_allowed() { &shard.decided } else { &shard.remembered };
+                count.fetch_add(1, Ordering::Relaxed);
+                Asked::Decided(decision)
+            }
+            Answer::Renew(decision, request) => {
+                shard.decided.fetch_add(1, Ordering::Relaxed);
+                Asked::Renew(decision, Arc::clone(held), request)
+            }
+            Answer::Refill(request) => Asked::Refill(Arc::clone(held), request),
+        }
+    }
+
+    #[cold]
+    fn list(&self, held: &Arc<Held>) {
+        if !held.listed.swap(true, Ordering::AcqRel) {
+            lock(&self.active).push(Arc::clone(held));
+        }
+    }
+
+    #[cold]
+    fn insert(
+        &self,
+        shard: &Shard,
+        key: &[u8],
+        now: Nanos,
+        mut evicted: impl FnMut(&Arc<Held>, Request),
+    ) -> Arc<Held> {
+        let mut map = shard.map.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = map.by_key.get(key) {
+            return Arc::clone(held);
+        }
+        let gone = if map.by_key.len() >= self.keys_a_shard { map.make_room() } else { None };
+        let whole = [self.prefix.as_slice(), key].concat();
+        let held = Arc::new(Held {
+            lease: Lease::new(self.terms),
+            key: whole,
+            used: AtomicBool::new(true),
+            listed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        });
+        if self.closed.load(Ordering::Acquire) {
+            // It has nothing to give back yet, and will take nothing.
+            let _nothing = held.close(now);
+        }
+        map.by_key.insert(key.into(), Arc::clone(&held));
+        map.order.push_back(key.into());
+        drop(map);
+        if let Some(gone) = gone {
+            for request in gone.close(now) {
+                evicted(&gone, request);
+            }
+        }
+        held
+    }
+
+    /// What there is to send without anybody asking. `may_send` says whether the store can be asked about a key.
+    pub fn sweep(
+        &self,
+        now: Nanos,
+        may_send: impl Fn(&[u8]) -> bool,
+        mut send: impl FnMut(&Arc<Held>, Request),
+    ) {
+        let listed = mem::take(&mut *lock(&self.active));
+        let mut kept = Vec::new();
+        for held in listed {
+            // Before the look: whoever uses the lease after it lists it again.
+            held.listed.store(false, Ordering::SeqCst);
+            let may_send = may_send(&held.key);
+            if may_send && let Some(request) = held.lease.returning(now) {
+                send(&held, request);
+            }
+            // While the store is down, what was let go of is not kept for it.
+            let keep = !held.lease.is_idle(now) && (may_send || !held.is_closed());
+            if keep && !held.listed.swap(true, Ordering::AcqRel) {
+                kept.push(held);
+            }
+        }
+        lock(&self.active).append(&mut kept);
+    }
+
+    /// Gives back everything. From now on the store decides.
+    pub fn close(&self, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
+        self.closed.store(true, Ordering::Release);
+        for shard in &self.shards {
+            let all: Vec<_> = {
+                let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+                map.by_key.values().cloned().collect()
+            };
+            for held in all {
+                for request in held.close(now) {
+                    send(&held, request);
+                }
+            }
+        }
+    }
+
+    /// Decisions made from pieces, and denials remembered with them.
+    pub fn counts(&self) -> (u64, u64) {
+        let sum = |of: fn(&Shard) -> &AtomicU64| {
+            self.shards.iter().map(|shard| of(shard).load(Ordering::Relaxed)).sum()
+        };
+        (sum(|shard| &shard.decided), sum(|shard| &shard.remembered))
+    }
+
+    /// The same, which begin again at zero: somebody else keeps them.
+    pub fn take_counts(&self) -> (u64, u64) {
+        let sum = |of: fn(&Shard) -> &AtomicU64| {
+            self.shards.iter().map(|shard| of(shard).swap(0, Ordering::Relaxed)).sum()
+        };
+        (sum(|shard| &shard.decided), sum(|shard| &shard.remembered))
+    }
+
+    pub fn request_goes_out(&self) {
+        self.out.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn request_has_ended(&self) {
+        if self.out.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.none_out.notify_waiters();
+        }
+    }
+
+    /// Waits until no request is out.
+    pub async fn all_ended(&self) {
+        loop {
+            let ended = self.none_out.notified();
+            if self.out.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Map {
+    /// Takes a key out, the first in order that was not used since it got its place.
+    fn make_room(&mut self) -> Option<Arc<Held>> {
+        for look in 0..=LOOKS {
+            let key = self.order.pop_front()?;
+            let used = self.by_key.get(&key).is_some_and(|held| held.used.swap(false, Ordering::Relaxed));
+            if used && look < LOOKS {
+                self.order.push_back(key);
+            } else {
+                return self.by_key.remove(&key);
+            }
+        }
+        None
+    }
+}
+
+fn lock(active: &Mutex<Vec<Arc<Held>>>) -> MutexGuard<'_, Vec<Arc<Held>>> {
+    active.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,26 @@
+-- The count, the time left, and the start that is stored.
+local function current(p, v)
+  local start, count, window, first_hit = 0, 0, p[2], p[3] == 1
+  if v then start, count = struct.unpack('<I7I4', v) end
+  if now >= start + window or first_hit and count == 0 then
+    return 0, first_hit and window or window - now % window, start
+  end
+  return count, start + window - now, start
+end
+local function room(p, v) return math.max(p[1] - current(p, v), 0) end
+local function alike(p, v)
+  local count, left = current(p, v)
+  return p[3] == 1 and count == 0 and 0 or left
+end
+local function give_back(p, v, taken, units)
+  local count, _, start = current(p, v)
+  if taken < start or count == 0 then return v end
+  return struct.pack('<I7I4', start, math.max(count - units, 0))
+end
+local function charge(p, v, spent)
+  local count, _, start = current(p, v)
+  if count == 0 then start = math.max(start, p[3] == 1 and now or now - now % p[2]) end
+  count = math.max(count, math.min(count + spent, p[1]))
+  return struct.pack('<I7I4', start, count), start + p[2] - now
+end
+return room, alike, give_back, charge

@@ -1,0 +1,53 @@
+-- The start, the sum and the counts, newest first, as they are once the slots have turned.
+local function turn(p, v)
+  local slot, span, bytes = p[2], p[3], p[4]
+  local none = string.rep('\0', bytes * span)
+  if not v then return now - now % slot, 0, none end
+  local start, sum = struct.unpack('<I7I' .. bytes, v)
+  local counts = string.sub(v, 8 + bytes)
+  local turned = now - start
+  turned = turned < slot and 0 or math.floor(turned / slot)
+  if turned >= span then return now - now % slot, 0, none end
+  for at = span - turned + 1, span do sum = sum - struct.unpack(p.count, counts, bytes * (at - 1) + 1) end
+  local kept = string.sub(counts, 1, bytes * (span - turned))
+  return start + turned * slot, sum, string.rep('\0', bytes * turned) .. kept
+end
+local function write(p, start, sum, counts) return struct.pack('<I7I' .. p[4], start, sum) .. counts end
+-- The counts with another one at a place (0 is the newest).
+local function with(p, counts, at, count)
+  local bytes = p[4]
+  return string.sub(counts, 1, bytes * at) .. struct.pack(p.count, count) .. string.sub(counts, bytes * (at + 1) + 1)
+end
+local function room(p, v)
+  local _, sum = turn(p, v)
+  return math.max(p[1] - sum, 0)
+end
+local function alike(p, v)
+  local start = v and struct.unpack('<I7', v) or 0
+  return now < start and 0 or p[2] - now % p[2]
+end
+local function give_back(p, v, taken, units)
+  local start, sum, counts = turn(p, v)
+  local behind = math.max(math.ceil((start - taken) / p[2]), 0)
+  if behind < p[3] then
+    local count = struct.unpack(p.count, counts, p[4] * behind + 1)
+    local gone = math.min(count, units)
+    sum, counts = sum - gone, with(p, counts, behind, count - gone)
+  end
+  return write(p, start, sum, counts)
+end
+local function charge(p, v, spent)
+  local start, sum, counts = turn(p, v)
+  local cost = math.min(spent, p[1])
+  -- Beyond the limit the oldest are forgotten.
+  local beyond, at = math.max(cost - (p[1] - sum), 0), p[3] - 1
+  while beyond > 0 and at >= 0 do
+    local here = struct.unpack(p.count, counts, p[4] * at + 1)
+    local gone = math.min(here, beyond)
+    if gone > 0 then counts = with(p, counts, at, here - gone) end
+    beyond, at = beyond - gone, at - 1
+  end
+  counts = with(p, counts, 0, struct.unpack(p.count, counts, 1) + cost)
+  return write(p, start, math.min(sum + cost, p[1]), counts), start + p[3] * p[2] - now
+end
+return room, alike, give_back, charge
