@@ -29,7 +29,7 @@ pub fn processes(server: &Server) {
                 let [mine, yes, took, cpu] = numbers[..] else { panic!("a node failed: {output:?}") };
                 (done, admitted, seconds, cores) = (done + mine, admitted + yes, took.max(seconds), cores + cpu);
             }
-            let limit = Quota::limit(&quota.parse().expect("the quota is well formed"));
+            let limit = quota.parse::<Quota>().expect("the quota is well formed").limit();
             println!(
                 "leased, hot key, {nodes} processes, {name}: {:.1} million a second, {:.1} million a second and core; \
                  {admitted} admitted, {} over",

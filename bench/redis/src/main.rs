@@ -20,7 +20,8 @@ fn main() {
     if let [role, address, quota] = &wanted[..]
         && role == "leased-node"
     {
-        return runtime.block_on(leased::node(address, quota));
+        runtime.block_on(leased::node(address, quota));
+        return;
     }
     let mut server = Server::start(&["--unixsocket", "redis.sock"]);
     if runs("exact") {

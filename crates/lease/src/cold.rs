@@ -240,8 +240,11 @@ impl Cold {
                 self.show(piece, |open| open.refused = refused);
             }
         } else {
-            self.refusals.admitted(request.cost);
-            if (1..=request.cost).contains(&self.current.open.refused.cost) {
+            // A piece is as good an answer as a decision: what was denied before fits now. Else the refusal would be found
+            // before the piece in reserve is opened.
+            let fits = request.cost.max(grant.units);
+            self.refusals.admitted(fits);
+            if (1..=fits).contains(&self.current.open.refused.cost) {
                 self.show(piece, |open| open.refused = Refusal::default());
             }
         }

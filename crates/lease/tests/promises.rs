@@ -225,6 +225,31 @@ fn what_is_used_while_a_report_is_out_is_no_more_than_may_be_unreported() {
 }
 
 #[test]
+fn a_piece_that_arrives_ends_the_denials_that_it_could_have_answered() {
+    let policy = Policy::sliding_window(Quota::per_hour(1_000));
+    let terms = Terms::leased(policy, Terms::SLACK);
+    let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
+    let lease = Lease::new(terms);
+    let first = lease.ask(1, now).request().unwrap();
+    let second = lease.ask(1, now).request().unwrap();
+    assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
+    // Somebody else takes all that is left, beyond the piece; the next cost is more than that piece.
+    assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
+    let left = u32::try_from(policy.check(&shared, now, 0).remaining()).unwrap();
+    assert!(policy.decide(&mut shared, now, left).is_allowed());
+    let third = lease.ask(60, now).request().unwrap();
+    assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());
+    assert!(lease.ask(60, now).decision().is_some_and(|denied| denied.is_denied()), "remembered");
+    policy.give_back(&mut shared, now, now, left);
+    // The piece reaches its mark, and another comes.
+    let renewal = (0..1_000).find_map(|_| lease.ask(1, now).request()).unwrap();
+    let grant = terms.serve(&mut shared, now, &renewal);
+    assert!(grant.units >= 60, "{renewal:?}: {grant:?}");
+    let _ = lease.granted(renewal, &grant, now);
+    assert!(lease.ask(60, now).decision().is_none_or(|decision| decision.is_allowed()));
+}
+
+#[test]
 fn a_node_that_leaves_gives_everything_back() {
     let policy = Policy::sliding_log(Quota::per_minute(1_000)).unwrap();
     let terms = Terms::leased(policy, Terms::SLACK);

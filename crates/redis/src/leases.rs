@@ -16,7 +16,11 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_lease::{Answer, Lease, Request, Terms};
 use tokio::sync::Notify;
 
-use crate::{Plan, script::Script};
+use crate::{
+    Plan,
+    hot::{Counts, Hot, Recent},
+    script::Script,
+};
 
 /// Where there are many keys, so many maps: threads that look for different keys rarely meet, and a key that comes in keeps
 /// only a part of the others waiting.
@@ -77,6 +81,18 @@ struct Shard {
     remembered: AtomicU64,
 }
 
+impl Shard {
+    #[inline]
+    fn count(&self, asked: Asked) -> Asked {
+        match &asked {
+            Asked::Decided(denied) if denied.is_denied() => self.remembered.fetch_add(1, Ordering::Relaxed),
+            Asked::Decided(_) | Asked::Renew(..) => self.decided.fetch_add(1, Ordering::Relaxed),
+            Asked::Refill(..) => 0,
+        };
+        asked
+    }
+}
+
 /// The leases of one limit.
 pub struct Leases {
     pub terms: Terms,
@@ -86,6 +102,7 @@ pub struct Leases {
     pub deadline: Duration,
     prefix: Vec<u8>,
     hash: RandomState,
+    hot: Hot,
     shards: Vec<Shard>,
     keys_a_shard: usize,
     /// Those that may hold something, or have something to say.
@@ -114,6 +131,7 @@ impl Leases {
             deadline,
             prefix,
             hash: RandomState::new(),
+            hot: Hot::new(),
             shards: (0..shards).map(|_| Shard::default()).collect(),
             keys_a_shard: (keys / shards).max(1),
             active: Mutex::default(),
@@ -126,19 +144,44 @@ impl Leases {
     /// Decides on `cost` for a key, or says what to send. `evicted` takes what a key that had to make room gives back.
     #[inline]
     pub fn ask(&self, key: &[u8], cost: u32, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
-        let shard = &self.shards[(self.hash.hash_one(key) >> 48) as usize % self.shards.len()];
-        {
-            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(held) = map.by_key.get(key) {
-                return self.ask_held(shard, held, cost, now);
+        let hash = self.hash.hash_one(key);
+        let mut wanted = false;
+        if let Some(mut place) = self.hot.place(hash) {
+            let Recent { held, counts, .. } = &mut *place;
+            if let Some((of, held)) = held
+                && *of == hash
+                && held.key[self.prefix.len()..] == *key
+                && !held.is_closed()
+            {
+                let asked = self.ask_held(held, cost, now);
+                match &asked {
+                    Asked::Decided(denied) if denied.is_denied() => counts.remembered += 1,
+                    Asked::Decided(_) | Asked::Renew(..) => counts.decided += 1,
+                    Asked::Refill(..) => {}
+                }
+                return asked;
             }
+            wanted = place.missed();
         }
-        let held = self.insert(shard, key, now, evicted);
-        self.ask_held(shard, &held, cost, now)
+        let shard = &self.shards[(hash >> 48) as usize % self.shards.len()];
+        let known = {
+            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+            match map.by_key.get(key) {
+                // Without touching its count of owners, which others may be touching.
+                Some(held) if !wanted => return shard.count(self.ask_held(held, cost, now)),
+                held => held.cloned(),
+            }
+        };
+        let held = known.unwrap_or_else(|| self.insert(shard, key, now, evicted));
+        let asked = shard.count(self.ask_held(&held, cost, now));
+        if wanted && let Some(mut place) = self.hot.place(hash) {
+            place.held = Some((hash, held));
+        }
+        asked
     }
 
     #[inline]
-    fn ask_held(&self, shard: &Shard, held: &Arc<Held>, cost: u32, now: Nanos) -> Asked {
+    fn ask_held(&self, held: &Arc<Held>, cost: u32, now: Nanos) -> Asked {
         let answer = held.lease.ask(cost, now);
         // Relaxed, here and below: a lease that a sweep has just found idle and that is missed for that is listed by its
         // next use; until then it holds what one that is out of touch with the store would hold.
@@ -149,15 +192,8 @@ impl Leases {
             self.list(held);
         }
         match answer {
-            Answer::Decided(decision) => {
-                let count = if decision.is_allowed() { &shard.decided } else { &shard.remembered };
-                count.fetch_add(1, Ordering::Relaxed);
-                Asked::Decided(decision)
-            }
-            Answer::Renew(decision, request) => {
-                shard.decided.fetch_add(1, Ordering::Relaxed);
-                Asked::Renew(decision, Arc::clone(held), request)
-            }
+            Answer::Decided(decision) => Asked::Decided(decision),
+            Answer::Renew(decision, request) => Asked::Renew(decision, Arc::clone(held), request),
             Answer::Refill(request) => Asked::Refill(Arc::clone(held), request),
         }
     }
@@ -247,19 +283,22 @@ impl Leases {
     }
 
     /// Decisions made from pieces, and denials remembered with them.
-    pub fn counts(&self) -> (u64, u64) {
-        let sum = |of: fn(&Shard) -> &AtomicU64| {
-            self.shards.iter().map(|shard| of(shard).load(Ordering::Relaxed)).sum()
-        };
-        (sum(|shard| &shard.decided), sum(|shard| &shard.remembered))
+    pub fn counts(&self) -> Counts {
+        self.sum(|count| count.load(Ordering::Relaxed), |counts| *counts)
     }
 
     /// The same, which begin again at zero: somebody else keeps them.
-    pub fn take_counts(&self) -> (u64, u64) {
-        let sum = |of: fn(&Shard) -> &AtomicU64| {
-            self.shards.iter().map(|shard| of(shard).swap(0, Ordering::Relaxed)).sum()
-        };
-        (sum(|shard| &shard.decided), sum(|shard| &shard.remembered))
+    pub fn take_counts(&self) -> Counts {
+        self.sum(|count| count.swap(0, Ordering::Relaxed), mem::take)
+    }
+
+    fn sum(&self, read: fn(&AtomicU64) -> u64, hot: fn(&mut Counts) -> Counts) -> Counts {
+        let mut sum = self.hot.counts(hot);
+        for shard in &self.shards {
+            sum.decided += read(&shard.decided);
+            sum.remembered += read(&shard.remembered);
+        }
+        sum
     }
 
     pub fn request_goes_out(&self) {

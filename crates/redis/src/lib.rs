@@ -81,6 +81,7 @@ mod denials;
 mod differential;
 mod error;
 mod exchange;
+mod hot;
 mod joint;
 mod keyed;
 mod lane;

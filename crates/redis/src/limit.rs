@@ -409,9 +409,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(leases) = &self.leases {
             let inner = self.store.inner();
-            let (decided, remembered) = leases.take_counts();
-            inner.counters.leased.add(decided);
-            inner.counters.remembered.add(remembered);
+            let counts = leases.take_counts();
+            inner.counters.leased.add(counts.decided);
+            inner.counters.remembered.add(counts.remembered);
             sweep::close(inner, leases);
         }
     }

@@ -129,10 +129,11 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.0.counters.read(self.0.nodes.load(Ordering::Relaxed));
-        for leases in sweep::living(&mut self.0.leased()) {
-            let (decided, remembered) = leases.counts();
-            stats.leased += decided;
-            stats.remembered += remembered;
+        let all = sweep::living(&mut self.0.leased());
+        for leases in all {
+            let counts = leases.counts();
+            stats.leased += counts.decided;
+            stats.remembered += counts.remembered;
         }
         stats.connections = self.0.link.made();
         stats

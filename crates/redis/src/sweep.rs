@@ -37,7 +37,8 @@ pub fn take_on(store: &Arc<Inner>, leases: &Arc<Leases>) {
 /// Sends what there is to send; returns when to come again.
 fn sweep(store: &Arc<Inner>) -> Duration {
     let mut period = RARELY;
-    for leases in living(&mut store.leased()) {
+    let all = living(&mut store.leased());
+    for leases in all {
         period = period.min(Duration::from(leases.terms.slack()) / 4);
         let may_send = |key: &[u8]| !store.is_down(store.part_of(key));
         leases.sweep(store.clock.now(), may_send, |held, request| {

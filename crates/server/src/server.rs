@@ -280,15 +280,17 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
     }
     let prefix = &options.store_prefix;
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
-        let rule = "1 to 64 bytes without any of : { and }, which part a key";
+        let rule = "1 to 64 bytes without `:`, which parts a key, or braces, which would put all keys on one node of a cluster";
         return refuse(format!("--store-prefix is `{prefix}`; it must be {rule}"));
     }
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
-    let opened =
-        address.parse().and_then(|address| SharedStore::new(address, prefix, options.store_deadline));
-    opened.map_or_else(|error| refuse(format!("--store: {error}")), |store| Ok(Some(Arc::new(store))))
+    let open = |address| SharedStore::new(address, prefix, options.store_deadline);
+    match address.parse().and_then(open) {
+        Ok(store) => Ok(Some(Arc::new(store))),
+        Err(error) => refuse(format!("--store: {error}")),
+    }
 }
 
 fn make_service(

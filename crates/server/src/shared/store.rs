@@ -31,7 +31,7 @@ impl SharedStore {
     /// `deadline` for a decision.
     ///
     /// # Errors
-    /// As [`Store::at`].
+    /// When the prefix cannot be part of a key (see [`Store::at`]).
     ///
     /// # Panics
     /// Outside a Tokio runtime.
