@@ -46,12 +46,14 @@ For every limit:
   count_denied: true   denied requests consume too
 
 For servers that share their limits (serve --store):
-  sharing: exact       every decision in the store (the default, and all there is so far)
+  sharing: exact       exact (the default): every decision in the store. leased: in memory, from pieces
+                       of the quota that each server takes; never over. reported: in memory, reported
+                       to the store later; over by at most what each server has not reported
   on_error: local      while the store does not answer: local (the default) holds each server to the
                        limit divided by their number, open admits all, closed denies all
   deadline: 50ms       how long the store may take (else --store-deadline); at most 5s
-Such limits cannot be of the algorithm concurrency, nor count_denied, and their windows and slots are
-whole microseconds.
+Such limits cannot be of the algorithm concurrency, nor count_denied; their names have no colon,
+and their windows and slots are whole microseconds.
 
 The algorithms, what they admit in any window at most, and their options:
   fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)

@@ -18,7 +18,8 @@ impl KeyedLimit for SharedLimit {
 }
 
 impl SharedLimit {
-    /// Whether `cost` would be admitted. Nothing is taken, and what remains is told as it is now, before the cost.
+    /// Whether `cost` would be admitted. Nothing is taken, and what remains is told as it is now, before the cost. It is the
+    /// store that is asked: pieces of a leased limit count as used there, and what is not reported yet as not used.
     ///
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {

@@ -351,7 +351,7 @@ async fn a_peek_tells_what_an_acquisition_would_and_takes_nothing() {
 async fn a_joint_decision_without_the_store_is_all_or_nothing_too() {
     let mut server = Server::start(&[]);
     server.kill();
-    let store = store(&server);
+    let store = Store::open(&server.address()).expect("the address is well formed");
     let bucket = |name: &str, quota_text: &str, on_error| {
         let policy = Policy::sliding_log(quota(quota_text)).expect("the log is short");
         store.limit(name, policy).on_error(on_error).build().expect("the policy can be shared")

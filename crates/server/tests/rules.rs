@@ -179,7 +179,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
     let text = "limits:
   - name: a
     limit: 5/1s
-    sharing: leased
+    sharing: lease
     on_error: close
     deadline: 6s
   - name: b
@@ -194,6 +194,8 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
     limit: 5/1s
     overrides:
       x: {limit: 10/1s, slots: 7}
+  - name: e:f
+    limit: 5/1s
 ";
     // Where a limit says how it is shared, and for servers that share: whether it can be.
     let told = |keeping| -> Vec<String> {
@@ -207,7 +209,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
         }
     };
     let everywhere = [
-        "line 4: `sharing` is `leased`",
+        "line 4: `sharing` is `lease`",
         "line 5: `on_error` is `close`",
         "line 6: limit `a`: `deadline` must be above 0 and at most 5s",
         "line 8: limit `b` cannot be shared: a shared limit cannot count denied requests",
@@ -216,6 +218,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
     let shared = [
         "line 13: limit `c` cannot be shared: no server gives back the permits",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
+        "line 19: limit `e:f` cannot be shared: a colon",
     ];
     begins(&told(rules::Keeping::Store), &[&everywhere[..], &shared[..]].concat());
     assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));

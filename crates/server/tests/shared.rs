@@ -75,6 +75,22 @@ fn two_servers_share_a_limit_and_are_never_over_together() {
 }
 
 #[test]
+fn a_leased_limit_is_decided_in_memory_and_never_over() {
+    let store = Server::start(&[]);
+    let rules = "limits: [{name: log, limit: 400/1h, algorithm: sliding-log, sharing: leased}]";
+    let servers = ["leased-one", "leased-two"].map(|name| on(name, &store.address(), rules));
+    let total: usize = std::thread::scope(|scope| {
+        let asking = servers.iter().flat_map(|server| [server; 3]);
+        let asking: Vec<_> =
+            asking.map(|server| scope.spawn(|| admitted(server, "log", "alice", 200))).collect();
+        asking.into_iter().map(|asked| asked.join().unwrap()).sum()
+    });
+    assert!((1..=400).contains(&total), "{total} admitted of 400");
+    let leased = |server: &Running| server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}");
+    assert!(servers.iter().map(leased).sum::<u64>() > 0);
+}
+
+#[test]
 fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
     let store = Server::start(&[]);
     let server = on("shared-own", &store.address(), RULES);

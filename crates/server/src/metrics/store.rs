@@ -28,6 +28,7 @@ pub(super) fn encode(out: &mut DescriptorEncoder<'_>, store: &Store) -> fmt::Res
             &[
                 ("store", stats.decided),
                 ("remembered", stats.remembered),
+                ("lease", stats.leased),
                 ("local", stats.local),
                 ("failed-open", stats.failed_open),
                 ("failed-closed", stats.failed_closed),

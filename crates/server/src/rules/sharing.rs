@@ -11,7 +11,8 @@ use super::{AlgorithmName, LimitSpec, PolicySpec, SharingSpec};
 /// The longest time that the store may be given for a decision: a client's pipeline waits with it.
 pub(crate) const MAX_DEADLINE: Duration = Duration::from_secs(5);
 
-const MODES: [(&str, Mode); 1] = [("exact", Mode::Exact)];
+const MODES: [(&str, Mode); 3] =
+    [("exact", Mode::Exact), ("leased", Mode::Leased), ("reported", Mode::Reported)];
 const ON_ERROR: [(&str, OnError); 3] =
     [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
 
@@ -58,6 +59,9 @@ pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
         let problem = Problem::at(line, format!("limit `{}` cannot be shared: {why}", limit.name));
         complaints.add(if mend.is_empty() { problem } else { problem.mend(mend) });
     };
+    if limit.name.contains(':') {
+        wrong("name", "a colon parts the keys of the store".to_owned(), "write another sign in its place");
+    }
     if limit.policy.algorithm == AlgorithmName::Concurrency {
         let why = "no server gives back the permits that another gave out";
         let mend =
