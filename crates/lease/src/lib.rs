@@ -60,7 +60,9 @@
 //!
 //! A node that dies: *leased*, its piece is lost to the others until the algorithm forgets what was charged (a token
 //! bucket refills it, a window ends); that is at most a quarter of what was left at its last request, and usually what it
-//! would have used in half a slack (it may have one piece open and one in reserve). Never over. *Reported*: what it used
+//! would have used in half a slack (it may have one piece open and one in reserve). Never over. (A `first-hit`
+//! window may then have begun with a unit that nobody used. It still admits its limit, and any window twice that; but the
+//! algorithm asked at the admissions alone would have begun its windows elsewhere.) *Reported*: what it used
 //! since its last report is never charged: at most `unreported` units over, once for each death.
 //!
 //! An authority that loses its state (a restart without its data, a failover that lost the last writes) may grant again

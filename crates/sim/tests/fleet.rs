@@ -92,7 +92,12 @@ proptest! {
         };
         let findings = run(&trace, quota, Some(fleet), 1);
         for row in &findings.rows {
-            prop_assert_eq!(row.shared.unwrap().over, 0, "{}", &row.algorithm);
+            if row.algorithm == "fixed-window:first-hit" && life.is_some() {
+                // A node may die with the unit that began a window: the windows then do not begin at admissions.
+                prop_assert!(row.worst_window <= 2 * u64::from(quota.limit()));
+            } else {
+                prop_assert_eq!(row.shared.unwrap().over, 0, "{}", &row.algorithm);
+            }
             prop_assert_eq!(row.admitted + row.denied, requests.len() as u64);
             prop_assert_eq!(row.denied_over_time.iter().sum::<u64>(), row.denied);
             if row.algorithm.starts_with("sliding-log") {
