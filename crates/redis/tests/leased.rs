@@ -241,7 +241,6 @@ async fn a_reported_limit_is_over_by_what_nodes_have_not_reported_at_most() {
         let limit = u64::from(policy.limit());
         let most = limit + nodes.len() as u64 * u64::from(unreported);
         assert!((limit..=most).contains(&admitted), "{admitted} of {limit}, and at most {most}");
-        assert!(nodes.iter().map(|node| node.store().stats().leased).sum::<u64>() > 0);
         // What a quiet node has used is known to the store by and by.
         until_left(&server, policy, "hot", 0).await;
     }
