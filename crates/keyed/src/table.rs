@@ -184,14 +184,6 @@ impl Table {
         step(&mut fresh, Found::New)
     }
 
-    /// One atomic step on a key's state if it is there.
-    pub fn apply_known<R>(&self, tag: Tag, step: impl FnOnce(&mut [u64]) -> R) -> Option<R> {
-        let (mut first, mut second) = self.both_of(tag);
-        let mut pair = Pair::new(&mut first, second.as_mut());
-        let place = pair.find(tag)?;
-        Some(step(pair.state(place)))
-    }
-
     /// Every state, bucket by bucket, each bucket locked for its own turn only. A key that is displaced meanwhile may be
     /// seen twice or not at all.
     pub fn for_each(&self, mut visit: impl FnMut(Tag, &mut [u64])) {
