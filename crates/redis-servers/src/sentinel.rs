@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{Reply, Server, eventually};
 
-/// A `redis-sentinel` process that watches one master under the name `main`.
+/// A `redis-server --sentinel` process that watches one master under the name `main`.
 #[derive(Debug)]
 pub struct Sentinel {
     server: Server,
@@ -14,10 +14,10 @@ impl Sentinel {
     /// Watches a master, and waits until the sentinel knows its replicas.
     ///
     /// # Panics
-    /// When there is no `redis-sentinel`, or it does not start.
+    /// When there is no `redis-server`, or it does not start.
     #[must_use]
     pub fn watch(master: &Server, replicas: usize) -> Self {
-        let mut server = Server::prepare("redis-sentinel", &["sentinel.conf"]);
+        let mut server = Server::bare(&["sentinel.conf", "--sentinel"]);
         let config = format!(
             "bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
              sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n",
