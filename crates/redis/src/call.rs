@@ -51,6 +51,12 @@ pub fn lease_arguments<'a>(
     [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
+/// The arguments of a refund behind its keys.
+pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 3] {
+    let permits = u8::from(plan.hold().is_some());
+    [plan.numbers().to_vec(), cost.to_string().into_bytes(), permits.to_string().into_bytes()]
+}
+
 /// The arguments of a joint decision behind its keys.
 pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>) -> Vec<Vec<u8>> {
     parts

@@ -1,6 +1,7 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
 mod pieces;
+mod refunds;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -58,15 +59,19 @@ impl Bench {
     }
 
     fn call(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> (Nanos, Vec<Before>) {
+        call::parse(self.reply(script, keys, arguments), keys.len())
+            .expect("the script's reply is well formed")
+    }
+
+    fn reply(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> redis::Value {
         let mut arguments = arguments.to_vec();
         arguments.push(format!("{:016}", self.now).into_bytes());
-        let reply = match call::command(script, false, keys, &arguments).query(&mut self.connection) {
+        match call::command(script, false, keys, &arguments).query(&mut self.connection) {
             Ok(reply) => reply,
             Err(_) => call::command(script, true, keys, &arguments)
                 .query(&mut self.connection)
                 .expect("the script runs"),
-        };
-        call::parse(reply, keys.len()).expect("the script's reply is well formed")
+        }
     }
 
     /// Stands still, goes on a little, jumps, or goes back; `window` in microseconds.

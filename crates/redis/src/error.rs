@@ -34,6 +34,8 @@ pub enum StoreError {
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
     Prefix,
+    /// Nodes hold pieces of the limit, or have used what they have not reported yet: only an exact limit gives back.
+    NotExact,
     /// Any other error of the server.
     Server(Arc<str>),
     /// The server answered something else than the script returns.
@@ -45,7 +47,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "refused",
         "lost",
         "timed-out",
@@ -62,6 +64,7 @@ impl StoreError {
         "bad-reply",
         "down",
         "prefix",
+        "not-exact",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -82,6 +85,7 @@ impl StoreError {
             Self::BadReply => 13,
             Self::Down => 14,
             Self::Prefix => 15,
+            Self::NotExact => 16,
         }
     }
 
@@ -94,7 +98,7 @@ impl StoreError {
     /// Whether the error is about one key or one request, and says nothing about the store's health.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
-        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot)
+        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot | Self::NotExact)
     }
 
     /// Whether only another connection (perhaps to another server) can help.
@@ -138,6 +142,9 @@ impl fmt::Display for StoreError {
             Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
             Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
+            Self::NotExact => f.write_str(
+                "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact",
+            ),
             Self::Server(why) => write!(f, "the store reports: {why}"),
             Self::BadReply => f.write_str("the store's answer is none of Tidegate's script"),
             Self::Down => f.write_str("the store was found to be down a moment ago"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{Decision, Policy, Quota};
 use tidegate_limiter::KeyedLimit;
 
-use crate::{Plan, SharedDecision, SharedLimit, Source, Store, StoreError, joint::Request};
+use crate::{Plan, SharedDecision, SharedLimit, Source, Store, StoreError, joint::Request, slot};
 
 impl KeyedLimit for SharedLimit {
     async fn decide(&self, key: &[u8], cost: u32) -> Decision {
@@ -24,8 +24,9 @@ impl SharedLimit {
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         let key = key.as_ref();
-        if let Some((never, beside)) = never(&self.redis_key(key)) {
+        if let Some(never) = never() {
             // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
+            let beside = slot::beside(&self.redis_key(key), "");
             let never = Request { plan: &never, key: beside, cost: 1 };
             let asked = [self.request(key, 0), self.request(key, cost), never];
             if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
@@ -46,18 +47,10 @@ impl SharedLimit {
     }
 }
 
-/// A limit of nothing, and a key for it that a cluster keeps beside this one (where that can be had).
-fn never(beside: &[u8]) -> Option<(Plan, Vec<u8>)> {
-    let open = beside.iter().position(|&byte| byte == b'{').map(|at| at + 1);
-    let length = open.and_then(|open| beside[open..].iter().position(|&byte| byte == b'}')).unwrap_or(0);
-    let tag = match open {
-        Some(open) if length > 0 => &beside[open..open + length],
-        _ => beside,
-    };
-    let key = [b"{", tag, b"}"].concat();
+/// A limit of nothing.
+fn never() -> Option<Plan> {
     let nothing = Quota::new(0, Duration::from_secs(1)).ok()?;
-    let plan = Plan::new(Policy::fixed_window(nothing)).ok()?;
-    (!tag.contains(&b'}')).then_some((plan, key))
+    Plan::new(Policy::fixed_window(nothing)).ok()
 }
 
 /// Admitted after a delay, with what remains before that.

@@ -47,6 +47,7 @@
 //! * Each script is held to the algorithm in `tidegate-core` by tests that take the same random steps through both. What
 //!   the scripts could not represent exactly is refused when the limit is built ([`PlanError`]).
 //! * A denial writes nothing, and is remembered here until its time: asking again costs no round trip.
+//! * [`SharedLimit::refund`] gives back, of exact limits and permits; once, however often a call is repeated.
 //! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
 //!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
 //!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
@@ -92,6 +93,7 @@ mod local;
 mod nodes;
 mod permit;
 mod plan;
+mod refund;
 mod script;
 mod slot;
 mod stats;

@@ -334,10 +334,10 @@ impl SharedLimit {
 
     /// Also the time as the state sees it, which permits are known by.
     async fn acquire_seen(&self, key: &[u8], cost: u32) -> (SharedDecision, Nanos) {
-        let Shared { store, plan, remembers, deadline, salt, .. } = &*self.0;
+        let Shared { store, plan, deadline, .. } = &*self.0;
         let whole = self.redis_key(key);
         let inner = store.inner();
-        let denials = remembers.then(|| (inner.denials.tag(&whole) ^ salt, inner.clock.now()));
+        let denials = self.denial_tag(&whole).map(|tag| (tag, inner.clock.now()));
         if let Some((tag, now)) = denials
             && let Some(decision) = inner.denials.get(tag, cost, now)
         {
@@ -372,6 +372,11 @@ impl SharedLimit {
     #[must_use]
     pub fn request(&self, key: impl AsRef<[u8]>, cost: u32) -> Request<'_> {
         Request { plan: &self.0.plan, key: self.redis_key(key), cost }
+    }
+
+    /// What denials of a key are remembered under, if they are.
+    pub(crate) fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
+        self.0.remembers.then(|| self.0.store.inner().denials.tag(whole) ^ self.0.salt)
     }
 
     pub(crate) fn deadline(&self) -> Duration {

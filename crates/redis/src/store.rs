@@ -230,9 +230,13 @@ impl std::fmt::Debug for Store {
 }
 
 impl Inner {
+    pub fn is_cluster(&self) -> bool {
+        self.link.address().is_cluster()
+    }
+
     /// The slot that a key has; one for all where there is no cluster.
     pub fn slot(&self, key: &[u8]) -> u16 {
-        if self.lanes.len() == 1 { 0 } else { slot(key) }
+        if self.is_cluster() { slot(key) } else { 0 }
     }
 
     /// Which lane and breaker a key has.

@@ -130,6 +130,12 @@ impl Plan {
         }
     }
 
+    /// Whether the script answers in the value's place.
+    #[cfg(test)]
+    pub(crate) const fn is_log(&self) -> bool {
+        matches!(self.layout, Layout::Log { .. })
+    }
+
     /// The numbers for the script by which nodes take pieces.
     pub(crate) fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.numbers.clone();

@@ -14,6 +14,8 @@ const JOINT: &str = include_str!("lua/joint.lua");
 const PERMITS: &str = include_str!("lua/permits.lua");
 const LEASE: &str = include_str!("lua/lease.lua");
 const LEASE_LOG: &str = include_str!("lua/lease_log.lua");
+const REFUND: &str = include_str!("lua/refund.lua");
+const REFUND_LOG: &str = include_str!("lua/refund_log.lua");
 
 /// Which script decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +64,17 @@ impl Kind {
         }
     }
 
+    /// How it gives back; a log's script does it by itself.
+    const fn refund(self) -> &'static str {
+        match self {
+            Self::FixedWindow => include_str!("lua/refund/fixed_window.lua"),
+            Self::SlidingWindow => include_str!("lua/refund/sliding_window.lua"),
+            Self::SlidingCounter => include_str!("lua/refund/sliding_counter.lua"),
+            Self::TokenBucket | Self::LeakyBucket => include_str!("lua/refund/bucket.lua"),
+            Self::Log => "",
+        }
+    }
+
     /// What `joint.lua` calls it.
     pub const fn letter(self) -> &'static str {
         match self {
@@ -94,6 +107,7 @@ impl Script {
 pub struct Scripts {
     batches: [Arc<Script>; 6],
     leases: [Option<Arc<Script>>; 6],
+    refunds: [Arc<Script>; 6],
     pub joint: Arc<Script>,
     pub permits: Arc<Script>,
 }
@@ -132,6 +146,16 @@ impl Scripts {
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
+        let refund = |kind: Kind| {
+            let (source, refund) = (kind.source(), kind.refund());
+            script(match kind {
+                Kind::Log => format!("{clock}local log_of = (function()\n{source}end)()\n{REFUND_LOG}"),
+                _ => format!(
+                    "{clock}{SPAN}local prepare = (function()\n{source}end)()\n\
+                     local refund = (function()\n{refund}end)()\n{REFUND}"
+                ),
+            })
+        };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
             "{clock}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
@@ -139,6 +163,7 @@ impl Scripts {
         Self {
             batches: Kind::ALL.map(batch),
             leases: Kind::ALL.map(lease),
+            refunds: Kind::ALL.map(refund),
             joint: script(joint),
             permits: script(format!("{clock}{PERMITS}")),
         }
@@ -152,6 +177,11 @@ impl Scripts {
     /// The script by which nodes take pieces, and report; none for the leaky bucket.
     pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
         self.leases[kind as usize].as_ref()
+    }
+
+    /// The script that gives back what one key of a limit has taken.
+    pub const fn refund(&self, kind: Kind) -> &Arc<Script> {
+        &self.refunds[kind as usize]
     }
 }
 
