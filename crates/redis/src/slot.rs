@@ -39,10 +39,10 @@ pub fn slot(key: &[u8]) -> u16 {
 /// A further key with this text in it that a cluster keeps beside a key.
 pub fn beside(key: &[u8], text: &str) -> Vec<u8> {
     let tag = hashed(key);
-    if !tag.contains(&b'}') {
+    if !tag.is_empty() && !tag.contains(&b'}') {
         return [b"{", tag, b"}", text.as_bytes()].concat();
     }
-    // A brace would end the tag early; of 16,384 keys one has the slot.
+    // Between braces it would be no tag, or another; of 16,384 keys one has the slot.
     let slot = slot(key);
     let other = |number: u64| format!("{text}{number}").into_bytes();
     (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()
