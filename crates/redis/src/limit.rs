@@ -343,6 +343,10 @@ impl SharedLimit {
         self.0.deadline
     }
 
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        self.0.leases.as_ref()
+    }
+
     pub(crate) fn local(&self) -> Option<&Local> {
         self.0.local.as_ref()
     }
