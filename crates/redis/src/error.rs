@@ -4,6 +4,9 @@ use std::{fmt, sync::Arc};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+/// What a user may not be refused. The last two: in a cluster, and behind sentinels.
+const COMMANDS: &str = "+eval +evalsha +time +mget +get +set +psetex +pexpire +del +strlen +getrange +setrange +zadd +zremrangebyscore +zcard (+cluster|slots, +role)";
+
 /// Why the store gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -139,7 +142,10 @@ impl fmt::Display for StoreError {
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
-            Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
+            Self::NotPermitted(why) => write!(
+                f,
+                "the store refuses: {why}; check user and password; a user of its own needs the keys ~PREFIX:* ~{{*}}:PREFIX:* (PREFIX: tidegate, if nothing else was chosen) and the commands {COMMANDS}"
+            ),
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
             Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
             Self::NotExact => f.write_str(
@@ -185,7 +191,11 @@ impl From<RedisError> for StoreError {
             _ if says("READONLY") => Self::ReadOnly,
             _ if says("WRONGTYPE") => Self::WrongType,
             _ if says("LOADING") => Self::Loading,
-            _ if says("NOAUTH") || says("WRONGPASS") => Self::NotPermitted(why()),
+            _ if says("NOAUTH") || says("WRONGPASS") || says("NOPERM") => Self::NotPermitted(why()),
+            // As Valkey and as Redis words it where a script may not.
+            _ if says("ACL failure in script") || says("user executing the script") => {
+                Self::NotPermitted(why())
+            }
             _ => Self::Server(why()),
         }
     }

@@ -29,7 +29,8 @@ impl SharedLimit {
         let key = key.as_ref();
         if let Some(never) = never() {
             // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
-            let beside = slot::beside(&self.redis_key(key), "");
+            let beside =
+                slot::beside(&self.redis_key(key), &format!(":{}:peek", self.store().inner().prefix));
             let never = Request { plan: &never, key: beside, cost: 1 };
             let asked = [self.request(key, 0), self.request(key, cost), never];
             if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
