@@ -64,12 +64,14 @@ pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
     [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
 }
 
-/// The arguments of a joint decision behind its keys.
-pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>) -> Vec<Vec<u8>> {
+/// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
+pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+    let look = (!takes).then(|| b"look".to_vec());
     parts
         .flat_map(|(plan, cost)| {
             [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
         })
+        .chain(look)
         .collect()
 }
 

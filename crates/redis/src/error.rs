@@ -28,8 +28,10 @@ pub enum StoreError {
     WrongType,
     /// The key holds a string that is no state of this limit.
     NotOurs,
-    /// The server refuses the credentials or the command.
+    /// The server refuses the credentials, or its user may not run scripts at all.
     NotPermitted(Arc<str>),
+    /// The server's user may run scripts, but not touch this key or not run a command that this limit's script needs.
+    Forbidden(Arc<str>),
     /// The address makes no sense to the client.
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
@@ -44,10 +46,14 @@ pub enum StoreError {
     Down,
 }
 
+/// What a server's user needs, for a store of the usual prefix.
+const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +psetex +getrange +setrange \
+    +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard";
+
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "refused",
         "lost",
         "timed-out",
@@ -65,6 +71,7 @@ impl StoreError {
         "down",
         "prefix",
         "not-exact",
+        "forbidden",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -86,6 +93,7 @@ impl StoreError {
             Self::Down => 14,
             Self::Prefix => 15,
             Self::NotExact => 16,
+            Self::Forbidden(_) => 17,
         }
     }
 
@@ -98,7 +106,10 @@ impl StoreError {
     /// Whether the error is about one key or one request, and says nothing about the store's health.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
-        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot | Self::NotExact)
+        matches!(
+            self,
+            Self::WrongType | Self::NotOurs | Self::CrossSlot | Self::NotExact | Self::Forbidden(_)
+        )
     }
 
     /// Whether only another connection (perhaps to another server) can help.
@@ -139,7 +150,12 @@ impl fmt::Display for StoreError {
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
-            Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
+            Self::NotPermitted(why) => {
+                write!(f, "the store refuses: {why}; check user and password, and that its ACL has {PERMISSIONS}")
+            }
+            Self::Forbidden(why) => {
+                write!(f, "the store's user may not do this: {why}; its ACL must have {PERMISSIONS}")
+            }
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
             Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
             Self::NotExact => f.write_str(
@@ -172,6 +188,12 @@ impl From<RedisError> for StoreError {
             )
             | ErrorKind::ClusterConnectionNotFound => Self::ClusterDown(why()),
             ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
+            // Of a key; of a command it says that it may not be run.
+            ErrorKind::Server(ServerErrorKind::NoPerm)
+                if detail.contains("key") && !detail.contains("to run") =>
+            {
+                Self::Forbidden(why())
+            }
             ErrorKind::Server(ServerErrorKind::NoPerm) | ErrorKind::AuthenticationFailed => {
                 Self::NotPermitted(why())
             }
@@ -181,6 +203,12 @@ impl From<RedisError> for StoreError {
             ErrorKind::Io if error.is_connection_refusal() => Self::Refused(why()),
             ErrorKind::Io => Self::Lost(why()),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
+            // As Redis says it up to 7.0, and from 7.2 on.
+            _ if detail.contains("The user executing the script can't")
+                || detail.contains("ACL failure in script") =>
+            {
+                Self::Forbidden(why())
+            }
             _ if says("OOM") => Self::OutOfMemory,
             _ if says("READONLY") => Self::ReadOnly,
             _ if says("WRONGTYPE") => Self::WrongType,

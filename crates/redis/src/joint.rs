@@ -28,9 +28,11 @@ struct Part<'a> {
     cost: u32,
 }
 
+/// `takes`: or else nothing is charged, and the answers are what they would have been.
 pub async fn decide(
     store: &Arc<Inner>,
     requests: &[Request<'_>],
+    takes: bool,
     deadline: Duration,
 ) -> Result<(Vec<Decision>, Nanos), StoreError> {
     let Some(first) = requests.first() else { return Ok((Vec::new(), Nanos::ZERO)) };
@@ -53,7 +55,7 @@ pub async fn decide(
         places.push((place, parts[place].cost));
     }
     let keys: Vec<&[u8]> = parts.iter().map(|part| part.key).collect();
-    let arguments = call::joint_arguments(parts.iter().map(|part| (part.plan, part.cost)));
+    let arguments = call::joint_arguments(parts.iter().map(|part| (part.plan, part.cost)), takes);
     let reply = store.call(at, &store.scripts.joint, &keys, &arguments, deadline, true).await?;
     let (now, found) = call::parse(reply, parts.len())?;
     let mut decisions = Vec::with_capacity(requests.len());

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Policy, Quota};
+use tidegate_core::{Decision, Policy};
 use tidegate_limiter::KeyedLimit;
 
-use crate::{Plan, SharedDecision, SharedLimit, Source, Store, StoreError, joint::Request, slot};
+use crate::{SharedDecision, SharedLimit, Source, Store, StoreError};
 
 impl KeyedLimit for SharedLimit {
     async fn decide(&self, key: &[u8], cost: u32) -> Decision {
@@ -24,19 +24,19 @@ impl SharedLimit {
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         let key = key.as_ref();
-        if let Some(never) = never() {
-            // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
-            let beside = slot::beside(&self.redis_key(key), "");
-            let never = Request { plan: &never, key: beside, cost: 1 };
-            let asked = [self.request(key, 0), self.request(key, cost), never];
-            if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
-                && let [standing, asked, _] = told[..]
-            {
-                let decision = if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
-                return SharedDecision { decision, source: Source::Store };
-            }
-        }
-        let mut answer = self.acquire(key, 0).await;
+        let asked = [self.request(key, 0), self.request(key, cost)];
+        let error = match self.store().joint(&asked, false, self.deadline()).await {
+            Ok((told, _)) => match told[..] {
+                [standing, asked] => {
+                    let decision =
+                        if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
+                    return SharedDecision { decision, source: Source::Store };
+                }
+                _ => StoreError::BadReply,
+            },
+            Err(error) => error,
+        };
+        let mut answer = self.without_store(key, 0, error);
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
@@ -45,12 +45,6 @@ impl SharedLimit {
         }
         answer
     }
-}
-
-/// A limit of nothing.
-fn never() -> Option<Plan> {
-    let nothing = Quota::new(0, Duration::from_secs(1)).ok()?;
-    Plan::new(Policy::fixed_window(nothing)).ok()
 }
 
 /// Admitted after a delay, with what remains before that.

@@ -206,7 +206,17 @@ impl Store {
         requests: &[Request<'_>],
         deadline: Duration,
     ) -> Result<(Vec<Decision>, Nanos), StoreError> {
-        let answer = joint::decide(&self.0, requests, deadline).await;
+        self.joint(requests, true, deadline).await
+    }
+
+    /// The same; or, where it takes nothing, what the answers would have been.
+    pub(crate) async fn joint(
+        &self,
+        requests: &[Request<'_>],
+        takes: bool,
+        deadline: Duration,
+    ) -> Result<(Vec<Decision>, Nanos), StoreError> {
+        let answer = joint::decide(&self.0, requests, takes, deadline).await;
         match &answer {
             Ok(_) => self.0.counters.decided.add(1),
             Err(error) => self.0.counters.error(error),
