@@ -24,6 +24,8 @@ pub enum StoreError {
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
     CrossSlot,
+    /// Two limits of one name and other numbers, in one decision on one key: they are one state, and only one can decide on it.
+    OneKey,
     /// The key holds another type of value, which is not this limit's.
     WrongType,
     /// The key holds a string that is no state of this limit.
@@ -53,7 +55,7 @@ const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 19] = [
         "refused",
         "lost",
         "timed-out",
@@ -72,6 +74,7 @@ impl StoreError {
         "prefix",
         "not-exact",
         "forbidden",
+        "one-key",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -94,6 +97,7 @@ impl StoreError {
             Self::Prefix => 15,
             Self::NotExact => 16,
             Self::Forbidden(_) => 17,
+            Self::OneKey => 18,
         }
     }
 
@@ -108,7 +112,12 @@ impl StoreError {
     pub const fn is_about_the_key(&self) -> bool {
         matches!(
             self,
-            Self::WrongType | Self::NotOurs | Self::CrossSlot | Self::NotExact | Self::Forbidden(_)
+            Self::WrongType
+                | Self::NotOurs
+                | Self::CrossSlot
+                | Self::OneKey
+                | Self::NotExact
+                | Self::Forbidden(_)
         )
     }
 
@@ -143,6 +152,9 @@ impl fmt::Display for StoreError {
             Self::ClusterDown(why) => write!(f, "the cluster does not serve this key now: {why}"),
             Self::CrossSlot => f.write_str(
                 "the keys of one decision are on different nodes of the cluster; give them a common {hash tag}",
+            ),
+            Self::OneKey => f.write_str(
+                "two limits of one name, with other numbers, are asked about one key in one decision; give them different names",
             ),
             Self::WrongType => f.write_str(
                 "another program keeps another type of value under this limit's key; choose another prefix or name",

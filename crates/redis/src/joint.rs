@@ -51,6 +51,10 @@ pub async fn decide(
             parts.push(Part { plan, key, cost: 0 });
             parts.len() - 1
         });
+        // The same state by other numbers: the script has each key once.
+        if parts[place].plan.numbers() != plan.numbers() {
+            return Err(StoreError::OneKey);
+        }
         parts[place].cost = parts[place].cost.saturating_add(*cost);
         places.push((place, parts[place].cost));
     }

@@ -70,8 +70,8 @@ impl Store {
     /// denies no other keeps.
     ///
     /// # Errors
-    /// [`StoreError::CrossSlot`] alone, in a cluster, when the keys have no common hash tag: nobody can decide that in one
-    /// step, now or later.
+    /// Only for what nobody can decide in one step, now or later: [`StoreError::CrossSlot`], in a cluster, when the keys have
+    /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
         let deadline = parts.iter().map(|part| part.limit.deadline()).min().unwrap_or_default();
@@ -80,7 +80,7 @@ impl Store {
                 let told = |decision| SharedDecision { decision, source: Source::Store };
                 return Ok(decisions.into_iter().map(told).collect());
             }
-            Err(StoreError::CrossSlot) => return Err(StoreError::CrossSlot),
+            Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
             Err(error) => error,
         };
         let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());

@@ -200,7 +200,8 @@ impl Store {
     /// plan add up.
     ///
     /// # Errors
-    /// As [`decide`](Self::decide); and [`StoreError::CrossSlot`] in a cluster when the keys have no common hash tag.
+    /// As [`decide`](Self::decide); [`StoreError::CrossSlot`] in a cluster when the keys have no common hash tag; and
+    /// [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn decide_all(
         &self,
         requests: &[Request<'_>],
