@@ -4,9 +4,6 @@ use std::{fmt, sync::Arc};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// What a user may not be refused. The last two: in a cluster, and behind sentinels.
-const COMMANDS: &str = "+eval +evalsha +time +mget +get +set +psetex +pexpire +del +strlen +getrange +setrange +zadd +zremrangebyscore +zcard (+cluster|slots, +role)";
-
 /// Why the store gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,12 +24,16 @@ pub enum StoreError {
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
     CrossSlot,
+    /// Two limits of one name and other numbers, in one decision on one key: they are one state, and only one can decide on it.
+    OneKey,
     /// The key holds another type of value, which is not this limit's.
     WrongType,
     /// The key holds a string that is no state of this limit.
     NotOurs,
-    /// The server refuses the credentials or the command.
+    /// The server refuses the credentials, or its user may not run scripts at all.
     NotPermitted(Arc<str>),
+    /// The server's user may run scripts, but not touch this key or not run a command that this limit's script needs.
+    Forbidden(Arc<str>),
     /// The address makes no sense to the client.
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
@@ -47,10 +48,14 @@ pub enum StoreError {
     Down,
 }
 
+/// What a server's user needs, for a store of the usual prefix.
+const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +psetex +getrange +setrange \
+    +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard";
+
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 19] = [
         "refused",
         "lost",
         "timed-out",
@@ -68,6 +73,8 @@ impl StoreError {
         "down",
         "prefix",
         "not-exact",
+        "forbidden",
+        "one-key",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -89,6 +96,8 @@ impl StoreError {
             Self::Down => 14,
             Self::Prefix => 15,
             Self::NotExact => 16,
+            Self::Forbidden(_) => 17,
+            Self::OneKey => 18,
         }
     }
 
@@ -101,7 +110,15 @@ impl StoreError {
     /// Whether the error is about one key or one request, and says nothing about the store's health.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
-        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot | Self::NotExact)
+        matches!(
+            self,
+            Self::WrongType
+                | Self::NotOurs
+                | Self::CrossSlot
+                | Self::OneKey
+                | Self::NotExact
+                | Self::Forbidden(_)
+        )
     }
 
     /// Whether only another connection (perhaps to another server) can help.
@@ -136,16 +153,21 @@ impl fmt::Display for StoreError {
             Self::CrossSlot => f.write_str(
                 "the keys of one decision are on different nodes of the cluster; give them a common {hash tag}",
             ),
+            Self::OneKey => f.write_str(
+                "two limits of one name, with other numbers, are asked about one key in one decision; give them different names",
+            ),
             Self::WrongType => f.write_str(
                 "another program keeps another type of value under this limit's key; choose another prefix or name",
             ),
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
-            Self::NotPermitted(why) => write!(
-                f,
-                "the store refuses: {why}; check user and password; a user of its own needs the keys ~PREFIX:* ~{{*}}:PREFIX:* (PREFIX: tidegate, if nothing else was chosen) and the commands {COMMANDS}"
-            ),
+            Self::NotPermitted(why) => {
+                write!(f, "the store refuses: {why}; check user and password, and that its ACL has {PERMISSIONS}")
+            }
+            Self::Forbidden(why) => {
+                write!(f, "the store's user may not do this: {why}; its ACL must have {PERMISSIONS}")
+            }
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
             Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
             Self::NotExact => f.write_str(
@@ -178,6 +200,12 @@ impl From<RedisError> for StoreError {
             )
             | ErrorKind::ClusterConnectionNotFound => Self::ClusterDown(why()),
             ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
+            // Of a key; of a command it says that it may not be run.
+            ErrorKind::Server(ServerErrorKind::NoPerm)
+                if detail.contains("key") && !detail.contains("to run") =>
+            {
+                Self::Forbidden(why())
+            }
             ErrorKind::Server(ServerErrorKind::NoPerm) | ErrorKind::AuthenticationFailed => {
                 Self::NotPermitted(why())
             }
@@ -187,15 +215,17 @@ impl From<RedisError> for StoreError {
             ErrorKind::Io if error.is_connection_refusal() => Self::Refused(why()),
             ErrorKind::Io => Self::Lost(why()),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
+            // As Redis says it up to 7.0, and from 7.2 on.
+            _ if detail.contains("The user executing the script can't")
+                || detail.contains("ACL failure in script") =>
+            {
+                Self::Forbidden(why())
+            }
             _ if says("OOM") => Self::OutOfMemory,
             _ if says("READONLY") => Self::ReadOnly,
             _ if says("WRONGTYPE") => Self::WrongType,
             _ if says("LOADING") => Self::Loading,
-            _ if says("NOAUTH") || says("WRONGPASS") || says("NOPERM") => Self::NotPermitted(why()),
-            // As Valkey and as Redis words it where a script may not.
-            _ if says("ACL failure in script") || says("user executing the script") => {
-                Self::NotPermitted(why())
-            }
+            _ if says("NOAUTH") || says("WRONGPASS") => Self::NotPermitted(why()),
             _ => Self::Server(why()),
         }
     }

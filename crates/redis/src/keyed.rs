@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Clock, Decision, Policy, Quota};
+use tidegate_core::{Clock, Decision, Policy};
 use tidegate_limiter::KeyedLimit;
 
 use crate::{
-    Plan, SharedDecision, SharedLimit, Source, Store, StoreError, exchange, joint::Request,
-    leases::TakenFrom, slot,
+    SharedDecision, SharedLimit, Source, Store, StoreError, exchange, joint::Request, leases::TakenFrom,
 };
 
 impl KeyedLimit for SharedLimit {
@@ -27,20 +26,19 @@ impl SharedLimit {
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         let key = key.as_ref();
-        if let Some(never) = never() {
-            // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
-            let beside =
-                slot::beside(&self.redis_key(key), &format!(":{}:peek", self.store().inner().prefix));
-            let never = Request { plan: &never, key: beside, cost: 1 };
-            let asked = [self.request(key, 0), self.request(key, cost), never];
-            if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
-                && let [standing, asked, _] = told[..]
-            {
-                let decision = if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
-                return SharedDecision { decision, source: Source::Store };
-            }
-        }
-        let mut answer = self.acquire(key, 0).await;
+        let asked = [self.request(key, 0), self.request(key, cost)];
+        let error = match self.store().joint(&asked, false, self.deadline()).await {
+            Ok((told, _)) => match told[..] {
+                [standing, asked] => {
+                    let decision =
+                        if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
+                    return SharedDecision { decision, source: Source::Store };
+                }
+                _ => StoreError::BadReply,
+            },
+            Err(error) => error,
+        };
+        let mut answer = self.without_store(key, 0, error);
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
@@ -49,12 +47,6 @@ impl SharedLimit {
         }
         answer
     }
-}
-
-/// A limit of nothing.
-fn never() -> Option<Plan> {
-    let nothing = Quota::new(0, Duration::from_secs(1)).ok()?;
-    Plan::new(Policy::fixed_window(nothing)).ok()
 }
 
 /// Admitted after a delay, with what remains before that.
@@ -75,9 +67,13 @@ pub struct Part<'a> {
 }
 
 impl Store {
+    /// Whether the store could decide on these in one step.
     fn are_together(&self, requests: &[Request<'_>]) -> bool {
         let slot = |request: &Request<'_>| self.inner().slot(&request.key);
-        requests.windows(2).all(|two| slot(&two[0]) == slot(&two[1]))
+        let fit = |one: &Request<'_>, other: &Request<'_>| {
+            slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+        };
+        requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
     }
 
     /// Decides from the pieces that this node holds, if they all suffice.
@@ -115,8 +111,8 @@ impl Store {
     /// denies no other keeps.
     ///
     /// # Errors
-    /// [`StoreError::CrossSlot`] alone, in a cluster, when the keys have no common hash tag: nobody can decide that in one
-    /// step, now or later.
+    /// Only for what nobody can decide in one step, now or later: [`StoreError::CrossSlot`], in a cluster, when the keys have
+    /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
         // Whatever is held here: keys that no one step can decide on are told each time, not now and then.
@@ -131,7 +127,7 @@ impl Store {
                 let told = |decision| SharedDecision { decision, source: Source::Store };
                 return Ok(decisions.into_iter().map(told).collect());
             }
-            Err(StoreError::CrossSlot) => return Err(StoreError::CrossSlot),
+            Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
             Err(error) => error,
         };
         let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());

@@ -71,8 +71,12 @@
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12). Every key expires by itself when its limit is as good as new. In a cluster
-//! the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself when its limit is as good
+//! as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//!
+//! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget
+//! +set +psetex +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
+//! tells the client where the slots are. A key or a command that is missing fails the limits that need it and no other.
 
 mod address;
 mod breaker;

@@ -61,8 +61,9 @@ impl SharedLimit {
         let mut keys = vec![whole];
         if store.is_cluster() {
             // Its client repeats calls by itself; by this key the script knows the second one.
-            let id = format!(":{}:refund:{:016x}{:016x}", store.prefix, random(), random());
-            keys.push(slot::beside(&keys[0], &id));
+            let (text, name) =
+                (format!("{}:refund:", store.prefix), format!("{:016x}{:016x}", random(), random()));
+            keys.push(slot::beside(&keys[0], &text, &name));
         }
         let script = Arc::clone(store.scripts.refund(plan.kind()));
         let arguments = call::refund_arguments(plan, cost);

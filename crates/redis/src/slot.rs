@@ -36,15 +36,15 @@ pub fn slot(key: &[u8]) -> u16 {
     crc % SLOTS as u16
 }
 
-/// A further key with this text in it that a cluster keeps beside a key.
-pub fn beside(key: &[u8], text: &str) -> Vec<u8> {
+/// A further key that a cluster keeps beside a key: it begins with a text (without braces), and ends with a name.
+pub fn beside(key: &[u8], text: &str, name: &str) -> Vec<u8> {
     let tag = hashed(key);
     if !tag.is_empty() && !tag.contains(&b'}') {
-        return [b"{", tag, b"}", text.as_bytes()].concat();
+        return [text.as_bytes(), b"{", tag, b"}", name.as_bytes()].concat();
     }
     // Between braces it would be no tag, or another; of 16,384 keys one has the slot.
     let slot = slot(key);
-    let other = |number: u64| format!("{text}{number}").into_bytes();
+    let other = |number: u64| format!("{text}{number}:{name}").into_bytes();
     (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()
 }
 
@@ -55,7 +55,9 @@ mod tests {
     #[test]
     fn a_key_beside_another_has_its_slot() {
         for key in ["a", "{t}a", "a{t}", "a}b", "{}a", "{a", "a}{", ""] {
-            assert_eq!(slot(&beside(key.as_bytes(), ":x:")), slot(key.as_bytes()), "{key}");
+            let other = beside(key.as_bytes(), "prefix:", "name");
+            assert_eq!(slot(&other), slot(key.as_bytes()), "{key}");
+            assert!(other.starts_with(b"prefix:") && other.ends_with(b"name"), "{key}");
         }
     }
 

@@ -1,18 +1,15 @@
--- Gives back up to a cost of what is in a log: what was taken last; or permits, those that were taken first. ARGV: the
--- limit's numbers, the cost, 1 for permits. KEYS[2] and the reply as in refund.lua, the answer to a look in the value's place.
+-- Gives back up to a cost of what is in a log: what was taken last. ARGV: the limit's numbers, the cost. KEYS[2] and the reply
+-- as in refund.lua, the answer to a look in the value's place.
 local p = {struct.unpack('<dddddd', ARGV[1])}
-local cost, permits = tonumber(ARGV[2]), ARGV[3] == '1'
+local cost = tonumber(ARGV[2])
 local log, wrong = log_of.open(p, KEYS[1])
 if type(wrong) == 'table' then return wrong end
 if log and log.len > 0 and cost > 0 and (not KEYS[2] or redis.call('SET', KEYS[2], '', 'PX', 10000, 'NX')) then
   log_of.look(p, log)
   local gone = math.min(cost, log.live)
-  -- Permits that have expired go too.
-  local kept = permits and log.live - gone or log.len - gone
+  local kept = log.len - gone
   if kept == 0 then
     redis.call('DEL', KEYS[1])
-  elseif permits then
-    redis.call('SET', KEYS[1], string.sub(log.value, #log.value - 8 * kept + 1), 'XX', 'KEEPTTL')
   elseif gone > 0 and p[3] == 0 then
     redis.call('SET', KEYS[1], string.sub(log.value, 1, 8 * kept), 'XX', 'KEEPTTL')
   elseif gone > 0 then
