@@ -310,15 +310,19 @@ async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
         }
         group.jobs[key].push((job.cost, job.answer));
     }
-    let Some(last) = groups.pop() else { return };
-    let others: Vec<_> = groups
-        .into_iter()
-        .map(|group| {
-            let store = Arc::clone(store);
-            store.runtime.clone().spawn(async move { answer(&store, at, group).await })
-        })
-        .collect();
-    answer(store, at, last).await;
+    side_by_side(store, groups, move |store, group| async move { answer(&store, at, group).await }).await;
+}
+
+/// Runs something for each of these: the last here, the others in tasks of their own. Returns when all have ended.
+pub async fn side_by_side<G, F: Future<Output = ()> + Send + 'static>(
+    store: &Arc<Inner>,
+    mut all: Vec<G>,
+    run: impl Fn(Arc<Inner>, G) -> F,
+) {
+    let Some(last) = all.pop() else { return };
+    let spawn = |one| store.runtime.spawn(run(Arc::clone(store), one));
+    let others: Vec<_> = all.into_iter().map(spawn).collect();
+    run(Arc::clone(store), last).await;
     for other in others {
         // It ends early only with the runtime.
         let _ = other.await;
