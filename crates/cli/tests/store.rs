@@ -11,7 +11,7 @@ use std::{
 };
 
 use program::{PATIENCE, Serving, scratch};
-use tidegate_redis_servers::{Server, eventually};
+use tidegate_redis_servers::{Reply, Server, eventually};
 
 /// A server process with these rules on this store, once it has reached it; generous, so that a busy machine does not make
 /// it fail.
@@ -101,4 +101,36 @@ fn a_process_that_is_killed_and_replaced_does_not_make_a_leased_limit_admit_more
 fn two_processes_admit_at_most_what_each_has_not_reported_beyond_the_limit() {
     let admitted = admitted_by_two("reported", "sharing: reported, unreported: 40", false);
     assert!((1..=5_000 + 2 * 40).contains(&admitted), "{admitted}");
+}
+
+#[test]
+fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
+    let store = Server::start(&[]);
+    let server = serve("log", &store.address(), "on_error: open");
+    store.ask(&["FLUSHALL"]);
+    assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
+    let Reply::Array(keys) = store.ask(&["KEYS", "tidegate:hot:*"]) else { panic!("there is a key") };
+    store.ask(&["SET", keys[0].text(), "another program's"]);
+    for _ in 0..20 {
+        assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
+    }
+    let told = server.logs("cannot decide on a key");
+    assert!(told.contains(keys[0].text()) && told.contains("choose another prefix or name"), "{told}");
+    drop(store);
+    // Once a minute, and a busy machine may take one.
+    let lines = || server.log.recv_timeout(PATIENCE).expect("the log says that the store is down");
+    let before = std::iter::repeat_with(lines).take_while(|line| !line.contains("the shared store is down"));
+    assert!(before.count() < 5);
+
+    // Addresses that can be meant, and where no such store is.
+    for (address, told) in [
+        ("redis+cluster://127.0.0.1:1", "cannot reach the store"),
+        ("redis+sentinel://127.0.0.1:1/main", "cannot reach the store"),
+        ("redis+unix:///nowhere/redis.sock", "cannot reach the store"),
+    ] {
+        let server = Serving::with(&["--store", address]);
+        let line = server.logs("the shared store is down");
+        assert!(line.contains(told), "{address}: {line}");
+        assert!(server.get("/readyz").contains("\"down\""), "{address}: {}", server.get("/readyz"));
+    }
 }

@@ -53,6 +53,8 @@ impl Address {
 
 const FORMS: &str = "an address begins with redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel://";
 
+const FORM: &str = "it is user:password@host:port behind the ://, with : / ? # & @ % in names and passwords written as %3A %2F %3F %23 %26 %40 %25";
+
 fn wrong(why: impl fmt::Display) -> StoreError {
     StoreError::Address(Arc::from(why.to_string().as_str()))
 }
@@ -75,7 +77,12 @@ impl FromStr for Address {
         let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
         // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
-        let info = |url: &str| url.into_connection_info().map_err(wrong);
+        let info = |url: &str| {
+            url.into_connection_info().map_err(|error| match StoreError::from(error) {
+                StoreError::Address(why) => wrong(format!("{why}; {FORM}")),
+                other => other,
+            })
+        };
         let place = match kind {
             "" => {
                 let url = format!("{base}://{rest}");

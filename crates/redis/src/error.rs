@@ -162,6 +162,10 @@ impl fmt::Display for StoreError {
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
+            // Without or with a wrong password no ACL was looked at yet.
+            Self::NotPermitted(why) if ["uthentication", "NOAUTH", "WRONGPASS"].iter().any(|no| why.contains(no)) => {
+                write!(f, "the store refuses: {why}; check user and password")
+            }
             Self::NotPermitted(why) => {
                 write!(f, "the store refuses: {why}; check user and password, and that its ACL has {PERMISSIONS}")
             }
@@ -184,7 +188,8 @@ impl std::error::Error for StoreError {}
 
 impl From<RedisError> for StoreError {
     fn from(error: RedisError) -> Self {
-        let why = || Arc::from(error.to_string().as_str());
+        // The client's own name of the kind says nothing to whoever reads it.
+        let why = || Arc::from(error.to_string().replace(&format!(" - {:?}", error.kind()), "").as_str());
         // A script that is stopped by an error reports its code at the start of the message, or within it.
         let detail = error.detail().unwrap_or_default();
         let says = |code: &str| error.code() == Some(code) || detail.contains(code);

@@ -354,6 +354,9 @@ impl SharedLimit {
     /// What to answer when the store gave no decision.
     pub(crate) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
         let inner = self.0.store.inner();
+        if error.is_about_the_key() {
+            inner.tell(&error, &self.redis_key(key));
+        }
         let limit = self.policy().limit();
         match (self.0.on_error, &self.0.local) {
             (OnError::Local, Some(local)) => {

@@ -88,7 +88,11 @@ impl Link {
         let (address, state) = (self.address.clone(), Arc::clone(&self.state));
         runtime.spawn(async move {
             let made = tokio::time::timeout(CONNECT, connect(&address)).await;
-            let made = made.unwrap_or(Err(StoreError::TimedOut));
+            let made = made.unwrap_or(Err(StoreError::TimedOut)).map_err(|error| match error {
+                // There was none yet that could break.
+                StoreError::Lost(why) => StoreError::Refused(why),
+                error => error,
+            });
             let result = {
                 let mut state = lock(&state);
                 state.attempt = None;

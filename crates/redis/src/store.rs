@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -55,7 +55,14 @@ pub struct Inner {
     pub runtime: Handle,
     pub prefix: String,
     leased: Mutex<Leased>,
+    /// What the latest failure was.
+    trouble: Mutex<Option<StoreError>>,
+    /// When each kind of error about a key was last told in the log.
+    told: [AtomicU64; StoreError::NAMES.len()],
 }
+
+/// How often a kind of error about a key is told at most.
+const TELL: Nanos = Nanos::from_secs(60);
 
 /// The limits of which this node holds pieces.
 #[derive(Default)]
@@ -115,6 +122,8 @@ impl Store {
             runtime: Handle::current(),
             prefix: prefix.into(),
             leased: Mutex::default(),
+            trouble: Mutex::default(),
+            told: std::array::from_fn(|_| AtomicU64::new(0)),
         });
         nodes::keep_registered(&inner);
         Ok(Self(inner))
@@ -144,10 +153,18 @@ impl Store {
     #[must_use]
     pub fn health(&self) -> Health {
         match self.0.open.load(Ordering::Relaxed) {
-            0 if self.0.link.made() > 0 => Health::Up,
+            _ if self.0.link.made() == 0 => Health::Down,
+            0 => Health::Up,
             open if open > 0 && open < self.0.breakers.len() => Health::Partly,
             _ => Health::Down,
         }
+    }
+
+    /// What the store failed with last, unless it is [up](Health::Up).
+    #[must_use]
+    pub fn trouble(&self) -> Option<StoreError> {
+        let trouble = || self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if self.health() == Health::Up { None } else { trouble() }
     }
 
     /// Where the store is.
@@ -368,10 +385,27 @@ impl Inner {
         }
     }
 
+    /// Tells of an error about a key, now and then: whoever asks may ask often.
+    pub fn tell(&self, error: &StoreError, key: &[u8]) {
+        let (told, now) = (&self.told[error.index()], self.clock.now());
+        // Relaxed: it orders nothing; of two at the same time one tells.
+        let last = told.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_since(Nanos::new(last)) >= TELL;
+        let now = now.get().max(1);
+        if due && told.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let key = String::from_utf8_lossy(&key[..key.len().min(256)]);
+            let store = self.link.address();
+            tracing::warn!(%store, %key, %error, "the shared store cannot decide on a key (told once a minute)");
+        }
+    }
+
     /// Notes a failure.
     pub fn failed(&self, at: usize, error: &StoreError) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
         let chance = (nodes::random() >> 11) as f64 / (1_u64 << 53) as f64;
-        if self.breakers[at].failed(self.clock.now(), error.is_certain(), chance) {
+        // What has never been reached is not down by chance, but misnamed or not there yet.
+        let certain = error.is_certain() || self.link.made() == 0;
+        if self.breakers[at].failed(self.clock.now(), certain, chance) {
             self.counters.opened.add(1);
             if self.open.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(store = %self.link.address(), %error, "the shared store is down");

@@ -12,9 +12,7 @@ const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
 async fn ask(address: &str) -> Source {
     let store = Store::open(address).expect("the address is well formed");
     // Reached, or known not to be.
-    eventually("the store is up or failing", || {
-        store.health() == Health::Up || store.stats().errors_of("lost") > 0
-    });
+    eventually("the store is up or failing", || store.health() == Health::Up || store.trouble().is_some());
     let quota: Quota = "5/1h".parse().expect("the quota is well formed");
     let limit = store.limit("x", Policy::token_bucket(quota)).deadline(PATIENCE);
     limit.build().expect("the policy can be shared").acquire("k", 1).await.source

@@ -194,8 +194,11 @@ fn without_the_store_each_limit_goes_on_as_its_rules_say_and_is_back_by_itself()
         server.get("/readyz").json()["status"] == "degraded" && strict.get("/readyz").status == 503
     });
     let refused = strict.get("/readyz").json();
-    assert!(refused["detail"].as_str().unwrap().contains("`closes`"), "{refused}");
-    assert_eq!(server.get("/readyz").status, 200);
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("`closes`") && detail.contains("cannot reach the store"), "{refused}");
+    let degraded = server.get("/readyz");
+    assert_eq!((degraded.status, &degraded.json()["store"]), (200, &json!("down")));
+    assert!(degraded.json()["detail"].as_str().unwrap().contains("cannot reach the store"));
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     // Open admits beyond the limit, closed denies, local holds to a share of it.
     assert_eq!([(); 3].map(|()| acquire(&server, "opens", "alice").0), [200; 3]);

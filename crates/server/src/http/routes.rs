@@ -138,13 +138,13 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     }
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
-        Readiness::Degraded(health) => {
+        Readiness::Degraded { health, why } => {
             let store = if health == Health::Partly { "partly down" } else { "down" };
-            Ok(answer::json(&json!({"status": "degraded", "store": store})))
+            Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
-        Readiness::Closed { limit } => {
+        Readiness::Closed { limit, why } => {
             let detail = format!(
-                "the shared store does not answer, and limit `{limit}` denies everything until it does (on_error: closed)"
+                "the shared store does not answer, and limit `{limit}` denies everything until it does (on_error: closed): {why}"
             );
             Err(unavailable("Store down", detail).into())
         }

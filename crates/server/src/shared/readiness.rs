@@ -10,11 +10,18 @@ pub enum Readiness {
     /// There is no store, or it answers.
     Ready,
     /// The store (or a part of it) does not answer, and every limit goes on without it, by its `on_error`.
-    Degraded(Health),
+    Degraded {
+        /// How much of it.
+        health: Health,
+        /// What it failed with last.
+        why: String,
+    },
     /// The store does not answer at all, and this limit admits nothing until it does.
     Closed {
         /// The first such limit.
         limit: String,
+        /// What the store failed with last.
+        why: String,
     },
 }
 
@@ -27,11 +34,13 @@ impl Service {
         if health == Health::Up {
             return Readiness::Ready;
         }
+        let trouble = self.shared().and_then(|shared| shared.store().trouble());
+        let why = trouble.map_or_else(|| "it has not been reached yet".to_owned(), |error| error.to_string());
         let rules = self.rules();
         let closed = |on_error| health == Health::Down && on_error == Some(OnError::Closed);
         match rules.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
-            Some(limit) => Readiness::Closed { limit: limit.spec().name.clone() },
-            None => Readiness::Degraded(health),
+            Some(limit) => Readiness::Closed { limit: limit.spec().name.clone(), why },
+            None => Readiness::Degraded { health, why },
         }
     }
 }
