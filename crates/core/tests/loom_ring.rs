@@ -6,7 +6,7 @@ use std::time::Duration;
 use loom::{sync::Arc, thread};
 use tidegate_core::{
     Nanos,
-    stats::{Layout, Ring, Trailing, View},
+    stats::{Headroom, Layout, Ring, Trailing, View},
 };
 
 const SLOT: u64 = 100;
@@ -130,6 +130,41 @@ fn admissions_never_exceed_a_limit_across_a_turn_and_all_of_it_is_used() {
         assert_eq!(admitted, 1, "one place was left for two");
         assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
         // The first slot leaves, with its one place.
+        assert!(admit(&ring, &limit, 2 * SLOT));
+        assert!(!admit(&ring, &limit, 2 * SLOT));
+    });
+}
+
+#[test]
+fn additions_first_never_exceed_a_limit_across_a_turn_either() {
+    model(3, || {
+        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+        let limit = Arc::new((Headroom::new(whole(2)), Trailing::new(whole(2))));
+        let admit = |ring: &Ring<1, 0>, (headroom, trailing): &(Headroom, Trailing), at| {
+            let head = ring.turn_to(ms(at));
+            let far = headroom.add(ring, 0, 1, 2, head, |added| {
+                ring.undo(0, 1, added);
+            });
+            let near = || {
+                ring.add_if(0, 1, |tally, head| match trailing.used(ring, 0, tally, head) {
+                    Some(used) if used + 1 > 2 => Err(()),
+                    _ => Ok(()),
+                })
+            };
+            far.is_some() || near().is_ok()
+        };
+        assert!(admit(&ring, &limit, 0));
+        let others: Vec<_> = [SLOT, SLOT]
+            .into_iter()
+            .map(|at| {
+                let (ring, limit) = (ring.clone(), limit.clone());
+                thread::spawn(move || admit(&ring, &limit, at))
+            })
+            .collect();
+        let admitted =
+            others.into_iter().map(|other| other.join().unwrap()).filter(|&admitted| admitted).count();
+        assert_eq!(admitted, 1, "one place was left for two");
+        assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
         assert!(admit(&ring, &limit, 2 * SLOT));
         assert!(!admit(&ring, &limit, 2 * SLOT));
     });

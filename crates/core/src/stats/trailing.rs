@@ -1,10 +1,7 @@
 //! How much of one count falls in a view, remembered for as long as the newest slot lasts.
 
-use super::{Head, Ring, Tally, View};
+use super::{Head, Ring, Tally, View, ring::NO_TURN};
 use crate::sync::{AtomicU64, Ordering};
-
-/// No turn has this number.
-const NO_TURN: u64 = 0xFFFF;
 
 /// A view of one ring's count with the place where it begins kept at hand, for a rule that asks on every call.
 ///

@@ -316,6 +316,19 @@ impl Flow {
         matches!(self.how, How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..))
     }
 
+    /// The threshold, for a rule that everything passes which passes a count of units in `view` of the resource's window.
+    pub(crate) fn plain(&self, view: View) -> Option<u64> {
+        let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
+            return None;
+        };
+        match (&self.how, threshold) {
+            (How::Window(trailing), Threshold::Fixed(_)) if trailing.view() == view => {
+                Some(threshold.units(&SystemSample::default()))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the window of `node` has room for `n` units more.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! The words of a ring: a slot with its turn, and a count with its turn.
 
 pub(super) const TURN_MASK: u64 = 0xFFFF;
+/// No turn has this number.
+pub(in crate::stats) const NO_TURN: u64 = TURN_MASK;
 pub(super) const UNDO: u64 = 1 << 16;
 pub(super) const UNIT: u64 = 1 << 24;
 pub(super) const COUNT_MASK: u64 = (1 << 40) - 1;
