@@ -18,13 +18,15 @@ pub struct Headroom {
     view: View,
     /// Where the count stood when the view began, perhaps [`NEAR`], and the turn for which that holds.
     word: AtomicU64,
+    /// The head for which `word` was looked up last; written after it (see [`Trailing`](super::Trailing)).
+    head: AtomicU64,
 }
 
 impl Headroom {
     /// About the slots of `view`.
     #[must_use]
     pub fn new(view: View) -> Self {
-        Self { view, word: AtomicU64::new(NO_TURN) }
+        Self { view, word: AtomicU64::new(NO_TURN), head: AtomicU64::new(NO_TURN) }
     }
 
     /// The slots that count.
@@ -47,8 +49,10 @@ impl Headroom {
         head: Head,
         withdraw: impl FnOnce(Tally),
     ) -> Option<Tally> {
+        // Acquire: who sees the head sees its word, or one of later.
+        let is_known = self.head.load(Ordering::Acquire) == head.word();
         let mut word = self.word.load(Ordering::Acquire);
-        if Tally::known_in(word, head).is_none() {
+        if !is_known || Tally::known_in(word, head).is_none() {
             word = self.look_up(ring, at, limit, word)?;
         }
         if word & NEAR != 0 {
@@ -83,6 +87,7 @@ impl Headroom {
         let near = if tally.since(base) > limit / 2 { NEAR } else { 0 };
         let word = base.kept_for(head) & !NEAR | near;
         self.word.compare_exchange(known, word, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        self.head.store(head.word(), Ordering::Release);
         Some(word)
     }
 }

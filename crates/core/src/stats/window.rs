@@ -77,7 +77,7 @@ pub struct Slot {
 /// The window of one resource, and the minute behind it.
 ///
 /// Adds never wait for each other nor for readers, readers never stop adds. Counts are exact under any number of
-/// threads (sums of a window up to 2⁴⁰ − 1). Units in flight are what has passed and not completed; a call that enters
+/// threads, sums of a window up to 2⁴⁰ − 2³² (of response times, twelve days). Units in flight are what has passed and not completed; a call that enters
 /// while another leaves may be noted in `max_in_flight` as if it had entered after.
 pub struct Window {
     ring: Ring<6, 2>,

@@ -200,7 +200,16 @@ impl FlowRule {
                         "a warm-up is of one traffic; name the origin, or make the rule about any".into()
                     );
                 }
-                WarmUp::new(count, period, cold_factor).map(drop)
+                WarmUp::new(count, period, cold_factor)?;
+                let is_stuck = matches!(self.behaviour, Behaviour::WarmUp { .. })
+                    && warm_up::whole(count / cold_factor) == 0;
+                if is_stuck {
+                    return Err(format!(
+                        "a cold resource would let {count}/{cold_factor} pass in a second, which is none, and so never \
+                         warm up; raise the threshold to the cold factor, or throttle"
+                    ));
+                }
+                Ok(())
             }
             Behaviour::Reject => own_layout(self.interval).map(drop),
             Behaviour::Throttle { .. } => Ok(()),
