@@ -117,7 +117,9 @@ fn a_mean_is_right_for_thousands_of_calls_that_took_a_minute() {
 fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
     let (gate, timer) = gate(SystemRule { qps: Some(50), ..SystemRule::default() });
     let rare: Vec<_> = (0..40).map(|at| gate.resource(&at.to_string())).collect();
-    rare.iter().for_each(|rare| drop(enter(rare).unwrap()));
+    for rare in &rare {
+        drop(enter(rare).unwrap());
+    }
     let busy = gate.resource("busy");
     // Until the numbers of the turns come round again.
     for turn in 0..65_550_u32 {
