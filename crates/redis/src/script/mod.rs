@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+const PUT: &str = include_str!("lua/put.lua");
 const SPAN: &str = include_str!("lua/span.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 const LOG: &str = include_str!("lua/log.lua");
@@ -116,7 +117,9 @@ impl Scripts {
             let source = kind.source();
             script(match kind {
                 Kind::Log => format!("{clock}local log_of = (function()\n{source}end)()\n{BATCH_LOG}"),
-                _ => format!("{clock}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"),
+                _ => {
+                    format!("{clock}{PUT}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}")
+                }
             })
         };
         let lease = |kind: Kind| {
@@ -128,13 +131,13 @@ impl Scripts {
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
-                "{clock}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                "{clock}{PUT}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
-            "{clock}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
+            "{clock}{PUT}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
         );
         Self {
             batches: Kind::ALL.map(batch),

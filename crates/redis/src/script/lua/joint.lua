@@ -23,7 +23,7 @@ for i = 1, #KEYS do
     elseif before and #before ~= size then
       before = 2
     else
-      part.after, part.left = kind.decide(part.p, before, part.cost)
+      part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
       admitted = admitted and (part.cost == 0 or part.after)
     end
     replies[i] = before
@@ -35,7 +35,7 @@ if admitted then
     if part.log then
       part.kind.close(part.p, part.log)
     elseif part.after then
-      redis.call('PSETEX', KEYS[i], px(part.left), part.after)
+      put(part.p, KEYS[i], replies[i], part.after, part.head, part.was)
     end
   end
 end

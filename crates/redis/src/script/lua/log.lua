@@ -105,19 +105,19 @@ end
 local function close(p, log)
   local cost = log.added
   if not cost or cost == 0 then return end
-  local times, left = string.rep(struct.pack('<I8', log.seen), cost), px(log.seen - now + p[2])
+  local times, upto = string.rep(struct.pack('<I8', log.seen), cost), pxat(log.seen + p[2])
   if p[3] == 0 then
     local old = log.value or ''
-    redis.call('PSETEX', log.key, left, string.sub(old, #old - 8 * log.live + 1) .. times)
+    redis.call('SET', log.key, string.sub(old, #old - 8 * log.live + 1) .. times, 'PXAT', upto)
     return
   end
   local len = log.live + cost
   if len > log.slots then
     local body = grow(p, log, len)
-    redis.call('PSETEX', log.key, left, string.rep('\0', HEAD) .. body)
+    redis.call('SET', log.key, string.rep('\0', HEAD) .. body, 'PXAT', upto)
   end
   put(log, log.next, times)
   redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
-  redis.call('PEXPIRE', log.key, left)
+  redis.call('PEXPIREAT', log.key, upto)
 end
 return {open = open, look = look, take = take, close = close, newest = newest, put = put}

@@ -26,6 +26,6 @@ value = value .. added
 if value == '' then
   redis.call('DEL', KEYS[1])
 elseif added ~= '' or #value < before then
-  redis.call('PSETEX', KEYS[1], px(struct.unpack('<I8', value, #value - 7) + lifetime - now), value)
+  redis.call('SET', KEYS[1], value, 'PXAT', pxat(struct.unpack('<I8', value, #value - 7) + lifetime))
 end
 return {time[1], time[2], replies}

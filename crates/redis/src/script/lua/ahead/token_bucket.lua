@@ -51,6 +51,6 @@ local function charge(p, v, spent)
     after, after_part = p[8], p[9]
     if less(after, after_part, debt, part) then after, after_part = debt, part end
   end
-  return write(p, after, after_part), after + 1
+  return write(p, after, after_part)
 end
 return room, alike, give_back, charge
