@@ -57,13 +57,13 @@ impl Plan {
             Parameters::FixedWindow { limit, window, first_hit } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
-                let shape = format!("{}{window}", if first_hit { 'h' } else { 'f' });
+                let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
                 (Kind::FixedWindow, numbers, shape, Layout::Window)
             }
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
-                (Kind::SlidingCounter, numbers, format!("c{window}"), Layout::Counter)
+                (Kind::SlidingCounter, numbers, format!("c{}", span_name(window)), Layout::Counter)
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;
@@ -73,7 +73,7 @@ impl Plan {
                     _ => 4,
                 };
                 let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
-                let shape = format!("w{slot}x{span}b{count_bytes}");
+                let shape = format!("w{}x{span}b{count_bytes}", span_name(slot));
                 (
                     Kind::SlidingWindow,
                     numbers,
@@ -185,4 +185,15 @@ fn bucket_shape(letter: char, layout: Layout) -> String {
         Layout::Bucket { whole: false, parts } => format!("{letter}{parts}"),
         _ => letter.into(),
     }
+}
+
+/// Microseconds, in the longest unit of which they are a whole number: every key has it in its name.
+fn span_name(micros: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+    let whole = |&&(unit, _): &&(u64, &str)| micros > 0 && micros.is_multiple_of(unit);
+    UNITS
+        .iter()
+        .find(whole)
+        .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
 }

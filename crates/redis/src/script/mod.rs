@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-const PUT: &str = include_str!("lua/put.lua");
+const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 const LOG: &str = include_str!("lua/log.lua");
@@ -118,7 +118,9 @@ impl Scripts {
             script(match kind {
                 Kind::Log => format!("{clock}local log_of = (function()\n{source}end)()\n{BATCH_LOG}"),
                 _ => {
-                    format!("{clock}{PUT}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}")
+                    format!(
+                        "{clock}{VALUE}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"
+                    )
                 }
             })
         };
@@ -131,13 +133,13 @@ impl Scripts {
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
-                "{clock}{PUT}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                "{clock}{VALUE}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
-            "{clock}{PUT}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
+            "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
         );
         Self {
             batches: Kind::ALL.map(batch),

@@ -4,6 +4,7 @@
 -- computes the grants from the value as it was before.
 local p = {read('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, leased = prepare(p), ARGV[2] == 'l'
+local none, wrong_type, not_ours = marks(size)
 local function head(value) return (read('<I7', value)) end
 local states, at = redis.call('MGET', unpack(KEYS)), 1
 for i = 1, #KEYS do
@@ -19,14 +20,17 @@ for i = 1, #KEYS do
       if leased and ahead > 0 and alike(p, value) > 1 then
         units = math.min(ahead, math.floor(math.max(room(p, value) - cost, 0) / 4))
       end
-      value = decide(p, value, cost + units) or value
+      local after = decide(p, value, cost + units)
+      if after then value = whole(value, after) end
     end
     at = at + 24
   end
   if not ours then
-    states[i] = 2
+    states[i] = not_ours
   elseif value ~= before and not put(p, KEYS[i], before, value, head(value), before and head(before)) then
-    states[i] = 1
+    states[i] = wrong_type
+  elseif not before then
+    states[i] = none
   end
 end
-return {time[1], time[2], states}
+return reply(states)

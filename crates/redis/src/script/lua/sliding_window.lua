@@ -20,7 +20,7 @@ local function decide(p, v, cost)
   end
   if turned == 0 then
     if sum + cost > p[1] then return end
-    return pack(p.head, start, sum + cost, newest + cost) .. string.sub(v, 8 + 2 * bytes), start, start
+    return pack(p.head, start, sum + cost, newest + cost), start, start
   end
   if turned >= span then
     local first = now - now % slot
