@@ -36,7 +36,7 @@ pub async fn tidegate(server: &Server) {
     {
         server.ask(&["FLUSHALL"]);
         let store = Store::open(&server.address()).expect("the address is well formed");
-        let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
+        let limit = store.limit("api", policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
         let limit = limit.build().expect("the policy can be shared");
         let clock = quanta::Clock::new();
         let start = clock.now();
