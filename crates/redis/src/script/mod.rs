@@ -119,7 +119,7 @@ impl Scripts {
                 Kind::Log => format!("{clock}local log_of = (function()\n{source}end)()\n{BATCH_LOG}"),
                 _ => {
                     format!(
-                        "{clock}{VALUE}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"
+                        "{clock}{VALUE}{SPAN}local prepare, decide, adopt = (function()\n{source}end)()\n{BATCH}"
                     )
                 }
             })
@@ -133,7 +133,7 @@ impl Scripts {
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
-                "{clock}{VALUE}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
@@ -164,7 +164,7 @@ impl Scripts {
 fn algorithm(kind: Kind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(
-        "do local prepare, decide = (function()\n{source}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, decide = decide}} end\n"
+        "do local prepare, decide, adopt = (function()\n{source}end)()\n\
+         algorithms.{letter} = {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
     )
 }

@@ -7,8 +7,9 @@ local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 4 and counts == '' and read('<I4', costs)
 local states = call('MGET', unpack(keys))
 for i = 1, #keys do
-  local before = states[i]
-  local ours = not before or #before == size
+  local there = states[i]
+  local before, as_is = own(p, there, size, adopt)
+  local ours = before ~= nil
   local value, head, was
   if same then
     if ours then value, head, was = decide(p, before, same) end
@@ -23,10 +24,10 @@ for i = 1, #keys do
   end
   if not ours then
     states[i] = not_ours
-  elseif value and not put(p, keys[i], before, value, head, was) then
+  elseif value and not put(p, keys[i], there, as_is and value or whole(before, value), head, as_is and there and was) then
     states[i] = wrong_type
-  elseif not before then
-    states[i] = none
+  else
+    states[i] = before or none
   end
 end
 return reply(states)

@@ -21,11 +21,15 @@ for i = 1, #KEYS do
     if type(before) == 'table' then
       if not string.find(before.err, 'WRONGTYPE', 1, true) then return before end
       before = 1
-    elseif before and #before ~= size then
-      before = 2
     else
-      part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
-      admitted = admitted and (part.cost == 0 or part.after)
+      part.there = before
+      before, part.as_is = own(part.p, before, size, kind.adopt)
+      if before == nil then
+        before = 2
+      else
+        part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
+        admitted = admitted and (part.cost == 0 or part.after)
+      end
     end
     replies[i] = before
   end
@@ -36,7 +40,8 @@ if admitted then
     if part.log then
       part.kind.close(part.p, part.log)
     elseif part.after then
-      put(part.p, KEYS[i], replies[i], part.after, part.head, part.was)
+      local value = part.as_is and part.after or whole(replies[i], part.after)
+      put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end
   end
 end

@@ -9,6 +9,7 @@ local function decide(p, v, cost)
   local tat, part = 0, 0
   if v then
     if p[3] == 0 then tat = read('<I7', v) else tat, part = read('<I7I6', v) end
+    if part >= p[6] then tat, part = tat + 1, 0 end
   end
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
@@ -22,4 +23,10 @@ local function decide(p, v, cost)
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   return pack('<I7I6', now + debt, part), now + debt, tat
 end
-return prepare, decide
+local function adopt(p, v)
+  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
+  if #v ~= 13 or p[3] > 0 then return end
+  local tat, part = read('<I7I6', v)
+  return pack('<I7', part > 0 and tat + 1 or tat)
+end
+return prepare, decide, adopt

@@ -8,9 +8,9 @@ local none, wrong_type, not_ours = marks(size)
 local function head(value) return (read('<I7', value)) end
 local states, at = redis.call('MGET', unpack(KEYS)), 1
 for i = 1, #KEYS do
-  local before = states[i]
-  local value = before
-  local ours = not before or #before == size
+  local there = states[i]
+  local before, as_is = own(p, there, size, adopt)
+  local value, ours = before, before ~= nil
   for _ = 1, struct.unpack('<I4', ARGV[4], 4 * i - 3) do
     if ours then
       local cost, ahead, spent, back, taken = struct.unpack('<I4I4I4I4I8', ARGV[3], at)
@@ -27,10 +27,10 @@ for i = 1, #KEYS do
   end
   if not ours then
     states[i] = not_ours
-  elseif value ~= before and not put(p, KEYS[i], before, value, head(value), before and head(before)) then
+  elseif value ~= before and not put(p, KEYS[i], there, value, head(value), as_is and there and head(there)) then
     states[i] = wrong_type
-  elseif not before then
-    states[i] = none
+  else
+    states[i] = before or none
   end
 end
 return reply(states)

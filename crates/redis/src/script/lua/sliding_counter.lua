@@ -35,4 +35,4 @@ local function decide(p, v, cost)
   if now > start then start = now - elapsed end
   return pack('<I7I4I4', start, previous, current), start, was
 end
-return prepare, decide, weight
+return prepare, decide, nil, weight

@@ -33,4 +33,16 @@ local function decide(p, v, cost)
   local kept = string.sub(v, 8 + bytes, 7 + bytes * (1 + span - turned))
   return pack(p.head, newer, sum + cost, cost) .. between .. kept, newer, start
 end
-return prepare, decide
+-- Of a limit that needed more or fewer bytes for a count. Where the new one is lower than the sum, the oldest units are
+-- forgotten: they would have left before the next one fits in any case.
+local function adopt(p, v)
+  local span, bytes = p[3], (#v - 7) / (p[3] + 1)
+  if bytes ~= 1 and bytes ~= 2 and bytes ~= 4 then return end
+  local counts, sum = {}, 0
+  for at = 1, span do
+    local count = math.min(read('<I' .. bytes, v, 8 + bytes * at), p[1] - sum)
+    counts[at], sum = pack(p.count, count), sum + count
+  end
+  return string.sub(v, 1, 7) .. pack(p.count, sum) .. table.concat(counts)
+end
+return prepare, decide, adopt

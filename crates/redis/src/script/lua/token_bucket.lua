@@ -5,6 +5,7 @@ local function prepare(p)
   p.lasts = 0
   return p[3] == 0 and 7 or 13
 end
+-- A value that was written by another rate: what it has below a microsecond is another part of one, and rounded up.
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   if p[3] == 0 then
@@ -16,6 +17,7 @@ local function decide(p, v, cost)
   end
   local tat, part = 0, 0
   if v then tat, part = read('<I7I6', v) end
+  if part >= p[6] then tat, part = tat + 1, 0 end
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
   local more, more_part = span_of(p, cost)
@@ -24,4 +26,10 @@ local function decide(p, v, cost)
   if debt > p[4] or debt == p[4] and part > p[5] then return end
   return pack('<I7I6', now + debt, part), now + debt, tat
 end
-return prepare, decide
+local function adopt(p, v)
+  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
+  if #v ~= 13 or p[3] > 0 then return end
+  local tat, part = read('<I7I6', v)
+  return pack('<I7', part > 0 and tat + 1 or tat)
+end
+return prepare, decide, adopt
