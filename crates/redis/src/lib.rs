@@ -70,8 +70,8 @@
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12). Every key expires by itself when its limit is as good as new. In a cluster
-//! the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! bytes an entry, above 128 entries up to 12). Every key expires by itself within four seconds of its limit being as good
+//! as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
 
 mod address;
 mod breaker;

@@ -141,7 +141,7 @@ async fn a_joint_decision_charges_all_limits_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_key_expires_when_its_limit_is_as_good_as_new() {
+async fn every_key_expires_within_four_seconds_of_its_limit_being_as_good_as_new() {
     let server = Server::start(&[]);
     let store = store(&server);
     for (at, policy) in policies().into_iter().enumerate() {
@@ -151,7 +151,7 @@ async fn every_key_expires_when_its_limit_is_as_good_as_new() {
             let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
             let left: u64 = server.ask(&["PTTL", &key]).text().parse().expect("the key expires");
             let reset = decision.reset_after().as_millis() as u64;
-            assert!(left <= reset + 2 && left + 600_000 > reset, "{}: {left} of {reset}", policy.name());
+            assert!(left <= reset + 4_002 && left + 600_000 > reset, "{}: {left} of {reset}", policy.name());
         }
         assert!(limit.acquire("unseen", 0).await.is_allowed());
         let key = String::from_utf8(limit.redis_key("unseen")).expect("the key is text");

@@ -162,3 +162,28 @@ fn a_key_ends_between_two_and_four_seconds_after_its_value_means_nothing() {
         redis::cmd("INFO").arg("commandstats").query(&mut bench.connection).expect("it answers");
     assert!(stats.contains("cmdstat_setrange:"), "some values are written in place: {stats}");
 }
+
+#[test]
+fn within_one_call_a_key_does_not_end() {
+    // Or what is written in place would be a key of its own, without an end.
+    let mut bench = Bench::new(33);
+    let script = "redis.call('SET', KEYS[1], 'a', 'PX', 1)
+        local function time() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
+        local start = time()
+        repeat until time() > start + 10000
+        local still = redis.call('MGET', KEYS[1])[1]
+        redis.call('SETRANGE', KEYS[1], '0', 'b')
+        return {still, redis.call('PTTL', KEYS[1])}";
+    let (still, left): (String, i64) = redis::cmd("EVAL")
+        .arg(script)
+        .arg(1)
+        .arg("brief")
+        .query(&mut bench.connection)
+        .expect("the server answers");
+    assert!(still == "a" && left >= 0, "{still}, {left}");
+    tidegate_redis_servers::eventually("the key has ended", || {
+        let exists: bool =
+            redis::cmd("EXISTS").arg("brief").query(&mut bench.connection).expect("the server answers");
+        !exists
+    });
+}
