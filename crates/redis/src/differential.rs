@@ -1,5 +1,6 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
+mod changes;
 mod pieces;
 mod writers;
 

@@ -52,8 +52,9 @@
 //!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
 //!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
 //!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
-//! * A change of a limit's numbers keeps what was used, a bucket's to the microsecond; a change of its window, its slots or its
-//!   algorithm starts afresh, under other keys (but a sliding log keeps its times, whatever its window).
+//! * A change of a limit's numbers keeps what was used: windows their counts, logs and permits their times, buckets (to the
+//!   microsecond) the time until they are as good as new. A change of a window, of slots or of the algorithm starts afresh,
+//!   under other keys; but a log's times stay whatever its window.
 //!
 //! # When the store does not answer
 //!

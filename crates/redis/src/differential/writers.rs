@@ -11,7 +11,7 @@ const KEPT: (u64, u64) = (2_000, 4_000);
 
 impl Bench {
     /// One call for this key, by whoever; the decisions and grants are the algorithm's.
-    fn write(&mut self, terms: &Terms, plan: &Plan, key: &[u8], known: &mut Known) {
+    pub(super) fn write(&mut self, terms: &Terms, plan: &Plan, key: &[u8], known: &mut Known) {
         let policy = terms.policy();
         known.state.resize(policy.words(), 0);
         let keys = [key.to_vec()];
