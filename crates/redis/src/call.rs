@@ -51,12 +51,27 @@ pub fn lease_arguments<'a>(
     [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
-/// The arguments of a joint decision behind its keys.
-pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>) -> Vec<Vec<u8>> {
+/// The arguments of a refund behind its keys.
+pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
+    [plan.numbers().to_vec(), cost.to_string().into_bytes()]
+}
+
+/// The arguments of the script that gives a holder's permits back, or renews them. `name` is the holder's, by the time at
+/// which the permits were taken.
+pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
+    let hold = hold.get().div_ceil(1_000);
+    let name = (name.get() / 1_000).to_le_bytes();
+    [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
+}
+
+/// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
+pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+    let look = (!takes).then(|| b"look".to_vec());
     parts
         .flat_map(|(plan, cost)| {
             [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
         })
+        .chain(look)
         .collect()
 }
 

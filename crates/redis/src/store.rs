@@ -200,13 +200,24 @@ impl Store {
     /// plan add up.
     ///
     /// # Errors
-    /// As [`decide`](Self::decide); and [`StoreError::CrossSlot`] in a cluster when the keys have no common hash tag.
+    /// As [`decide`](Self::decide); [`StoreError::CrossSlot`] in a cluster when the keys have no common hash tag; and
+    /// [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn decide_all(
         &self,
         requests: &[Request<'_>],
         deadline: Duration,
     ) -> Result<(Vec<Decision>, Nanos), StoreError> {
-        let answer = joint::decide(&self.0, requests, deadline).await;
+        self.joint(requests, true, deadline).await
+    }
+
+    /// The same; or, where it takes nothing, what the answers would have been.
+    pub(crate) async fn joint(
+        &self,
+        requests: &[Request<'_>],
+        takes: bool,
+        deadline: Duration,
+    ) -> Result<(Vec<Decision>, Nanos), StoreError> {
+        let answer = joint::decide(&self.0, requests, takes, deadline).await;
         match &answer {
             Ok(_) => self.0.counters.decided.add(1),
             Err(error) => self.0.counters.error(error),
@@ -230,9 +241,13 @@ impl std::fmt::Debug for Store {
 }
 
 impl Inner {
+    pub fn is_cluster(&self) -> bool {
+        self.link.address().is_cluster()
+    }
+
     /// The slot that a key has; one for all where there is no cluster.
     pub fn slot(&self, key: &[u8]) -> u16 {
-        if self.lanes.len() == 1 { 0 } else { slot(key) }
+        if self.is_cluster() { slot(key) } else { 0 }
     }
 
     /// Which lane and breaker a key has.

@@ -31,7 +31,7 @@ impl Bench {
             }
             (1, _) => {
                 let cost = self.cost(policy.limit());
-                let arguments = call::joint_arguments([(plan, cost)].into_iter());
+                let arguments = call::joint_arguments([(plan, cost)].into_iter(), true);
                 let script = std::sync::Arc::clone(&self.scripts.joint);
                 let (now, found) = self.call(&script, &keys, &arguments);
                 decided(plan, value(&found), now, &[cost], &mut known.state);
@@ -80,7 +80,7 @@ fn value(found: &[Before]) -> Option<&[u8]> {
 
 fn decided(plan: &Plan, before: Option<&[u8]>, now: Nanos, costs: &[u32], state: &mut [u64]) {
     plan.decisions(before, now, costs, |at, decision, _| {
-        let expected = step(plan.policy(), state, now, costs[at]);
+        let expected = step(plan.policy(), state, &mut Nanos::default(), now, costs[at]);
         assert_eq!(decision, expected, "{:?}, {now:?}, {costs:?}, {before:?}", plan.policy());
     })
     .expect("the value is a state");

@@ -12,7 +12,7 @@ use crate::script::Kind;
 
 /// Logs up to this long are one value that is written anew; longer ones a ring written in place.
 const LIST: u32 = 128;
-/// Permits are a list too: giving one back takes it from the middle.
+/// Permits are a list, which is written anew whenever one is taken or comes back.
 const MAX_PERMITS: u32 = 4096;
 
 /// A policy as the scripts know it: the same for every key, made once.
@@ -101,8 +101,8 @@ impl Plan {
                 return Err(PlanError::TooManyPermits);
             }
             Parameters::Concurrency { limit, hold: Some(lifetime) } => {
-                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), 0]);
-                (Kind::Log, numbers, "p".into(), Layout::Log { lifetime, permits: true })
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000)]);
+                (Kind::Permits, numbers, "p16".into(), Layout::Log { lifetime, permits: true })
             }
             _ => return Err(PlanError::Unknown),
         };
@@ -129,6 +129,12 @@ impl Plan {
             Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
             _ => None,
         }
+    }
+
+    /// Whether the script answers in the value's place.
+    #[cfg(test)]
+    pub(crate) const fn is_log(&self) -> bool {
+        matches!(self.layout, Layout::Log { .. })
     }
 
     /// The numbers for the script by which nodes take pieces.

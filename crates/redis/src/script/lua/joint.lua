@@ -1,7 +1,7 @@
 -- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind,
--- the limit's numbers, the cost. The reply: the time, and for each key its value as it
--- was before (of a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
-local replies, parts, admitted = {}, {}, true
+-- the limit's numbers, the cost; and `look` where nothing is to be taken. The reply: the time, and for each key its value as
+-- it was before (of a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
+local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * #KEYS + 1] ~= 'look'
 for i = 1, #KEYS do
   local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]
   local part = {kind = kind, p = {struct.unpack('<dddddd', numbers)}}
@@ -35,7 +35,7 @@ for i = 1, #KEYS do
   end
   admitted = admitted and type(replies[i]) ~= 'number'
 end
-if admitted then
+if admitted and takes then
   for i, part in ipairs(parts) do
     if part.log then
       part.kind.close(part.p, part.log)
