@@ -88,6 +88,7 @@ mod differential;
 mod error;
 mod exchange;
 mod hot;
+mod in_turn;
 mod joint;
 mod keyed;
 mod lane;
