@@ -157,6 +157,15 @@ impl Cold {
         None
     }
 
+    /// Nobody knows whether the limit is near: what the others are told is no longer a denial that only a probe showed.
+    fn end_probe(&mut self, piece: &Piece) {
+        (self.scarce, self.probing_until) = (false, Nanos::ZERO);
+        let shown = self.current.open.refused;
+        if shown.cost > 0 && !self.refusals.has(&shown) {
+            self.show(piece, |open| open.refused = Refusal::default());
+        }
+    }
+
     /// Whether the limit is still near after an answer: less came than was wanted for the next while.
     fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
         match request.ahead {
@@ -311,9 +320,12 @@ impl Cold {
         self.out = self.out.saturating_sub(u32::from(request.cost > 0));
     }
 
-    pub fn failed(&mut self, request: &Request) {
+    pub fn failed(&mut self, piece: &Piece, request: &Request) {
         self.asked &= request.ahead == 0;
         self.answered(request);
+        if request.cost > 0 {
+            self.end_probe(piece);
+        }
         // It may have arrived: charged twice rather than not at all.
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.unsent = self.unsent.saturating_add(request.spent);
