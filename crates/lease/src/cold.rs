@@ -36,6 +36,8 @@ pub(crate) struct Cold {
     /// Whether a request for a piece is out.
     asked: bool,
     closed: bool,
+    /// A request for a piece failed, and no answer has come since.
+    unanswered: bool,
     round_trip: Nanos,
     /// When the piece was last found used.
     busy: Nanos,
@@ -216,6 +218,8 @@ impl Cold {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
+            // Answers that are too late cost a piece each: the next one is asked for when one has come in time.
+            Mode::Leased if self.unanswered => 0,
             // A piece would be over, or nearly, when it arrives.
             Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
             Mode::Leased => self.demand.piece(now, self.target(terms)).min(terms.limit()),
@@ -237,6 +241,7 @@ impl Cold {
     pub fn granted(&mut self, piece: &Piece, terms: &Terms, request: &Request, grant: &Grant, now: Nanos) {
         self.look(piece, terms, now);
         self.round_trip = now.saturating_since(request.sent);
+        self.unanswered = false;
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.answered(request);
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
@@ -321,7 +326,9 @@ impl Cold {
     }
 
     pub fn failed(&mut self, piece: &Piece, request: &Request) {
-        self.asked &= request.ahead == 0;
+        if request.ahead > 0 {
+            (self.asked, self.unanswered) = (false, true);
+        }
         self.answered(request);
         if request.cost > 0 {
             self.end_probe(piece);
