@@ -52,6 +52,8 @@ pub(crate) struct Cold {
     /// Used, and in requests that are out.
     in_flight: u32,
     reported_at: Nanos,
+    /// A request for a piece brought nothing: where no caller waits for the answer, no other follows before this.
+    barren_until: Nanos,
 }
 
 impl Cold {
@@ -215,6 +217,15 @@ impl Cold {
         says_something.then_some(request)
     }
 
+    /// The request for a piece, after a cost that the piece was too small for and that is decided elsewhere.
+    pub fn ahead_for(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Request> {
+        if now < self.barren_until || self.refusal(piece, terms, cost, now).is_some() {
+            return None;
+        }
+        self.asked_for(cost);
+        self.renewal(terms, now)
+    }
+
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
@@ -266,6 +277,9 @@ impl Cold {
             return;
         }
         self.asked = false;
+        if grant.units == 0 {
+            self.barren_until = now.saturating_add(self.target(terms));
+        }
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,

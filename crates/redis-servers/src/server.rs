@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{Reply, ask, eventually};
+use crate::{Reply, ask, eventually, resp::ask_as};
 
 /// Names another program than the `redis-server` on the path: another version of Redis, or Valkey.
 const PROGRAM: &str = "TIDEGATE_REDIS_SERVER";
@@ -23,6 +23,8 @@ pub struct Server {
     port: u16,
     directory: PathBuf,
     options: Vec<String>,
+    /// Of the default user.
+    pub(crate) password: Option<String>,
     process: Option<Child>,
 }
 
@@ -51,13 +53,19 @@ impl Server {
         let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
         let options = options.iter().map(|&option| option.into()).collect();
-        Self { port: free_port(), directory, options, process: None }
+        Self { port: free_port(), directory, options, password: None, process: None }
     }
 
     /// The port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of an option that it was started with.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        let at = self.options.iter().position(|option| option == name)?;
+        self.options.get(at + 1).map(String::as_str)
     }
 
     /// `redis://127.0.0.1:PORT`.
@@ -123,7 +131,8 @@ impl Server {
     #[track_caller]
     #[allow(clippy::must_use_candidate)] // Many orders are answered by an OK that says nothing.
     pub fn ask(&self, command: &[&str]) -> Reply {
-        ask(self.port, command).unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
+        ask_as(self.port, self.password.as_deref(), command)
+            .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
     }
 
     /// Ends the process at once (SIGKILL); whatever it had in memory is gone.

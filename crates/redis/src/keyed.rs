@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Policy};
+use tidegate_core::{Clock, Decision, Policy};
 use tidegate_limiter::KeyedLimit;
 
-use crate::{SharedDecision, SharedLimit, Source, Store, StoreError};
+use crate::{
+    SharedDecision, SharedLimit, Source, Store, StoreError, exchange, joint::Request, leases::TakenFrom,
+};
 
 impl KeyedLimit for SharedLimit {
     async fn decide(&self, key: &[u8], cost: u32) -> Decision {
@@ -65,7 +67,46 @@ pub struct Part<'a> {
 }
 
 impl Store {
-    /// Decides on several requests in one step: all admit and are charged, or none is. Where the store gives no decision
+    /// Whether the store could decide on these in one step.
+    fn are_together(&self, requests: &[Request<'_>]) -> bool {
+        let slot = |request: &Request<'_>| self.inner().slot(&request.key);
+        let fit = |one: &Request<'_>, other: &Request<'_>| {
+            slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+        };
+        requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
+    }
+
+    /// Decides from the pieces that this node holds, if they all suffice.
+    fn take_all(&self, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
+        let inner = self.inner();
+        let leases: Vec<_> = parts.iter().map(|part| part.limit.leases()).collect::<Option<_>>()?;
+        let now = inner.clock.now();
+        let mut taken = Vec::with_capacity(parts.len());
+        for (part, leases) in parts.iter().zip(&leases) {
+            let send = |held: &_, request| exchange::send(inner, leases, held, request);
+            // Those behind one that has too little are asked all the same: each tells by that what it will need.
+            taken.extend(leases.take(part.key, part.cost, now, send));
+        }
+        let all = taken.len() == parts.len();
+        let mut answers = Vec::with_capacity(parts.len());
+        for TakenFrom { held, taken } in taken {
+            if all {
+                answers.push(SharedDecision { decision: taken.decision, source: Source::Lease });
+            } else {
+                held.lease.put_back(taken);
+            }
+        }
+        if !all {
+            return None;
+        }
+        for (part, leases) in parts.iter().zip(&leases) {
+            leases.count_taken(part.key);
+        }
+        Some(answers)
+    }
+
+    /// Decides on several requests in one step: all admit and are charged, or none is. Where all of the limits are leased or
+    /// reported, and this node holds enough of each, that step is made in memory; else in the store. Where the store gives no decision
     /// within the shortest of the limits' deadlines, each answers as its [`OnError`](crate::OnError) says, and what one
     /// denies no other keeps.
     ///
@@ -74,6 +115,12 @@ impl Store {
     /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
+        // Whatever is held here: keys that no one step can decide on are told each time, not now and then.
+        if self.are_together(&requests)
+            && let Some(answers) = self.take_all(parts)
+        {
+            return Ok(answers);
+        }
         let deadline = parts.iter().map(|part| part.limit.deadline()).min().unwrap_or_default();
         let error = match self.decide_all(&requests, deadline).await {
             Ok((decisions, _)) => {

@@ -30,9 +30,9 @@
 //!
 //! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token
 //! buckets of less than 16 or to which not even one token flows in the slack. [`SharedLimit::mode`] tells the mode that came
-//! out. Whatever its mode, a limit takes part in [`Store::decide_all`] as an exact one. While nodes of one limit differ in
-//! mode or slack (during a change of configuration), leased sliding logs and token buckets may be over by what is used in the
-//! slack.
+//! out. Several limits in one decision ([`Store::acquire_all`]) are decided in memory where this node holds enough of each,
+//! all or nothing, and else by the store. While nodes of one limit differ in mode or slack (during a change of
+//! configuration), leased sliding logs and token buckets may be over by what is used in the slack.
 //!
 //! A request of a lease goes on when its caller gives up: what it brings is for others, too. One that gives back is never
 //! sent twice. As the cluster's client repeats calls by itself, nothing is given back in a cluster: what a node has not used
@@ -94,6 +94,7 @@ mod leases;
 mod limit;
 mod link;
 mod local;
+mod mode;
 mod nodes;
 mod permit;
 mod plan;
@@ -108,7 +109,8 @@ pub use address::Address;
 pub use error::StoreError;
 pub use joint::Request;
 pub use keyed::Part;
-pub use limit::{LimitBuilder, LimitError, Mode, OnError, SharedDecision, SharedLimit, Source};
+pub use limit::{LimitBuilder, LimitError, SharedDecision, SharedLimit, Source};
+pub use mode::{Mode, OnError};
 pub use permit::Permit;
 pub use plan::{Plan, PlanError};
 pub use stats::Stats;

@@ -42,7 +42,7 @@ pub fn beside(key: &[u8], text: &str, name: &str) -> Vec<u8> {
     if !tag.is_empty() && !tag.contains(&b'}') {
         return [text.as_bytes(), b"{", tag, b"}", name.as_bytes()].concat();
     }
-    // A brace would end the tag early; of 16,384 keys one has the slot.
+    // Between braces it would be no tag, or another; of 16,384 keys one has the slot.
     let slot = slot(key);
     let other = |number: u64| format!("{text}{number}:{name}").into_bytes();
     (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()

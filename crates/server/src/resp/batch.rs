@@ -81,12 +81,13 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
     // Arrays, integers and errors are the same in both versions of the protocol.
     let mut replies = Replies { out, protocol: Protocol::Resp2 };
     match (reply, question) {
-        (Reply::Limit(decision), Question::Limit { limit, .. }) => {
+        (Reply::Limit(Ok(decision)), Question::Limit { limit, .. }) => {
             write_decision(&mut replies, decision, limit.spec().shadow);
         }
-        (Reply::Limit(decision) | Reply::Throttle(Ok(decision)), _) => {
+        (Reply::Limit(Ok(decision)) | Reply::Throttle(Ok(decision)), _) => {
             write_cell(&mut replies, decision);
         }
+        (Reply::Limit(Err(refusal)), _) => replies.error(&format!("ERR {refusal}")),
         (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
     }
 }
