@@ -25,7 +25,16 @@ need() { # need COMMAND PACKAGE
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
-need redis-sentinel redis-sentinel
+
+# The shared store is also tested on the oldest Redis that is supported, and on Valkey: fetched now, so that a network that
+# is not there is told before anything else.
+if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+    say "TIDEGATE_OFFLINE is set: NOT tested on Redis 6.2 and Valkey"
+else
+    say "Redis 6.2 and Valkey"
+    redis62=$(scripts/servers.sh redis-6.2)
+    valkey=$(scripts/servers.sh valkey)
+fi
 
 say "formatting and lints"
 cargo fmt --all --check
@@ -41,8 +50,22 @@ say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
     -p tidegate-core -p tidegate-keyed -p tidegate-flow -p tidegate-lease --lib --test 'loom_*'
 
-say "tests"
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-cargo test --workspace --all-features --locked 2>&1 | tee "$results"
+failed=0
+tests() { # tests TITLE CARGO-TEST-ARGUMENT...
+    say "$1"
+    cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
+}
+
+tests "tests" --workspace
+if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
+    # This build of Redis 6.2 has no TLS.
+    export TIDEGATE_REDIS_SERVER="$redis62"
+    tests "the shared store on $("$redis62" --version)" -p tidegate-redis --lib --tests -- --skip tls_is_spoken
+    export TIDEGATE_REDIS_SERVER="$valkey"
+    tests "the shared store on $("$valkey" --version)" -p tidegate-redis --lib --tests
+fi
+
 awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"
+exit $failed

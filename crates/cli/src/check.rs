@@ -49,11 +49,16 @@ For servers that share their limits (serve --store):
   sharing: exact       exact (the default): every decision in the store. leased: in memory, from pieces
                        of the quota that each server takes; never over. reported: in memory, reported
                        to the store later; over by at most what each server has not reported
+  slack: 100ms         leased: how long a server keeps what it does not use; reported: how long a report
+                       waits. The same on all servers; 1ms to 1h
+  unreported: N        reported: how much each server may have used that the store does not know of
+                       (default: a twentieth of the limit)
   on_error: local      while the store does not answer: local (the default) holds each server to the
                        limit divided by their number, open admits all, closed denies all
   deadline: 50ms       how long the store may take (else --store-deadline); at most 5s
-Such limits cannot be of the algorithm concurrency, nor count_denied; their names have no colon,
-and their windows and slots are whole microseconds.
+Such limits cannot be count_denied; concurrency needs a hold; names have no colon; windows and slots
+are whole microseconds. Only exact ones give back (refund). Leaky buckets, concurrency and leased
+buckets of less than 16 are always exact.
 
 The algorithms, what they admit in any window at most, and their options:
   fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)
@@ -87,7 +92,12 @@ pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
     let made = rules::load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
-        Ok((LiveRules::new(rules, args.max_keys as usize, |_| None, Nanos::ZERO)?, gate))
+        let max_keys = args.max_keys as usize;
+        let limits = match keeping {
+            Keeping::Memory => LiveRules::new(rules, max_keys, |_| None, Nanos::ZERO)?,
+            Keeping::Store => LiveRules::for_a_store(rules, max_keys, Nanos::ZERO)?,
+        };
+        Ok((limits, gate))
     });
     match made {
         Ok((limits, gate)) => {
@@ -136,6 +146,11 @@ fn row(limit: &Limit) -> [String; 7] {
     let spec = limit.spec();
     let stats = limit.limiter().stats();
     let mut notes = vec![spec.policy.options(), spec.sharing.options()];
+    notes.extend(match spec.exact_all_the_same() {
+        0 => None,
+        all if all > spec.overrides.len() => Some("exact all the same: it can be nothing else".to_owned()),
+        some => Some(format!("{some} of its policies exact all the same")),
+    });
     notes.extend(spec.shadow.then(|| "shadow".to_owned()));
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));
     notes.extend(count("overridden", spec.overrides.len()));

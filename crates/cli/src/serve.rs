@@ -32,9 +32,10 @@ pub struct Args {
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
-    /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name.
-    /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server,
-    /// and nothing is given back (REFUND). How a limit goes on while the store does not answer, its rules say: `tidegate
+    /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name
+    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...).
+    /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
+    /// How a limit goes on while the store does not answer, its rules say: `tidegate
     /// check --help`.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,

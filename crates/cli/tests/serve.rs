@@ -1,120 +1,16 @@
 //! `tidegate serve` and `tidegate check` as a user runs them: the real program, its output, its signals.
 
+mod program;
+
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader},
     net::TcpStream,
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::mpsc,
-    time::Duration,
+    path::Path,
+    process::{Command, Output, Stdio},
 };
 
-/// How long a test waits for what should happen at once.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn tidegate() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    // What the tests' own environment says is not for the program.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_")) {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// An empty directory for one test.
-fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("tidegate-cli-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
-
-/// The running program; it is killed if a test fails.
-struct Serving {
-    child: Child,
-    http: String,
-    resp: String,
-    /// What it printed until it was ready.
-    told: String,
-    log: mpsc::Receiver<String>,
-}
-
-impl Serving {
-    /// Runs `serve` on ports of the system's choice with further arguments, until it says that it is ready.
-    fn with(arguments: &[&str]) -> Self {
-        Self::run(
-            tidegate().args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(arguments),
-        )
-    }
-
-    fn run(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (line, log) = mpsc::channel();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
-        let mut told = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        // The last line is the last of the commands to try.
-        while told.split_once("Try:").is_none_or(|(_, commands)| commands.trim().lines().count() < 3) {
-            assert_ne!(stdout.read_line(&mut told).unwrap(), 0, "it ended early, having said:\n{told}");
-        }
-        let address = |what: &str| {
-            let line = told.lines().find_map(|line| line.trim().strip_prefix(what)).unwrap().trim();
-            line.split_once("://").map_or(line, |(_, address)| address).to_owned()
-        };
-        let (http, resp) = (address("HTTP"), address("RESP"));
-        Self { child, http, resp, told, log }
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
-    }
-
-    /// Waits for a line of the log.
-    fn logs(&self, words: &str) -> String {
-        loop {
-            let line = self.log.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|_| panic!("the log never said {words:?}"));
-            if line.contains(words) {
-                return line;
-            }
-        }
-    }
-
-    fn ended(mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
-    }
-
-    fn ask(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(&self.resp).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        reply.replace("\r\n", " ").trim_end().trim_end_matches("+OK").trim_end().to_owned()
-    }
-
-    fn post(&self, body: &str) -> String {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let head =
-            format!("POST /v1/acquire HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}");
-        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        response
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use program::{Serving, scratch, tidegate};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

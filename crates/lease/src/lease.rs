@@ -7,7 +7,7 @@ use tidegate_core::{Decision, Nanos};
 use crate::{
     Answer, Grant, Request, Terms,
     cold::Cold,
-    piece::{Piece, Spend},
+    piece::{Generation, Piece, Spend},
     sync::{Mutex, MutexGuard},
 };
 
@@ -24,6 +24,18 @@ pub struct Lease {
     terms: Terms,
     limit: u32,
     cold: Mutex<Cold>,
+}
+
+/// What was [taken](Lease::take) from a lease's piece.
+#[derive(Debug)]
+#[must_use = "what is not used must be put back"]
+pub struct Taken {
+    /// The decision: it admits.
+    pub decision: Decision,
+    /// What to send meanwhile; nobody waits for it.
+    pub renew: Option<Request>,
+    cost: u32,
+    of: Generation,
 }
 
 impl Lease {
@@ -46,13 +58,69 @@ impl Lease {
     #[inline]
     pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
         match self.piece.spend(self.limit, cost, now) {
-            Spend::Spent { decision, low: false } => Answer::Decided(decision),
-            Spend::Spent { decision, low: true } => self.spent_to_the_mark(decision, now),
+            Spend::Spent { decision, low: false, .. } => Answer::Decided(decision),
+            Spend::Spent { decision, low: true, .. } => self.spent_to_the_mark(decision, now),
             Spend::Short => match self.piece.refusal(self.limit, cost, now) {
                 Some(denied) => Answer::Decided(denied),
                 None => self.ask_slowly(cost, now),
             },
         }
+    }
+
+    /// Takes `cost` from the piece: for a decision over several leases, of which all must admit. Where one of them does not,
+    /// [`put_back`](Self::put_back) what the others gave. Meanwhile others find the piece smaller than it might turn out to
+    /// be, and may ask the authority.
+    ///
+    /// # Errors
+    /// When the piece has too little; with a request to be sent, where another piece is worth asking for. Nobody waits for
+    /// it: the decision is made otherwise.
+    pub fn take(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
+        match self.piece.spend(self.limit, cost, now) {
+            Spend::Spent { decision, low, of } => {
+                let renew = if low { self.spent_to_the_mark(decision, now).request() } else { None };
+                Ok(Taken { decision, renew, cost, of })
+            }
+            Spend::Short => self.take_slowly(cost, now),
+        }
+    }
+
+    fn take_slowly(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
+        if cost > self.limit {
+            return Err(None);
+        }
+        let mut cold = self.cold();
+        if let Some((decision, renew, of)) = self.spend_reserves(&mut cold, cost, now) {
+            return Ok(Taken { decision, renew, cost, of });
+        }
+        Err(cold.ahead_for(&self.piece, &self.terms, cost, now))
+    }
+
+    /// Spends from the piece, which another thread may have opened meanwhile, or from the one in reserve.
+    fn spend_reserves(
+        &self,
+        cold: &mut Cold,
+        cost: u32,
+        now: Nanos,
+    ) -> Option<(Decision, Option<Request>, Generation)> {
+        loop {
+            if let Spend::Spent { decision, low, of } = self.piece.spend(self.limit, cost, now) {
+                cold.look(&self.piece, &self.terms, now);
+                let renewal = if low { cold.renewal(&self.terms, now) } else { None };
+                return Some((decision, renewal, of));
+            }
+            cold.look(&self.piece, &self.terms, now);
+            cold.end_if_over(&self.piece, &self.terms, now);
+            if !cold.open_spare(&self.piece, &self.terms, now) {
+                return None;
+            }
+        }
+    }
+
+    /// Puts back what was taken. Where the piece has ended meanwhile (its time is over, another was opened, or a denial was
+    /// written to it) it stays charged, as if it had been used.
+    #[allow(clippy::needless_pass_by_value)] // What was put back is gone.
+    pub fn put_back(&self, taken: Taken) {
+        self.piece.put_back(taken.of, taken.cost);
     }
 
     #[cold]
@@ -73,18 +141,8 @@ impl Lease {
             return Answer::Decided(Decision::deny_for_good(self.limit, self.piece.left().into(), 1, 0));
         }
         let mut cold = self.cold();
-        loop {
-            // Before each new attempt: another thread may have opened a piece while this one waited for the lock.
-            if let Spend::Spent { decision, low } = self.piece.spend(self.limit, cost, now) {
-                cold.look(&self.piece, &self.terms, now);
-                let renewal = if low { cold.renewal(&self.terms, now) } else { None };
-                return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
-            }
-            cold.look(&self.piece, &self.terms, now);
-            cold.end_if_over(&self.piece, &self.terms, now);
-            if !cold.open_spare(&self.piece, &self.terms, now) {
-                break;
-            }
+        if let Some((decision, renewal, _)) = self.spend_reserves(&mut cold, cost, now) {
+            return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
         }
         if let Some(denied) = cold.refusal(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
@@ -104,9 +162,10 @@ impl Lease {
     }
 
     /// No answer came, and nobody knows whether the authority has seen the request. What it may have taken is not used;
-    /// it stays charged until the algorithm forgets it.
+    /// it stays charged until the algorithm forgets it. Until an answer comes again callers are told to ask the authority, each
+    /// for itself.
     pub fn failed(&self, request: Request) {
-        self.cold().failed(&request);
+        self.cold().failed(&self.piece, &request);
     }
 
     /// What there is to say without anybody asking: units that are no longer needed go back, a report is due. Call it

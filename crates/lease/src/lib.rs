@@ -80,6 +80,6 @@ mod refusals;
 mod sync;
 mod terms;
 
-pub use lease::Lease;
+pub use lease::{Lease, Taken};
 pub use message::{Answer, GiveBack, Grant, Request};
 pub use terms::{Mode, Terms};

@@ -66,10 +66,16 @@ pub(crate) enum Spend {
         decision: Decision,
         /// Whether this was what brought the piece down to its low-water mark.
         low: bool,
+        /// Of which generation.
+        of: Generation,
     },
     /// The piece has too little, or is over.
     Short,
 }
+
+/// A generation of the piece, as the word has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
 
 const fn units(word: u64) -> u32 {
     word as u32
@@ -102,8 +108,24 @@ impl Piece {
                 Ok(_) => {
                     let reset = reset_at.saturating_sub(now.get());
                     let decision = Decision::allow(limit, room, 1, reset);
-                    return Spend::Spent { decision, low: u64::from(after) <= low && u64::from(left) > low };
+                    let low = u64::from(after) <= low && u64::from(left) > low;
+                    return Spend::Spent { decision, low, of: Generation(generation(word)) };
                 }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Puts back what was just spent of a generation; not when it has ended meanwhile: then it stays spent.
+    pub fn put_back(&self, of: Generation, cost: u32) {
+        // Relaxed: nothing is read by what is found.
+        let mut word = self.word.load(Ordering::Relaxed);
+        while generation(word) == of.0 {
+            // No carry into the generation: these units were in the word before. Release, as any exchange on it: the
+            // swap that ends the generation acquires, through whatever comes between, what those who spent have read.
+            let more = word + u64::from(cost);
+            match self.word.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
                 Err(newer) => word = newer,
             }
         }

@@ -75,6 +75,57 @@ fn a_unit_is_spent_or_given_back() {
     });
 }
 
+/// A thread takes and puts back while another spends: in the end each unit is there, or was spent.
+#[test]
+fn what_is_put_back_is_there_once() {
+    every_interleaving(|| {
+        let terms = terms("8/10s");
+        let lease = Arc::new(with_piece(terms, &mut [0; 2], 2));
+        let undecided = {
+            let lease = lease.clone();
+            thread::spawn(move || {
+                if let Ok(taken) = lease.take(2, NOW) {
+                    lease.put_back(taken);
+                }
+            })
+        };
+        let mut spent = u32::from(lease.take(1, NOW).is_ok());
+        undecided.join().unwrap();
+        while lease.take(1, NOW).is_ok() {
+            spent += 1;
+        }
+        assert_eq!(spent, 2);
+    });
+}
+
+/// A thread takes and puts back while another ends the piece: what it puts back is given back or stays charged, and is
+/// never spent.
+#[test]
+fn what_is_put_back_too_late_stays_charged() {
+    every_interleaving(|| {
+        let terms = terms("16/10s");
+        let shared = Arc::new(Mutex::new(vec![0; 2]));
+        let lease = Arc::new(with_piece(terms, &mut shared.lock().unwrap(), 4));
+        let undecided = {
+            let lease = lease.clone();
+            thread::spawn(move || {
+                if let Ok(taken) = lease.take(3, NOW) {
+                    lease.put_back(taken);
+                }
+            })
+        };
+        let served = |request: Request| -> Grant { terms.serve(&mut shared.lock().unwrap(), NOW, &request) };
+        for request in lease.close(NOW) {
+            let grant = served(request);
+            let _ = lease.granted(request, &grant, NOW);
+        }
+        undecided.join().unwrap();
+        assert!(lease.take(1, NOW).is_err(), "a piece that has ended holds nothing");
+        let used = terms.policy().used(&shared.lock().unwrap(), NOW);
+        assert!(used == 0 || used == 3, "{used}");
+    });
+}
+
 /// A piece whose time is over and the next one: a thread that is late never spends from one by the other's time.
 #[test]
 fn a_piece_is_not_spent_by_the_time_of_the_next() {

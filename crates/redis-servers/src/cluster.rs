@@ -30,8 +30,12 @@ impl Cluster {
             first.ask(&["CLUSTER", "MEET", "127.0.0.1", &server.port().to_string()]);
         }
         for (at, server) in cluster.servers[..masters].iter().enumerate() {
-            let (from, to) = (SLOTS * at / masters, SLOTS * (at + 1) / masters - 1);
-            server.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            // One by one: Redis knows ranges of them from 7.0 on.
+            let slots = SLOTS * at / masters..SLOTS * (at + 1) / masters;
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            let order: Vec<&str> =
+                ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+            server.ask(&order);
         }
         for at in 0..masters {
             let (master, replica) = (cluster.id(at), &cluster.servers[masters + at]);

@@ -35,14 +35,27 @@ impl Reply {
 /// # Errors
 /// When the server cannot be reached, or does not answer within two seconds.
 pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
+    ask_as(port, None, command)
+}
+
+/// As [`ask`], with a password.
+pub(crate) fn ask_as(port: u16, password: Option<&str>, command: &[&str]) -> io::Result<Reply> {
     let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut request = format!("*{}\r\n", command.len());
-    for part in command {
-        request.extend(["$", &part.len().to_string(), "\r\n", part, "\r\n"]);
+    let auth = password.map(|password| ["AUTH", password]);
+    let mut request = String::new();
+    for command in auth.iter().map(<[_; 2]>::as_slice).chain([command]) {
+        request.extend(["*", &command.len().to_string(), "\r\n"]);
+        for part in command {
+            request.extend(["$", &part.len().to_string(), "\r\n", part, "\r\n"]);
+        }
     }
     stream.write_all(request.as_bytes())?;
-    read(&mut BufReader::new(stream))
+    let mut replies = BufReader::new(stream);
+    if auth.is_some() {
+        read(&mut replies)?;
+    }
+    read(&mut replies)
 }
 
 fn read(from: &mut impl BufRead) -> io::Result<Reply> {

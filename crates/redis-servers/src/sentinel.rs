@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{Reply, Server, eventually};
 
-/// A `redis-sentinel` process that watches one master under the name `main`.
+/// A `redis-server --sentinel` process that watches one master under the name `main`.
 #[derive(Debug)]
 pub struct Sentinel {
     server: Server,
@@ -14,15 +14,36 @@ impl Sentinel {
     /// Watches a master, and waits until the sentinel knows its replicas.
     ///
     /// # Panics
-    /// When there is no `redis-sentinel`, or it does not start.
+    /// When there is no `redis-server`, or it does not start.
     #[must_use]
     pub fn watch(master: &Server, replicas: usize) -> Self {
-        let mut server = Server::prepare("redis-sentinel", &["sentinel.conf"]);
+        Self::start(master, replicas, None)
+    }
+
+    /// As [`watch`](Self::watch), for those who know a password: of the default user, and of one named `watcher`.
+    ///
+    /// # Panics
+    /// As [`watch`](Self::watch).
+    #[must_use]
+    pub fn watch_with_password(master: &Server, replicas: usize, password: &str) -> Self {
+        Self::start(master, replicas, Some(password))
+    }
+
+    fn start(master: &Server, replicas: usize, password: Option<&str>) -> Self {
+        let mut server = Server::bare(&["sentinel.conf", "--sentinel"]);
+        server.password = password.map(Into::into);
+        let users =
+            password.map(|password| format!("requirepass {password}\nuser watcher on >{password} +@all\n"));
         let config = format!(
-            "bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n",
+            "{}bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n{}",
+            users.unwrap_or_default(),
             server.port(),
             master.port(),
+            // A master that refuses to answer is down in its eyes.
+            master
+                .option("--requirepass")
+                .map_or(String::new(), |pass| format!("sentinel auth-pass main {pass}\n")),
         );
         fs::write(server.directory().join("sentinel.conf"), config)
             .expect("its own directory can be written");

@@ -1,6 +1,8 @@
 //! One server.
 
 use std::{
+    env,
+    ffi::OsString,
     fs,
     net::TcpListener,
     path::PathBuf,
@@ -8,15 +10,21 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{Reply, ask, eventually};
+use crate::{Reply, ask, eventually, resp::ask_as};
+
+/// Names another program than the `redis-server` on the path: another version of Redis, or Valkey.
+const PROGRAM: &str = "TIDEGATE_REDIS_SERVER";
 
 /// A `redis-server` process on a free port of 127.0.0.1, in a directory of its own, without persistence.
+///
+/// The environment variable `TIDEGATE_REDIS_SERVER` names another program in its place: another version of Redis, or Valkey.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
     directory: PathBuf,
-    program: &'static str,
     options: Vec<String>,
+    /// Of the default user.
+    pub(crate) password: Option<String>,
     process: Option<Child>,
 }
 
@@ -30,24 +38,34 @@ impl Server {
     /// When there is no `redis-server`, or it does not start.
     #[must_use]
     pub fn start(options: &[&str]) -> Self {
-        let mut server = Self::prepare("redis-server", options);
+        let mut server = Self::bare(&["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+        let own = ["--bind", "127.0.0.1", "--port", &server.port.to_string(), "--dir"].map(Into::into);
+        server.options.extend(own);
+        server.options.push(server.directory.to_string_lossy().into_owned());
+        server.options.extend(options.iter().map(|&option| option.into()));
         server.start_again();
         server
     }
 
-    /// A server that is not running yet.
-    pub(crate) fn prepare(program: &'static str, options: &[&str]) -> Self {
+    /// A server that is not running yet, and has these options alone.
+    pub(crate) fn bare(options: &[&str]) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
         let options = options.iter().map(|&option| option.into()).collect();
-        Self { port: free_port(), directory, program, options, process: None }
+        Self { port: free_port(), directory, options, password: None, process: None }
     }
 
     /// The port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of an option that it was started with.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        let at = self.options.iter().position(|option| option == name)?;
+        self.options.get(at + 1).map(String::as_str)
     }
 
     /// `redis://127.0.0.1:PORT`.
@@ -83,7 +101,7 @@ impl Server {
             }
             std::thread::park_timeout(std::time::Duration::from_millis(50));
         }
-        panic!("{} does not start on port {}", self.program, self.port);
+        panic!("{} does not start on port {}", program().display(), self.port);
     }
 
     /// Starts the process without waiting for it.
@@ -96,16 +114,12 @@ impl Server {
     }
 
     fn spawn(&mut self) {
-        let mut command = Command::new(self.program);
-        if self.program == "redis-server" {
-            command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
-            command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
-            command.arg("--dir").arg(&self.directory);
-        }
+        let mut command = Command::new(program());
         command.args(&self.options).current_dir(&self.directory);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| {
-            panic!("cannot start {}: {error}; install the Debian package of that name", self.program)
+            let (program, what) = (program(), "install redis-server, or name a program");
+            panic!("cannot start {}: {error}; {what} in {PROGRAM}", program.display())
         });
         self.process = Some(process);
     }
@@ -117,7 +131,8 @@ impl Server {
     #[track_caller]
     #[allow(clippy::must_use_candidate)] // Many orders are answered by an OK that says nothing.
     pub fn ask(&self, command: &[&str]) -> Reply {
-        ask(self.port, command).unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
+        ask_as(self.port, self.password.as_deref(), command)
+            .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
     }
 
     /// Ends the process at once (SIGKILL); whatever it had in memory is gone.
@@ -146,6 +161,10 @@ impl Server {
             assert!(done.is_ok_and(|status| status.success()), "{order}");
         }
     }
+}
+
+fn program() -> OsString {
+    env::var_os(PROGRAM).filter(|program| !program.is_empty()).unwrap_or_else(|| "redis-server".into())
 }
 
 impl Drop for Server {

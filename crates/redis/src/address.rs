@@ -13,9 +13,9 @@ use crate::StoreError;
 /// | `redis://[user:password@]host[:port][/db]` | one server |
 /// | `redis+unix:///path/to/socket` | one server, by its socket |
 /// | `redis+cluster://[user:password@]host:port[,host:port…]` | a cluster; any of its nodes will do |
-/// | `redis+sentinel://[user:password@]host:port[,host:port…]/name[/db]` | the master that sentinels know by a name. User and password are the master's; the sentinels are asked without |
+/// | `redis+sentinel://[user:password@]host:port[,host:port…]/name[/db]` | the master that sentinels know by a name. User and password are the master's; those of the sentinels, if they want any, follow as `?sentinel_username=…&sentinel_password=…` |
 ///
-/// `rediss` instead of `redis` is TLS (`rediss+cluster`, `rediss+sentinel`), checked against the system's certificates; the
+/// In names and passwords `: / ? # & @ %` are written as `%3A %2F %3F %23 %26 %40 %25`. `rediss` instead of `redis` is TLS (`rediss+cluster`, `rediss+sentinel`), checked against the system's certificates; the
 /// port is 6379 where none is given (26379 for sentinels). `?protocol=resp3` at the end speaks RESP3.
 ///
 /// ```
@@ -69,7 +69,9 @@ impl FromStr for Address {
             _ => return Err(wrong(FORMS)),
         };
         let base = if tls { "rediss" } else { "redis" };
-        let (main, query) = rest.split_once('?').map_or((rest, String::new()), |(m, q)| (m, format!("?{q}")));
+        let (main, query) = rest.split_once('?').map_or((rest, ""), |(main, query)| (main, query));
+        let options = Options::read(query, kind)?;
+        let query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
         let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
         // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
@@ -98,11 +100,12 @@ impl FromStr for Address {
                     .filter(|(_, path)| !path.is_empty())
                     .ok_or_else(|| wrong("name the master, as in redis+sentinel://host:26379/mymaster"))?;
                 let (name, db) = path.split_once('/').unwrap_or((path, "0"));
+                let own = options.sentinel_login();
                 let sentinels: Vec<String> = hosts
                     .split(',')
                     .map(|host| {
                         let port = if host.contains(':') { "" } else { ":26379" };
-                        format!("{base}://{host}{port}")
+                        format!("{base}://{own}{host}{port}")
                     })
                     .collect();
                 sentinels.iter().try_for_each(|sentinel| info(sentinel).map(drop))?;
@@ -114,6 +117,53 @@ impl FromStr for Address {
         };
         let shown = format!("{scheme}://{hosts}");
         Ok(Self { place, tls, shown })
+    }
+}
+
+/// What stands behind the `?`.
+#[derive(Default)]
+struct Options<'a> {
+    protocol: Option<&'a str>,
+    sentinel_username: Option<&'a str>,
+    sentinel_password: Option<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn read(query: &'a str, kind: &str) -> Result<Self, StoreError> {
+        let mut options = Self::default();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let place = match (name, kind) {
+                ("protocol", _) => &mut options.protocol,
+                ("sentinel_username", "sentinel") => &mut options.sentinel_username,
+                ("sentinel_password", "sentinel") => &mut options.sentinel_password,
+                // The client reads these itself.
+                ("user" | "pass" | "db", "unix") => continue,
+                _ => {
+                    let known = match kind {
+                        "sentinel" => "protocol, sentinel_username and sentinel_password",
+                        "unix" => "protocol, user, pass and db",
+                        _ => "protocol",
+                    };
+                    return Err(wrong(format!("there is no option `{name}`; known here: {known}")));
+                }
+            };
+            if value.is_empty() || value.contains(['@', '/', ':', '?', '#']) {
+                let what = format!("the option `{name}` has no value, or one with @ / : ? or # in it");
+                return Err(wrong(format!("{what}; write these as %40 %2F %3A %3F %23")));
+            }
+            *place = Some(value);
+        }
+        if options.sentinel_username.is_some() && options.sentinel_password.is_none() {
+            return Err(wrong("there is a sentinel_username without a sentinel_password"));
+        }
+        Ok(options)
+    }
+
+    /// As it stands before a sentinel's host.
+    fn sentinel_login(&self) -> String {
+        let password = self.sentinel_password.map(|password| format!(":{password}@"));
+        format!("{}{}", self.sentinel_username.unwrap_or_default(), password.unwrap_or_default())
     }
 }
 
@@ -143,6 +193,8 @@ mod tests {
             "redis+cluster://user:secret@10.0.0.1:7000,10.0.0.2:7000",
             "rediss+cluster://10.0.0.1:7000",
             "redis+sentinel://:secret@10.0.0.1,10.0.0.2:26380/main/3",
+            "redis+sentinel://10.0.0.1/main?sentinel_username=u&sentinel_password=secret&protocol=resp3",
+            "redis+unix:///run/redis.sock?user=u&pass=secret&db=2",
         ] {
             let address: Address = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
             assert!(!format!("{address} {address:?}").contains("secret"), "{address}");
@@ -157,6 +209,16 @@ mod tests {
             (vec!["redis://a:26379".into(), "redis://b:1".into()], "main")
         );
         assert_eq!((login.username(), login.password(), login.db()), (Some("u"), Some("p"), 3));
+        for (options, own) in [
+            ("sentinel_password=s%40", "redis://:s%40@a:26379"),
+            ("protocol=resp3&sentinel_username=w&sentinel_password=s", "redis://w:s@a:26379"),
+        ] {
+            let address = format!("redis+sentinel://u:p@a/main?{options}").parse::<Address>();
+            let Place::Sentinel { sentinels, .. } = address.expect("it is well formed").place else {
+                panic!("sentinels are sentinels");
+            };
+            assert_eq!(sentinels, [own]);
+        }
     }
 
     #[test]
@@ -171,6 +233,18 @@ mod tests {
         ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains("redis"), "{text}: {error}");
+        }
+        for (text, told) in [
+            ("redis://a?protcol=resp3", "there is no option `protcol`; known here: protocol"),
+            ("redis://a?sentinel_password=x", "there is no option `sentinel_password`"),
+            ("redis+sentinel://a/main?sentinel_pasword=x", "known here: protocol, sentinel_username"),
+            ("redis+sentinel://a/main?sentinel_password=", "has no value"),
+            ("redis+sentinel://a/main?sentinel_password=p@ss", "write these as %40"),
+            ("redis+sentinel://a/main?sentinel_username=x", "without a sentinel_password"),
+        ] {
+            let error = text.parse::<Address>().expect_err(text);
+            assert!(error.to_string().contains(told), "{text}: {error}");
+            assert!(!error.to_string().contains("p@ss"), "{error}");
         }
     }
 }

@@ -51,12 +51,27 @@ pub fn lease_arguments<'a>(
     [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
-/// The arguments of a joint decision behind its keys.
-pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>) -> Vec<Vec<u8>> {
+/// The arguments of a refund behind its keys.
+pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
+    [plan.numbers().to_vec(), cost.to_string().into_bytes()]
+}
+
+/// The arguments of the script that gives a holder's permits back, or renews them. `name` is the holder's, by the time at
+/// which the permits were taken.
+pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
+    let hold = hold.get().div_ceil(1_000);
+    let name = (name.get() / 1_000).to_le_bytes();
+    [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
+}
+
+/// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
+pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+    let look = (!takes).then(|| b"look".to_vec());
     parts
         .flat_map(|(plan, cost)| {
             [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
         })
+        .chain(look)
         .collect()
 }
 
@@ -78,6 +93,9 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
+/// The bytes of the time that a value begins with.
+const HEAD: usize = 7;
+
 /// What a reply has for one key.
 #[derive(Debug)]
 pub enum Before {
@@ -89,7 +107,11 @@ pub enum Before {
 
 /// The server's time, and what it has for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
-    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
+    let parts = match reply {
+        Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
+        Value::Array(parts) => parts,
+        _ => return Err(StoreError::BadReply),
+    };
     let [seconds, micros, Value::Array(found)] =
         <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)?
     else {
@@ -114,4 +136,22 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
     };
     let now = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
+}
+
+/// The reply of `value.lua`: the time, and a value of one size for each key.
+fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
+    let (now, values) = packed.split_first_chunk()?;
+    let size = values.len().checked_div(keys)?;
+    if size < HEAD || !values.len().is_multiple_of(keys) {
+        return None;
+    }
+    // No time is so late that the last byte of its seven is one of these.
+    let before = |value: &[u8]| match value[HEAD - 1] {
+        0xFF => Before::Value(None),
+        0xFE => Before::WrongType,
+        0xFD => Before::NotOurs,
+        _ => Before::Value(Some(value.to_vec())),
+    };
+    let found = values.chunks_exact(size).map(before).collect();
+    Some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
 }

@@ -62,6 +62,14 @@ impl Denials {
         })
     }
 
+    /// Forgets the denial of a key that has got something back.
+    pub fn forget(&self, tag: u64) {
+        let mut place = self.place(tag);
+        if place.is_some_and(|denial| denial.tag == tag) {
+            *place = None;
+        }
+    }
+
     /// Remembers a denial. `asked` is when the question was sent: the answer may be older than its arrival, never older
     /// than that.
     pub fn put(&self, tag: u64, cost: u32, decision: &Decision, asked: Nanos) {
@@ -89,6 +97,10 @@ mod tests {
         assert_eq!(again, Decision::deny(5, 600, 1, 1, 8_600));
         assert!(denials.get(alice, 1, later).is_none() && denials.get(bob, 2, later).is_none());
         assert!(denials.get(alice, 2, now.saturating_add(Nanos::new(1_000))).is_none());
+        denials.forget(bob);
+        assert!(denials.get(alice, 2, later).is_some());
+        denials.forget(alice);
+        assert!(denials.get(alice, 2, later).is_none());
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
+mod changes;
+mod holders;
 mod pieces;
+mod refunds;
+mod writers;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -46,27 +50,38 @@ struct Bench {
     random: Random,
     /// The test's time, in microseconds.
     now: u64,
+    /// Whether the scripts go by it, and not by the server's.
+    manual: bool,
 }
 
 impl Bench {
     fn new(seed: u64) -> Self {
+        Self::on(Scripts::on_manual_clock(), true, seed)
+    }
+
+    fn on(scripts: Scripts, manual: bool, seed: u64) -> Self {
         let server = Server::start(&[]);
         let client = redis::Client::open(server.address()).expect("the address is well formed");
         let connection = client.get_connection().expect("the server answers");
-        let scripts = Scripts::on_manual_clock();
-        Self { _server: server, connection, scripts, random: Random(seed), now: START }
+        Self { _server: server, connection, scripts, random: Random(seed), now: START, manual }
     }
 
     fn call(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> (Nanos, Vec<Before>) {
+        call::parse(self.reply(script, keys, arguments), keys.len())
+            .expect("the script's reply is well formed")
+    }
+
+    fn reply(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> redis::Value {
         let mut arguments = arguments.to_vec();
-        arguments.push(format!("{:016}", self.now).into_bytes());
-        let reply = match call::command(script, false, keys, &arguments).query(&mut self.connection) {
+        if self.manual {
+            arguments.push(format!("{:016}", self.now).into_bytes());
+        }
+        match call::command(script, false, keys, &arguments).query(&mut self.connection) {
             Ok(reply) => reply,
             Err(_) => call::command(script, true, keys, &arguments)
                 .query(&mut self.connection)
                 .expect("the script runs"),
-        };
-        call::parse(reply, keys.len()).expect("the script's reply is well formed")
+        }
     }
 
     /// Stands still, goes on a little, jumps, or goes back; `window` in microseconds.
@@ -108,7 +123,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
         let plan = Plan::new(policy).expect("the policy can be shared");
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let window = window_of(&policy);
-        let mut states: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
+        let mut states: HashMap<Vec<u8>, (Vec<u64>, Nanos)> = HashMap::new();
         let (mut steps, mut era) = (0, 0);
         while steps < rounds {
             bench.move_time(window);
@@ -146,9 +161,10 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                     .unwrap_or_else(|| {
                         panic!("{policy:?}: {before:?} is no state, at {now:?} for {costs:?}")
                     });
-                let state = states.entry(key.clone()).or_insert_with(|| vec![0; policy.words()]);
+                let (state, last) =
+                    states.entry(key.clone()).or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
                 let expected: Vec<Decision> =
-                    costs.iter().map(|&cost| step(&policy, state, now, cost)).collect();
+                    costs.iter().map(|&cost| step(&policy, state, last, now, cost)).collect();
                 assert_eq!(decisions, expected, "{policy:?}, seed {seed}, step {steps}, {now:?}, {costs:?}");
                 steps += costs.len();
             }
@@ -156,13 +172,22 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
     }
 }
 
-/// What the algorithm decides, when a denial leaves nothing behind.
-fn step(policy: &Policy, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+/// What the algorithm decides, when a denial leaves nothing behind. `last` is the key's newest moment that an admission had.
+fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u32) -> Decision {
     let decision = policy.check(state, now, cost);
     if cost > 0 && decision.is_allowed() {
-        policy.record(state, now, cost);
+        policy.record(state, moment(policy, last, now), cost);
     }
     decision
+}
+
+/// When an admission counts: each holder of permits has a moment of its own.
+fn moment(policy: &Policy, last: &mut Nanos, now: Nanos) -> Nanos {
+    if policy.name() != "concurrency" {
+        return now;
+    }
+    *last = now.max(last.saturating_add(Nanos::from_micros(1)));
+    *last
 }
 
 fn window_of(policy: &Policy) -> u64 {
@@ -314,7 +339,7 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         policies.iter().map(|policy| Plan::new(*policy).expect("it can be shared")).collect();
     let mut bench = Bench::new(8);
     let script = std::sync::Arc::clone(&bench.scripts.joint);
-    let mut states: HashMap<(usize, u64), Vec<u64>> = HashMap::new();
+    let mut states: HashMap<(usize, u64), (Vec<u64>, Nanos)> = HashMap::new();
     let (mut admitted, mut denied) = (0, 0);
     for turn in 0..STEPS / 4 {
         bench.move_time(300_000);
@@ -325,11 +350,13 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
             .collect();
         let keys: Vec<Vec<u8>> =
             wanted.iter().map(|(at, key, _)| format!("{at}:{key}").into_bytes()).collect();
+        let takes = bench.random.below(4) > 0;
         let parts = wanted.iter().map(|&(at, _, cost)| (&plans[at], cost));
-        let (now, found) = bench.call(&script, &keys, &call::joint_arguments(parts));
+        let (now, found) = bench.call(&script, &keys, &call::joint_arguments(parts, takes));
         let mut expected = Vec::new();
         for &(at, key, cost) in &wanted {
-            let state = states.entry((at, key)).or_insert_with(|| vec![0; policies[at].words()]);
+            let (state, _) =
+                states.entry((at, key)).or_insert_with(|| (vec![0; policies[at].words()], Nanos::ZERO));
             expected.push(policies[at].check(state, now, cost));
         }
         let all = expected.iter().all(Decision::is_allowed);
@@ -340,8 +367,9 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
                     assert_eq!(decision, *expected, "turn {turn}, {:?}, {cost}", policies[at]);
                 })
                 .expect("the value is a state");
-            if all && cost > 0 {
-                policies[at].record(states.entry((at, key)).or_default(), now, cost);
+            if all && takes && cost > 0 {
+                let (state, last) = states.entry((at, key)).or_default();
+                policies[at].record(state, moment(&policies[at], last, now), cost);
             }
         }
         *if all { &mut admitted } else { &mut denied } += 1;

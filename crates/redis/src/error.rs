@@ -24,16 +24,22 @@ pub enum StoreError {
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
     CrossSlot,
+    /// Two limits of one name and other numbers, in one decision on one key: they are one state, and only one can decide on it.
+    OneKey,
     /// The key holds another type of value, which is not this limit's.
     WrongType,
     /// The key holds a string that is no state of this limit.
     NotOurs,
-    /// The server refuses the credentials or the command.
+    /// The server refuses the credentials, or its user may not run scripts at all.
     NotPermitted(Arc<str>),
+    /// The server's user may run scripts, but not touch this key or not run a command that this limit's script needs.
+    Forbidden(Arc<str>),
     /// The address makes no sense to the client.
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
     Prefix,
+    /// Nodes hold pieces of the limit, or have used what they have not reported yet: only an exact limit gives back.
+    NotExact,
     /// Any other error of the server.
     Server(Arc<str>),
     /// The server answered something else than the script returns.
@@ -42,10 +48,14 @@ pub enum StoreError {
     Down,
 }
 
+/// What a server's user needs, for a store of the usual prefix.
+const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +getrange +setrange \
+    +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard";
+
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 19] = [
         "refused",
         "lost",
         "timed-out",
@@ -62,6 +72,9 @@ impl StoreError {
         "bad-reply",
         "down",
         "prefix",
+        "not-exact",
+        "forbidden",
+        "one-key",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -82,6 +95,9 @@ impl StoreError {
             Self::BadReply => 13,
             Self::Down => 14,
             Self::Prefix => 15,
+            Self::NotExact => 16,
+            Self::Forbidden(_) => 17,
+            Self::OneKey => 18,
         }
     }
 
@@ -94,7 +110,15 @@ impl StoreError {
     /// Whether the error is about one key or one request, and says nothing about the store's health.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
-        matches!(self, Self::WrongType | Self::NotOurs | Self::CrossSlot)
+        matches!(
+            self,
+            Self::WrongType
+                | Self::NotOurs
+                | Self::CrossSlot
+                | Self::OneKey
+                | Self::NotExact
+                | Self::Forbidden(_)
+        )
     }
 
     /// Whether only another connection (perhaps to another server) can help.
@@ -129,15 +153,26 @@ impl fmt::Display for StoreError {
             Self::CrossSlot => f.write_str(
                 "the keys of one decision are on different nodes of the cluster; give them a common {hash tag}",
             ),
+            Self::OneKey => f.write_str(
+                "two limits of one name, with other numbers, are asked about one key in one decision; give them different names",
+            ),
             Self::WrongType => f.write_str(
                 "another program keeps another type of value under this limit's key; choose another prefix or name",
             ),
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
-            Self::NotPermitted(why) => write!(f, "the store refuses: {why}; check user, password and ACL"),
+            Self::NotPermitted(why) => {
+                write!(f, "the store refuses: {why}; check user and password, and that its ACL has {PERMISSIONS}")
+            }
+            Self::Forbidden(why) => {
+                write!(f, "the store's user may not do this: {why}; its ACL must have {PERMISSIONS}")
+            }
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
             Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
+            Self::NotExact => f.write_str(
+                "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact",
+            ),
             Self::Server(why) => write!(f, "the store reports: {why}"),
             Self::BadReply => f.write_str("the store's answer is none of Tidegate's script"),
             Self::Down => f.write_str("the store was found to be down a moment ago"),
@@ -165,6 +200,12 @@ impl From<RedisError> for StoreError {
             )
             | ErrorKind::ClusterConnectionNotFound => Self::ClusterDown(why()),
             ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
+            // Of a key; of a command it says that it may not be run.
+            ErrorKind::Server(ServerErrorKind::NoPerm)
+                if detail.contains("key") && !detail.contains("to run") =>
+            {
+                Self::Forbidden(why())
+            }
             ErrorKind::Server(ServerErrorKind::NoPerm) | ErrorKind::AuthenticationFailed => {
                 Self::NotPermitted(why())
             }
@@ -174,6 +215,12 @@ impl From<RedisError> for StoreError {
             ErrorKind::Io if error.is_connection_refusal() => Self::Refused(why()),
             ErrorKind::Io => Self::Lost(why()),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
+            // As Redis says it up to 7.0, and from 7.2 on.
+            _ if detail.contains("The user executing the script can't")
+                || detail.contains("ACL failure in script") =>
+            {
+                Self::Forbidden(why())
+            }
             _ if says("OOM") => Self::OutOfMemory,
             _ if says("READONLY") => Self::ReadOnly,
             _ if says("WRONGTYPE") => Self::WrongType,

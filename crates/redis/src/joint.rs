@@ -28,9 +28,11 @@ struct Part<'a> {
     cost: u32,
 }
 
+/// `takes`: or else nothing is charged, and the answers are what they would have been.
 pub async fn decide(
     store: &Arc<Inner>,
     requests: &[Request<'_>],
+    takes: bool,
     deadline: Duration,
 ) -> Result<(Vec<Decision>, Nanos), StoreError> {
     let Some(first) = requests.first() else { return Ok((Vec::new(), Nanos::ZERO)) };
@@ -49,11 +51,15 @@ pub async fn decide(
             parts.push(Part { plan, key, cost: 0 });
             parts.len() - 1
         });
+        // The same state by other numbers: the script has each key once.
+        if parts[place].plan.numbers() != plan.numbers() {
+            return Err(StoreError::OneKey);
+        }
         parts[place].cost = parts[place].cost.saturating_add(*cost);
         places.push((place, parts[place].cost));
     }
     let keys: Vec<&[u8]> = parts.iter().map(|part| part.key).collect();
-    let arguments = call::joint_arguments(parts.iter().map(|part| (part.plan, part.cost)));
+    let arguments = call::joint_arguments(parts.iter().map(|part| (part.plan, part.cost)), takes);
     let reply = store.call(at, &store.scripts.joint, &keys, &arguments, deadline, true).await?;
     let (now, found) = call::parse(reply, parts.len())?;
     let mut decisions = Vec::with_capacity(requests.len());

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Policy, Quota};
+use tidegate_core::{Clock, Decision, Policy};
 use tidegate_limiter::KeyedLimit;
 
-use crate::{Plan, SharedDecision, SharedLimit, Source, Store, StoreError, joint::Request};
+use crate::{
+    SharedDecision, SharedLimit, Source, Store, StoreError, exchange, joint::Request, leases::TakenFrom,
+};
 
 impl KeyedLimit for SharedLimit {
     async fn decide(&self, key: &[u8], cost: u32) -> Decision {
@@ -24,18 +26,19 @@ impl SharedLimit {
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         let key = key.as_ref();
-        if let Some((never, beside)) = never(&self.redis_key(key)) {
-            // The last is never admitted, and with it nothing is: what is told of the others is what would have been.
-            let never = Request { plan: &never, key: beside, cost: 1 };
-            let asked = [self.request(key, 0), self.request(key, cost), never];
-            if let Ok((told, _)) = self.store().decide_all(&asked, self.deadline()).await
-                && let [standing, asked, _] = told[..]
-            {
-                let decision = if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
-                return SharedDecision { decision, source: Source::Store };
-            }
-        }
-        let mut answer = self.acquire(key, 0).await;
+        let asked = [self.request(key, 0), self.request(key, cost)];
+        let error = match self.store().joint(&asked, false, self.deadline()).await {
+            Ok((told, _)) => match told[..] {
+                [standing, asked] => {
+                    let decision =
+                        if asked.is_denied() { asked } else { standing_at(&standing, asked.delay()) };
+                    return SharedDecision { decision, source: Source::Store };
+                }
+                _ => StoreError::BadReply,
+            },
+            Err(error) => error,
+        };
+        let mut answer = self.without_store(key, 0, error);
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
@@ -44,20 +47,6 @@ impl SharedLimit {
         }
         answer
     }
-}
-
-/// A limit of nothing, and a key for it that a cluster keeps beside this one (where that can be had).
-fn never(beside: &[u8]) -> Option<(Plan, Vec<u8>)> {
-    let open = beside.iter().position(|&byte| byte == b'{').map(|at| at + 1);
-    let length = open.and_then(|open| beside[open..].iter().position(|&byte| byte == b'}')).unwrap_or(0);
-    let tag = match open {
-        Some(open) if length > 0 => &beside[open..open + length],
-        _ => beside,
-    };
-    let key = [b"{", tag, b"}"].concat();
-    let nothing = Quota::new(0, Duration::from_secs(1)).ok()?;
-    let plan = Plan::new(Policy::fixed_window(nothing)).ok()?;
-    (!tag.contains(&b'}')).then_some((plan, key))
 }
 
 /// Admitted after a delay, with what remains before that.
@@ -78,22 +67,67 @@ pub struct Part<'a> {
 }
 
 impl Store {
-    /// Decides on several requests in one step: all admit and are charged, or none is. Where the store gives no decision
+    /// Whether the store could decide on these in one step.
+    fn are_together(&self, requests: &[Request<'_>]) -> bool {
+        let slot = |request: &Request<'_>| self.inner().slot(&request.key);
+        let fit = |one: &Request<'_>, other: &Request<'_>| {
+            slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+        };
+        requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
+    }
+
+    /// Decides from the pieces that this node holds, if they all suffice.
+    fn take_all(&self, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
+        let inner = self.inner();
+        let leases: Vec<_> = parts.iter().map(|part| part.limit.leases()).collect::<Option<_>>()?;
+        let now = inner.clock.now();
+        let mut taken = Vec::with_capacity(parts.len());
+        for (part, leases) in parts.iter().zip(&leases) {
+            let send = |held: &_, request| exchange::send(inner, leases, held, request);
+            // Those behind one that has too little are asked all the same: each tells by that what it will need.
+            taken.extend(leases.take(part.key, part.cost, now, send));
+        }
+        let all = taken.len() == parts.len();
+        let mut answers = Vec::with_capacity(parts.len());
+        for TakenFrom { held, taken } in taken {
+            if all {
+                answers.push(SharedDecision { decision: taken.decision, source: Source::Lease });
+            } else {
+                held.lease.put_back(taken);
+            }
+        }
+        if !all {
+            return None;
+        }
+        for (part, leases) in parts.iter().zip(&leases) {
+            leases.count_taken(part.key);
+        }
+        Some(answers)
+    }
+
+    /// Decides on several requests in one step: all admit and are charged, or none is. Where all of the limits are leased or
+    /// reported, and this node holds enough of each, that step is made in memory; else in the store. Where the store gives no decision
     /// within the shortest of the limits' deadlines, each answers as its [`OnError`](crate::OnError) says, and what one
     /// denies no other keeps.
     ///
     /// # Errors
-    /// [`StoreError::CrossSlot`] alone, in a cluster, when the keys have no common hash tag: nobody can decide that in one
-    /// step, now or later.
+    /// Only for what nobody can decide in one step, now or later: [`StoreError::CrossSlot`], in a cluster, when the keys have
+    /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
+        // Whatever is held here: keys that no one step can decide on are told each time, not now and then.
+        if self.are_together(&requests)
+            && let Some(answers) = self.take_all(parts)
+        {
+            return Ok(answers);
+        }
         let deadline = parts.iter().map(|part| part.limit.deadline()).min().unwrap_or_default();
         let error = match self.decide_all(&requests, deadline).await {
             Ok((decisions, _)) => {
                 let told = |decision| SharedDecision { decision, source: Source::Store };
                 return Ok(decisions.into_iter().map(told).collect());
             }
-            Err(StoreError::CrossSlot) => return Err(StoreError::CrossSlot),
+            Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
             Err(error) => error,
         };
         let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());

@@ -13,7 +13,7 @@ use std::{
 
 use rapidhash::fast::RandomState;
 use tidegate_core::{Decision, Nanos};
-use tidegate_lease::{Answer, Lease, Request, Terms};
+use tidegate_lease::{Answer, Lease, Request, Taken, Terms};
 use tokio::sync::Notify;
 
 use crate::{
@@ -62,6 +62,12 @@ pub enum Asked {
     Renew(Decision, Arc<Held>, Request),
     /// The store must be asked.
     Refill(Arc<Held>, Request),
+}
+
+/// What was taken from a piece for a decision over several limits.
+pub struct TakenFrom {
+    pub held: Arc<Held>,
+    pub taken: Taken,
 }
 
 #[derive(Default)]
@@ -163,7 +169,7 @@ impl Leases {
             }
             wanted = place.missed();
         }
-        let shard = &self.shards[(hash >> 48) as usize % self.shards.len()];
+        let shard = self.shard(hash);
         let known = {
             let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
             match map.by_key.get(key) {
@@ -180,9 +186,58 @@ impl Leases {
         asked
     }
 
+    /// Takes `cost` from a key's piece, or nothing where there is none of that size. `send` takes what is to be sent
+    /// meanwhile.
+    pub fn take(
+        &self,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+        mut send: impl FnMut(&Arc<Held>, Request),
+    ) -> Option<TakenFrom> {
+        let shard = self.shard(self.hash.hash_one(key));
+        let known = {
+            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+            map.by_key.get(key).cloned()
+        };
+        let held = known.unwrap_or_else(|| self.insert(shard, key, now, &mut send));
+        let taken = held.lease.take(cost, now);
+        self.note_use(&held);
+        let (taken, request) = match taken {
+            Ok(mut taken) => {
+                let request = taken.renew.take();
+                (Some(taken), request)
+            }
+            Err(request) => (None, request),
+        };
+        if let Some(request) = request {
+            send(&held, request);
+        }
+        taken.map(|taken| TakenFrom { held, taken })
+    }
+
+    /// Counts what was taken, and is used.
+    pub fn count_taken(&self, key: &[u8]) {
+        self.shard(self.hash.hash_one(key)).decided.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
+        &self.shards[(hash >> 48) as usize % self.shards.len()]
+    }
+
     #[inline]
     fn ask_held(&self, held: &Arc<Held>, cost: u32, now: Nanos) -> Asked {
         let answer = held.lease.ask(cost, now);
+        self.note_use(held);
+        match answer {
+            Answer::Decided(decision) => Asked::Decided(decision),
+            Answer::Renew(decision, request) => Asked::Renew(decision, Arc::clone(held), request),
+            Answer::Refill(request) => Asked::Refill(Arc::clone(held), request),
+        }
+    }
+
+    #[inline]
+    fn note_use(&self, held: &Arc<Held>) {
         // Relaxed, here and below: a lease that a sweep has just found idle and that is missed for that is listed by its
         // next use; until then it holds what one that is out of touch with the store would hold.
         if !held.used.load(Ordering::Relaxed) {
@@ -190,11 +245,6 @@ impl Leases {
         }
         if !held.listed.load(Ordering::Relaxed) {
             self.list(held);
-        }
-        match answer {
-            Answer::Decided(decision) => Asked::Decided(decision),
-            Answer::Renew(decision, request) => Asked::Renew(decision, Arc::clone(held), request),
-            Answer::Refill(request) => Asked::Refill(Arc::clone(held), request),
         }
     }
 

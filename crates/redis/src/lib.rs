@@ -30,9 +30,9 @@
 //!
 //! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token
 //! buckets of less than 16 or to which not even one token flows in the slack. [`SharedLimit::mode`] tells the mode that came
-//! out. Whatever its mode, a limit takes part in [`Store::decide_all`] as an exact one. While nodes of one limit differ in
-//! mode or slack (during a change of configuration), leased sliding logs and token buckets may be over by what is used in the
-//! slack.
+//! out. Several limits in one decision ([`Store::acquire_all`]) are decided in memory where this node holds enough of each,
+//! all or nothing, and else by the store. While nodes of one limit differ in mode or slack (during a change of
+//! configuration), leased sliding logs and token buckets may be over by what is used in the slack.
 //!
 //! A request of a lease goes on when its caller gives up: what it brings is for others, too. One that gives back is never
 //! sent twice. As the cluster's client repeats calls by itself, nothing is given back in a cluster: what a node has not used
@@ -47,13 +47,15 @@
 //! * Each script is held to the algorithm in `tidegate-core` by tests that take the same random steps through both. What
 //!   the scripts could not represent exactly is refused when the limit is built ([`PlanError`]).
 //! * A denial writes nothing, and is remembered here until its time: asking again costs no round trip.
+//! * [`SharedLimit::refund`] gives back, of exact limits and permits; once, however often a call is repeated.
 //! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
 //!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
 //!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
 //!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
 //!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
-//! * A change of a limit's numbers keeps what was used; a change of its windows, slots or algorithm starts afresh, under
-//!   other keys.
+//! * A change of a limit's numbers keeps what was used: windows their counts, logs and permits their times, buckets (to the
+//!   microsecond) the time until they are as good as new. A change of a window, of slots or of the algorithm starts afresh,
+//!   under other keys; but a log's times stay whatever its window.
 //!
 //! # When the store does not answer
 //!
@@ -70,8 +72,12 @@
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12). Every key expires by itself when its limit is as good as new. In a cluster
-//! the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within four seconds of its
+//! limit being as good as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//!
+//! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget
+//! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
+//! tells the client where the slots are. A key or a command that is missing fails the limits that need it and no other.
 
 mod address;
 mod breaker;
@@ -82,6 +88,7 @@ mod differential;
 mod error;
 mod exchange;
 mod hot;
+mod in_turn;
 mod joint;
 mod keyed;
 mod lane;
@@ -89,9 +96,11 @@ mod leases;
 mod limit;
 mod link;
 mod local;
+mod mode;
 mod nodes;
 mod permit;
 mod plan;
+mod refund;
 mod script;
 mod slot;
 mod stats;
@@ -102,7 +111,8 @@ pub use address::Address;
 pub use error::StoreError;
 pub use joint::Request;
 pub use keyed::Part;
-pub use limit::{LimitBuilder, LimitError, Mode, OnError, SharedDecision, SharedLimit, Source};
+pub use limit::{LimitBuilder, LimitError, SharedDecision, SharedLimit, Source};
+pub use mode::{Mode, OnError};
 pub use permit::Permit;
 pub use plan::{Plan, PlanError};
 pub use stats::Stats;

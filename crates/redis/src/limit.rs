@@ -7,42 +7,13 @@ use tidegate_lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use crate::{
-    Permit, Plan, PlanError, Store, StoreError, exchange,
+    Mode, OnError, Permit, Plan, PlanError, Store, StoreError, exchange,
     joint::Request,
     leases::{Asked, Leases},
     local::Local,
     store::{DEADLINE, is_word},
     sweep,
 };
-
-/// Where a shared limit is decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Every decision in the store, in one atomic step: exact, at the price of a round trip (which callers at the same time
-    /// share).
-    #[default]
-    Exact,
-    /// In memory, from pieces of the quota that this node has taken from the store: never over, at the price of some denials
-    /// while other nodes hold what is left. See [`LimitBuilder::slack`].
-    Leased,
-    /// In memory, from what the store had left when it was last asked, and reported to it in the background: over by at most
-    /// [`LimitBuilder::unreported`] for each node.
-    Reported,
-}
-
-/// What to answer while the store gives no decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// Admit everything: the limit does not hold.
-    Open,
-    /// Deny everything: nobody is served.
-    Closed,
-    /// Decide in memory, with the limit divided by the last known number of nodes (at least 1 for each): the limit holds
-    /// about, from scratch.
-    #[default]
-    Local,
-}
 
 /// Who decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,14 +144,7 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let terms = match self.mode {
-            Mode::Exact => Terms::exact(self.policy),
-            Mode::Leased => Terms::leased(self.policy, self.slack.into()),
-            Mode::Reported => {
-                let unreported = self.unreported.unwrap_or_else(|| Terms::default_unreported(&self.policy));
-                Terms::reported(self.policy, unreported, self.slack.into())
-            }
-        };
+        let terms = self.mode.terms(self.policy, self.slack, self.unreported);
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => Some(Local::new(self.policy, self.local_keys).map_err(LimitError::Local)?),
@@ -268,11 +232,7 @@ impl SharedLimit {
     /// Where it is decided: [`Mode::Exact`] also where something else was asked for that the policy does not admit of.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        match self.0.leases.as_ref().map(|leases| leases.terms.mode()) {
-            Some(Agreed::Leased) => Mode::Leased,
-            Some(Agreed::Reported) => Mode::Reported,
-            Some(Agreed::Exact) | None => Mode::Exact,
-        }
+        self.0.leases.as_ref().map_or(Mode::Exact, |leases| Mode::of(&leases.terms))
     }
 
     /// The policy as the scripts know it: of a leased sliding log or token bucket not quite the limit's own (see
@@ -334,10 +294,10 @@ impl SharedLimit {
 
     /// Also the time as the state sees it, which permits are known by.
     async fn acquire_seen(&self, key: &[u8], cost: u32) -> (SharedDecision, Nanos) {
-        let Shared { store, plan, remembers, deadline, salt, .. } = &*self.0;
+        let Shared { store, plan, deadline, .. } = &*self.0;
         let whole = self.redis_key(key);
         let inner = store.inner();
-        let denials = remembers.then(|| (inner.denials.tag(&whole) ^ salt, inner.clock.now()));
+        let denials = self.denial_tag(&whole).map(|tag| (tag, inner.clock.now()));
         if let Some((tag, now)) = denials
             && let Some(decision) = inner.denials.get(tag, cost, now)
         {
@@ -374,8 +334,17 @@ impl SharedLimit {
         Request { plan: &self.0.plan, key: self.redis_key(key), cost }
     }
 
+    /// What denials of a key are remembered under, if they are.
+    pub(crate) fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
+        self.0.remembers.then(|| self.0.store.inner().denials.tag(whole) ^ self.0.salt)
+    }
+
     pub(crate) fn deadline(&self) -> Duration {
         self.0.deadline
+    }
+
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        self.0.leases.as_ref()
     }
 
     pub(crate) fn local(&self) -> Option<&Local> {

@@ -39,9 +39,20 @@ impl Local {
         self.limiter.acquire_at(key, cost, now)
     }
 
-    /// Gives permits back.
-    pub fn refund(&self, key: &[u8], cost: u32) {
-        self.limiter.refund(key, cost);
+    /// Gives back up to `cost` of what a key has in use; returns how much. Of two callers at the same time both may be told
+    /// of the same units: then less is given back than is told.
+    pub fn refund(&self, key: &[u8], cost: u32) -> u32 {
+        let standing = self.standing(key);
+        let used = u32::try_from(standing.limit().saturating_sub(standing.remaining())).unwrap_or(u32::MAX);
+        if used > 0 {
+            self.limiter.refund(key, cost);
+        }
+        cost.min(used)
+    }
+
+    /// How a key stands.
+    pub fn standing(&self, key: &[u8]) -> Decision {
+        self.limiter.peek(key, 0)
     }
 }
 

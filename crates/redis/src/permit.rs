@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use redis::Value;
 use tidegate_core::Nanos;
 
-use crate::{SharedDecision, SharedLimit, Source, StoreError};
+use crate::{
+    SharedDecision, SharedLimit, Source, StoreError,
+    call::{self, Before},
+};
 
 /// Permits of a shared limit. They come back when this is dropped; and by themselves after the limit's longest hold, should
 /// the process die. Work that may take longer [renews](Self::renew) them.
@@ -19,8 +21,9 @@ pub struct Permit {
     key: Vec<u8>,
     cost: u32,
     answer: SharedDecision,
-    /// When they were taken, by which the store knows them; zero once they are lost.
-    taken: Nanos,
+    /// When they were taken, as the store tells the time: no two holders of one key have the same, so it is by this that the
+    /// store knows them.
+    holder: Nanos,
 }
 
 impl Permit {
@@ -29,9 +32,9 @@ impl Permit {
         key: &[u8],
         cost: u32,
         answer: SharedDecision,
-        taken: Nanos,
+        holder: Nanos,
     ) -> Self {
-        Self { limit, key: key.into(), cost, answer, taken }
+        Self { limit, key: key.into(), cost, answer, holder }
     }
 
     /// The decision by which they were given.
@@ -43,29 +46,26 @@ impl Permit {
     /// they have come back by themselves and may be another's already.
     ///
     /// # Errors
-    /// When the store gave no answer; the permits are as they were.
+    /// When the store gave no answer. The permits are held as long as before, or anew (the answer alone may be lost); asking
+    /// again is right in either case.
     pub async fn renew(&mut self) -> Result<bool, StoreError> {
         if self.answer.source != Source::Store || self.cost == 0 {
             return Ok(true);
         }
-        let times = send(&self.limit, &self.key, self.cost, self.taken, true).await?;
-        let kept = times.first().copied().filter(|_| times.iter().all(|time| *time != Nanos::ZERO));
-        self.taken = kept.unwrap_or_default();
-        Ok(kept.is_some())
+        settle(&self.limit, &self.key, self.holder, true).await
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         match self.answer.source {
-            Source::Store if self.cost > 0 && self.taken != Nanos::ZERO => {
-                let (limit, key) = (self.limit.clone(), std::mem::take(&mut self.key));
-                let (cost, taken) = (self.cost, self.taken);
+            Source::Store if self.cost > 0 => {
+                let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
                 let runtime = self.limit.store().inner().runtime.clone();
                 runtime.spawn(async move {
                     // Twice, as a broken connection is made anew; what is not given back comes back after the hold.
                     for _ in 0..2 {
-                        if send(&limit, &key, cost, taken, false).await.is_ok() {
+                        if settle(&limit, &key, holder, false).await.is_ok() {
                             return;
                         }
                     }
@@ -81,33 +81,20 @@ impl Drop for Permit {
     }
 }
 
-/// Gives back, or renews, permits taken at one time; the new times, zero for those that are no longer held.
-async fn send(
-    limit: &SharedLimit,
-    key: &[u8],
-    cost: u32,
-    taken: Nanos,
-    renew: bool,
-) -> Result<Vec<Nanos>, StoreError> {
+/// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once.
+async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
     let store = limit.store().inner();
     let whole = limit.redis_key(key);
     let at = store.part_of(&whole);
     store.admit(at)?;
-    let hold = limit.plan().hold().unwrap_or_default().get().div_ceil(1_000);
-    let times = (taken.get() / 1_000).to_le_bytes().repeat(cost as usize);
-    let arguments = [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), times];
-    let script = Arc::clone(&store.scripts.permits);
+    let arguments = call::settle_arguments(limit.plan().hold().unwrap_or_default(), renew, holder);
+    let script = Arc::clone(&store.scripts.settle);
     let reply = store.call(at, &script, &[&whole], &arguments, limit.deadline(), true).await?;
-    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
-    match parts.last() {
-        Some(Value::Int(2)) => Err(StoreError::NotOurs),
-        Some(Value::Array(times)) => times.iter().map(time).collect(),
+    match call::parse(reply, 1)?.1.as_slice() {
+        [Before::Value(Some(told))] if told == b"yes" => Ok(true),
+        [Before::Value(Some(told))] if told == b"no" => Ok(false),
+        [Before::WrongType] => Err(StoreError::WrongType),
+        [Before::NotOurs] => Err(StoreError::NotOurs),
         _ => Err(StoreError::BadReply),
     }
-}
-
-fn time(value: &Value) -> Result<Nanos, StoreError> {
-    let Value::BulkString(text) = value else { return Err(StoreError::BadReply) };
-    let micros = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    micros.map(Nanos::from_micros).ok_or(StoreError::BadReply)
 }

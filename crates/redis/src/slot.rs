@@ -19,21 +19,47 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// The slot: of the text between the first `{` and the next `}` where there is any, else of the whole key.
-pub fn slot(key: &[u8]) -> u16 {
+/// What of a key tells its slot: the text between the first `{` and the next `}` where there is any, else all of it.
+pub fn hashed(key: &[u8]) -> &[u8] {
     let tag = || {
         let open = key.iter().position(|&byte| byte == b'{')? + 1;
         let length = key[open..].iter().position(|&byte| byte == b'}')?;
         (length > 0).then(|| &key[open..open + length])
     };
-    let hashed = tag().unwrap_or(key);
-    let crc = hashed.iter().fold(0, |crc: u16, &byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)]);
+    tag().unwrap_or(key)
+}
+
+/// The slot of a key.
+pub fn slot(key: &[u8]) -> u16 {
+    let crc =
+        hashed(key).iter().fold(0, |crc: u16, &byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)]);
     crc % SLOTS as u16
+}
+
+/// A further key that a cluster keeps beside a key: it begins with a text (without braces), and ends with a name.
+pub fn beside(key: &[u8], text: &str, name: &str) -> Vec<u8> {
+    let tag = hashed(key);
+    if !tag.is_empty() && !tag.contains(&b'}') {
+        return [text.as_bytes(), b"{", tag, b"}", name.as_bytes()].concat();
+    }
+    // Between braces it would be no tag, or another; of 16,384 keys one has the slot.
+    let slot = slot(key);
+    let other = |number: u64| format!("{text}{number}:{name}").into_bytes();
+    (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::slot;
+    use super::{beside, slot};
+
+    #[test]
+    fn a_key_beside_another_has_its_slot() {
+        for key in ["a", "{t}a", "a{t}", "a}b", "{}a", "{a", "a}{", ""] {
+            let other = beside(key.as_bytes(), "prefix:", "name");
+            assert_eq!(slot(&other), slot(key.as_bytes()), "{key}");
+            assert!(other.starts_with(b"prefix:") && other.ends_with(b"name"), "{key}");
+        }
+    }
 
     #[test]
     fn slots_are_those_of_the_cluster_specification() {

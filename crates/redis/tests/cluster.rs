@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{Decision, Policy, Quota};
-use tidegate_redis::{OnError, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{Cluster, PATIENCE};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
 
 fn limit(store: &Store, name: &str) -> SharedLimit {
     let quota: Quota = "10/1h".parse().expect("the quota is well formed");
@@ -25,6 +25,13 @@ async fn use_up(limit: &SharedLimit, key: &str) -> u32 {
         }
     }
     panic!("{key} is never denied: {:?}", limit.store());
+}
+
+/// The slot of `{moving}`, the master that has it, and another.
+fn move_of(cluster: &Cluster) -> (u16, usize, usize) {
+    let slot = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "moving"]).text().parse().expect("a slot");
+    let from = usize::from(slot) * 3 / 16_384;
+    (slot, from, (from + 1) % 3)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,10 +68,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     assert!(answer.is_ok_and(|(decisions, _)| decisions.iter().all(Decision::is_allowed)));
 
     // A slot that moves while its key is asked for.
-    let slot =
-        cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "moving"]).text().parse::<u16>().expect("a slot");
-    let from = usize::from(slot) * 3 / 16_384;
-    let to = (from + 1) % 3;
+    let (slot, from, to) = move_of(&cluster);
     let load = tokio::spawn({
         let limit = limit.clone();
         async move { use_up(&limit, "{moving}1").await + use_up(&limit, "{moving}2").await }
@@ -86,4 +90,67 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
         assert_eq!(admitted, 0, "key{at}");
     }
     assert_eq!(store.stats().errors_of("server"), 0, "{:?}", store.stats());
+}
+
+/// Asks until the limit is used up, which is a denial for long; how much was admitted, and how much of that from pieces.
+async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
+    let (mut admitted, mut leased) = (0, 0);
+    loop {
+        let answer = limit.acquire(key, 1).await;
+        if answer.is_allowed() {
+            admitted += 1;
+            leased += u64::from(answer.source == Source::Lease);
+        } else if !matches!(answer.source, Source::Failed(_))
+            && answer.decision.retry_after().is_none_or(|wait| wait > Duration::from_mins(5))
+        {
+            return (admitted, leased);
+        } else {
+            // Another of this node's callers asks at the moment, or a slot is between two masters.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_hold_pieces_are_never_over_while_a_slot_moves_and_refunds_come_once() {
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let total = 200_000;
+    let quota: Quota = format!("{total}/12h").parse().expect("the quota is well formed");
+    let node = || {
+        let store = Store::open(&address).expect("the address is well formed");
+        eventually("the store is reached", || store.health() == Health::Up);
+        let limit = store.limit("x", Policy::sliding_window(quota)).mode(Mode::Leased);
+        limit.deadline(PATIENCE).on_error(OnError::Closed).build().expect("the policy can be shared")
+    };
+    let nodes = [node(), node(), node()];
+    // Keys of other masters, and one whose slot moves; asked for on every node, by two callers each.
+    let keys = ["{moving}", "b", "c"];
+    let tasks: Vec<_> = keys
+        .iter()
+        .flat_map(|&key| nodes.iter().flat_map(move |node| [(key, node.clone()), (key, node.clone())]))
+        .map(|(key, node)| (key, tokio::spawn(async move { drain(&node, key).await })))
+        .collect();
+    let (slot, from, to) = move_of(&cluster);
+    cluster.begin_move(slot, from, to);
+    cluster.end_move(slot, from, to);
+    let (mut of_each, mut from_pieces) = ([0; 3], 0);
+    for (key, task) in tasks {
+        let (admitted, leased) = task.await.expect("no task panics");
+        of_each[keys.iter().position(|&known| known == key).expect("it is one of them")] += admitted;
+        from_pieces += leased;
+    }
+    assert!(from_pieces > 0, "nothing was decided in memory");
+    // Had a key not moved along, all of it would be there once more.
+    for (key, admitted) in keys.iter().zip(&mut of_each) {
+        *admitted += drain(&nodes[0], key).await.0;
+    }
+    assert!(of_each.iter().all(|admitted| (1..=total).contains(admitted)), "{of_each:?} admitted of {total}");
+
+    let exact = limit(nodes[0].store(), "exact");
+    for key in ["a", "b", "{t}c", "d}e", "{}f"] {
+        assert!(exact.acquire(key, 6).await.is_allowed(), "{key}");
+        let told = exact.refund(key, 2).await.expect("the store answers");
+        assert_eq!(told.decision.remaining(), 6, "{key}");
+    }
 }

@@ -7,12 +7,12 @@ use std::{
 };
 
 use rapidhash::RapidHashMap;
-use tidegate_core::{Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, PolicyError};
 use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
 
 use crate::{
     counts::{Counts, CountsRead},
-    rules::{LimitSpec, PolicySpec, Rules, RulesError},
+    rules::{Keeping, LimitSpec, PolicySpec, Rules, RulesError},
     shared::{SharedStore, Shares},
 };
 
@@ -39,8 +39,10 @@ pub struct Limit {
 
 /// What a change of the rules leaves alone.
 struct Kept {
+    /// Where the states are in a store, it only knows who is blocked.
     limiter: KeyedLimiter<()>,
     counts: Counts,
+    keeping: Keeping,
 }
 
 impl fmt::Debug for Limit {
@@ -196,7 +198,15 @@ impl LiveRules {
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, hash_keys, None, None, now)
+        Self::build(rules, default_max_keys, hash_keys, Keeping::Memory, None, None, now)
+    }
+
+    /// Limits as a server has them that shares them over a store, but without it: what they need of memory can be seen.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn for_a_store(rules: Rules, default_max_keys: usize, now: Nanos) -> Result<Self, RulesError> {
+        Self::build(rules, default_max_keys, |_| None, Keeping::Store, None, None, now)
     }
 
     /// Limits that are kept in a store. Without it they hold up to their bound of keys in memory, or `default_max_keys`.
@@ -209,7 +219,7 @@ impl LiveRules {
         default_max_keys: usize,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, |_| None, Some(store), None, now)
+        Self::build(rules, default_max_keys, |_| None, Keeping::Store, Some(store), None, now)
     }
 
     /// The store that the limits are kept in, if it is not this server's memory.
@@ -226,13 +236,15 @@ impl LiveRules {
     /// # Errors
     /// When the memory for a limit's states cannot be reserved; these limits are then as they were.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
-        Self::build(rules, self.default_max_keys, |_| None, self.shared.clone(), Some(self), now)
+        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        Self::build(rules, self.default_max_keys, |_| None, keeping, self.shared.clone(), Some(self), now)
     }
 
     fn build(
         rules: Rules,
         default_max_keys: usize,
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
+        keeping: Keeping,
         shared: Option<Arc<SharedStore>>,
         before: Option<&Self>,
         now: Nanos,
@@ -247,7 +259,7 @@ impl LiveRules {
                 Arc::clone(&old.kept)
             } else {
                 let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
-                Arc::new(Kept::new(&spec, bound(&spec), hash)?)
+                Arc::new(Kept::new(&spec, bound(&spec), hash, keeping)?)
             };
             let shares = match (&shared, old) {
                 (Some(_), Some(old)) if old.spec == spec && old.shares.is_some() => old.shares.clone(),
@@ -298,23 +310,38 @@ impl LiveRules {
     }
 }
 
+/// By what the server's own memory goes. Where the states are in a store, that is one with the limit's number (denials tell
+/// it) and the smallest state: a log of thousands of entries for each of a million keys must not be reserved for nothing.
+fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
+    let policy = spec.policy()?;
+    match keeping {
+        Keeping::Memory => Ok(policy),
+        Keeping::Store => Ok(Policy::concurrency(policy.limit())),
+    }
+}
+
 impl Kept {
     /// Fresh states for a limit. Its overrides and its deny list come with [`change`](Self::change).
-    fn new(spec: &LimitSpec, max_keys: usize, hash: Option<HashKeys>) -> Result<Self, RulesError> {
+    fn new(
+        spec: &LimitSpec,
+        max_keys: usize,
+        hash: Option<HashKeys>,
+        keeping: Keeping,
+    ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
-        let policy = spec.policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+        let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
         let mut builder = KeyedLimiter::builder(policy).max_keys(max_keys).clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
-        Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default() })
+        Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default(), keeping })
     }
 
     /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy).
     fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), BuildError> {
         let limiter = &self.limiter;
         // The specification was checked when it was read.
-        let policy = |spec: &PolicySpec| spec.policy().ok();
+        let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
             limiter.set_policy_at(policy, now)?;
         }

@@ -39,10 +39,17 @@ pub enum Refusal {
     },
     /// The limits asked together are kept on different nodes of a cluster.
     Scattered,
-    /// What was taken from a shared limit is not given back.
-    SharedIsSpent {
+    /// What was taken from a leased or reported limit is not given back.
+    NotExact {
         /// The limit's name.
         limit: String,
+    },
+    /// What was to be given back may not be: the shared store gave no answer.
+    NoAnswer {
+        /// The limit's name.
+        limit: String,
+        /// What the store's client says.
+        why: String,
     },
     /// A key on the rules' deny list is not unblocked by a request.
     DeniedByRules {
@@ -78,9 +85,14 @@ impl fmt::Display for Refusal {
                 "these keys are on different nodes of the store's cluster, so no one step can decide on all of them: give \
                  them a common {hash tag} (a global limit has no key, and stands alone), or ask one after the other",
             ),
-            Self::SharedIsSpent { limit } => write!(
+            Self::NotExact { limit } => write!(
                 f,
-                "limit `{limit}` is kept in a shared store, which gives nothing back: take less at a time instead"
+                "limit `{limit}` gives nothing back, as servers decide from what they took before: for refunds make it \
+                 `sharing: exact`"
+            ),
+            Self::NoAnswer { limit, why } => write!(
+                f,
+                "nothing may have been given back to limit `{limit}`: {why}; what stays charged is forgotten in the limit's time"
             ),
             Self::DeniedByRules { limit } => {
                 write!(f, "the key is on the deny list of limit `{limit}`: take it out of the rules file")

@@ -159,13 +159,8 @@ impl Service {
     /// Gives back up to the cost of what was taken, and says where the key stands then.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); also for a limit that is shared.
+    /// As [`acquire`](Self::acquire).
     pub fn refund(&self, ask: Ask<'_>, now: Nanos) -> Result<Answer, Refusal> {
-        if self.shared.is_some() {
-            let rules = self.rules();
-            let (limit, _) = resolve(&rules, ask.limit, ask.key)?;
-            return Err(Refusal::SharedIsSpent { limit: limit.spec().name.clone() });
-        }
         self.answer(ask, |limit, key| {
             limit.refund(key, ask.cost, now);
             limit.peek(key, 0, now)

@@ -189,7 +189,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
   - name: c
     limit: 3
     algorithm: concurrency
-    hold: 1m
+    shadow: true
   - name: d
     limit: 5/1s
     overrides:
@@ -216,12 +216,39 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
     ];
     begins(&told(rules::Keeping::Memory), &everywhere);
     let shared = [
-        "line 13: limit `c` cannot be shared: no server gives back the permits",
+        "line 13: limit `c` cannot be shared: shared permits need a longest hold",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
         "line 19: limit `e:f` cannot be shared: a colon",
     ];
     begins(&told(rules::Keeping::Store), &[&everywhere[..], &shared[..]].concat());
     assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));
+}
+
+#[test]
+fn how_nodes_hold_a_limit_is_read_and_what_makes_no_sense_of_it_is_told() {
+    let read = |limit: &str| rules::parse(&format!("limits: [{{name: a, limit: 500/1m, {limit}}}]"));
+    for text in [
+        "sharing: leased, slack: 1s500ms",
+        "sharing: reported, slack: 1h, unreported: 7, on_error: open",
+        "sharing: reported, unreported: 4294967295",
+    ] {
+        let limits = read(text).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).limits;
+        assert_eq!(limits[0].sharing.options(), text);
+    }
+    for (text, told) in [
+        ("slack: 1s", "`slack` is for limits that are not exact; add `sharing: leased`"),
+        ("sharing: exact, slack: 1s", "`slack` is for limits that are not exact"),
+        ("sharing: leased, slack: 999us", "`slack` must be from 1ms to 1h"),
+        ("sharing: leased, slack: 2h", "`slack` must be from 1ms to 1h"),
+        ("sharing: leased, slack: 3", "`slack` is `3`; it must be a duration"),
+        ("sharing: leased, unreported: 3", "`unreported` is for reported limits"),
+        ("sharing: reported, unreported: 0", "`unreported` is `0`; it must be a whole number from 1"),
+        ("sharing: reportd, unreported: 3", "did you mean `reported`?"),
+    ] {
+        let problems = read(text).expect_err(text);
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+        assert!(problems[0].to_string().contains(told), "{text}: {}", problems[0]);
+    }
 }
 
 #[test]

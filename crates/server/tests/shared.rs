@@ -4,8 +4,8 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Resp, Running, frame};
-use serde_json::{Value, json};
+use harness::{Resp, Running, acquire, admitted, frame, on_store as on};
+use serde_json::json;
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 use tidegate_server::Options;
 
@@ -19,34 +19,6 @@ limits:
   - {name: opens, limit: 1/1h, algorithm: sliding-log, on_error: open}
 ";
 const CLOSED: &str = "  - {name: closes, limit: 5/1h, algorithm: sliding-log, on_error: closed}\n";
-
-/// A server on this store; generous, so that a busy machine does not make it fail.
-fn on(name: &str, address: &str, rules: &str) -> Running {
-    with(name, rules, |options| options.store = Some(address.to_owned()))
-}
-
-fn with(name: &str, rules: &str, change: impl FnOnce(&mut Options)) -> Running {
-    let server = Running::with_rules_and(name, rules, |options| {
-        options.store_deadline = Duration::from_secs(5);
-        change(options);
-    });
-    let ready = || server.get("/readyz").json()["status"] == "ready";
-    eventually("the store has been reached", ready);
-    server
-}
-
-fn acquire(server: &Running, limit: &str, key: &str) -> (u16, Value) {
-    let response = server.post("/v1/acquire", &json!({"limit": limit, "key": key}).to_string());
-    (response.status, response.json())
-}
-
-/// How many of so many requests, over both protocols, are admitted.
-fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> usize {
-    let mut client = Resp::connect(server.resp);
-    let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
-    let command = format!("ACQUIRE {limit} {key}");
-    over_http + (requests / 2..requests).filter(|_| client.ask(&command).starts_with("[0 ")).count()
-}
 
 #[test]
 fn two_servers_share_a_limit_and_are_never_over_together() {
@@ -75,22 +47,6 @@ fn two_servers_share_a_limit_and_are_never_over_together() {
 }
 
 #[test]
-fn a_leased_limit_is_decided_in_memory_and_never_over() {
-    let store = Server::start(&[]);
-    let rules = "limits: [{name: log, limit: 400/1h, algorithm: sliding-log, sharing: leased}]";
-    let servers = ["leased-one", "leased-two"].map(|name| on(name, &store.address(), rules));
-    let total: usize = std::thread::scope(|scope| {
-        let asking = servers.iter().flat_map(|server| [server; 3]);
-        let asking: Vec<_> =
-            asking.map(|server| scope.spawn(|| admitted(server, "log", "alice", 200))).collect();
-        asking.into_iter().map(|asked| asked.join().unwrap()).sum()
-    });
-    assert!((1..=400).contains(&total), "{total} admitted of 400");
-    let leased = |server: &Running| server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}");
-    assert!(servers.iter().map(leased).sum::<u64>() > 0);
-}
-
-#[test]
 fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
     let store = Server::start(&[]);
     let server = on("shared-own", &store.address(), RULES);
@@ -116,13 +72,6 @@ fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
     assert!(server.resp("PEEK bucket bob 2").starts_with("[1 4 1 "));
     let peek = server.post("/v1/peek", r#"{"limit":"bucket","key":"bob","cost":2}"#);
     assert_eq!((peek.status, &peek.json()["allowed"]), (200, &json!(false)));
-    // Nothing is given back.
-    assert!(
-        server.resp("REFUND bucket bob").contains("shared store"),
-        "{}",
-        server.resp("REFUND bucket bob")
-    );
-    assert_eq!(server.post("/v1/refund", r#"{"limit":"bucket","key":"bob"}"#).status, 409);
     assert!(server.resp("REFUND nowhere bob").contains("no limit"));
     assert!(server.resp("ACQUIRE bucket bob x").contains("whole number"));
 }
@@ -177,6 +126,29 @@ fn a_pipeline_is_answered_in_its_order_whatever_else_is_in_it() {
         }
     });
     assert!(client.ends());
+}
+
+#[test]
+fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
+    let store = Server::start(&[]);
+    let server = on("shared-hot", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    let calls = || server.metric("tidegate_shared_store_calls_total");
+    let before = calls();
+    // In turn: 2 of 20, then 3, then 1, ...; what no longer fits is denied, and what still does is admitted after it.
+    let costs = (0..1_000).map(|at| [2_u64, 3, 1, 0][at % 4]);
+    let sent: Vec<u8> = costs.clone().flat_map(|cost| frame(&format!("ACQUIRE log hot {cost}"))).collect();
+    client.send(&sent);
+    let mut left = 20;
+    for (at, cost) in costs.enumerate() {
+        let admitted = cost <= left;
+        left -= if admitted { cost } else { 0 };
+        let expected = format!("[{} 20 {left} ", u8::from(!admitted));
+        let reply = client.reply();
+        assert!(reply.starts_with(&expected), "reply {at}: {reply}, not {expected}");
+    }
+    let calls = calls() - before;
+    assert!(calls < 100, "{calls} calls for a thousand commands");
 }
 
 #[test]

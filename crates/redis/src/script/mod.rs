@@ -6,14 +6,19 @@
 
 use std::sync::Arc;
 
+const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 const LOG: &str = include_str!("lua/log.lua");
 const BATCH_LOG: &str = include_str!("lua/batch_log.lua");
 const JOINT: &str = include_str!("lua/joint.lua");
 const PERMITS: &str = include_str!("lua/permits.lua");
+const SETTLE: &str = include_str!("lua/settle.lua");
 const LEASE: &str = include_str!("lua/lease.lua");
 const LEASE_LOG: &str = include_str!("lua/lease_log.lua");
+const REFUND: &str = include_str!("lua/refund.lua");
+const REFUND_LOG: &str = include_str!("lua/refund_log.lua");
+const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 
 /// Which script decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,18 +28,19 @@ pub enum Kind {
     SlidingCounter,
     TokenBucket,
     LeakyBucket,
-    /// Sliding log, and permits.
     Log,
+    Permits,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::FixedWindow,
         Self::SlidingWindow,
         Self::SlidingCounter,
         Self::TokenBucket,
         Self::LeakyBucket,
         Self::Log,
+        Self::Permits,
     ];
 
     const VALUES: [Self; 5] =
@@ -48,6 +54,7 @@ impl Kind {
             Self::TokenBucket => include_str!("lua/token_bucket.lua"),
             Self::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
             Self::Log => LOG,
+            Self::Permits => PERMITS,
         }
     }
 
@@ -58,7 +65,18 @@ impl Kind {
             Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
             Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
             Self::TokenBucket => Some(include_str!("lua/ahead/token_bucket.lua")),
-            Self::LeakyBucket | Self::Log => None,
+            Self::LeakyBucket | Self::Log | Self::Permits => None,
+        }
+    }
+
+    /// How it gives back; the scripts of logs and permits do it by themselves.
+    const fn refund(self) -> &'static str {
+        match self {
+            Self::FixedWindow => include_str!("lua/refund/fixed_window.lua"),
+            Self::SlidingWindow => include_str!("lua/refund/sliding_window.lua"),
+            Self::SlidingCounter => include_str!("lua/refund/sliding_counter.lua"),
+            Self::TokenBucket | Self::LeakyBucket => include_str!("lua/refund/bucket.lua"),
+            Self::Log | Self::Permits => "",
         }
     }
 
@@ -71,6 +89,7 @@ impl Kind {
             Self::TokenBucket => "t",
             Self::LeakyBucket => "l",
             Self::Log => "g",
+            Self::Permits => "p",
         }
     }
 }
@@ -92,10 +111,12 @@ impl Script {
 /// All scripts.
 #[derive(Debug)]
 pub struct Scripts {
-    batches: [Arc<Script>; 6],
-    leases: [Option<Arc<Script>>; 6],
+    batches: [Arc<Script>; 7],
+    leases: [Option<Arc<Script>>; 7],
+    refunds: [Arc<Script>; 7],
     pub joint: Arc<Script>,
-    pub permits: Arc<Script>,
+    /// Gives back what one holder of permits has, or renews it.
+    pub settle: Arc<Script>,
 }
 
 impl Scripts {
@@ -115,32 +136,45 @@ impl Scripts {
         let batch = |kind: Kind| {
             let source = kind.source();
             script(match kind {
-                Kind::Log => format!("{clock}local log_of = (function()\n{source}end)()\n{BATCH_LOG}"),
-                _ => format!("{clock}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"),
+                Kind::Log | Kind::Permits => format!("{clock}{}{BATCH_LOG}", log_of(source)),
+                _ => format!(
+                    "{clock}{VALUE}{SPAN}local prepare, decide, adopt = (function()\n{source}end)()\n{BATCH}"
+                ),
             })
         };
         let lease = |kind: Kind| {
             let source = kind.source();
             if kind == Kind::Log {
-                return Some(script(format!(
-                    "{clock}local log_of = (function()\n{source}end)()\n{LEASE_LOG}"
-                )));
+                return Some(script(format!("{clock}{}{LEASE_LOG}", log_of(source))));
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
-                "{clock}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
+        let refund = |kind: Kind| {
+            let (source, refund) = (kind.source(), kind.refund());
+            script(match kind {
+                Kind::Log => format!("{clock}{}{REFUND_LOG}", log_of(source)),
+                Kind::Permits => format!("{clock}{}{REFUND_PERMITS}", log_of(source)),
+                _ => format!(
+                    "{clock}{VALUE}{SPAN}local prepare, _, adopt = (function()\n{source}end)()\n\
+                     local refund = (function()\n{refund}end)()\n{REFUND}"
+                ),
+            })
+        };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
-            "{clock}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n{JOINT}"
+            "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
+             algorithms.p = (function()\n{PERMITS}end)()\n{JOINT}"
         );
         Self {
             batches: Kind::ALL.map(batch),
             leases: Kind::ALL.map(lease),
+            refunds: Kind::ALL.map(refund),
             joint: script(joint),
-            permits: script(format!("{clock}{PERMITS}")),
+            settle: script(format!("{clock}{}{SETTLE}", log_of(PERMITS))),
         }
     }
 
@@ -153,13 +187,23 @@ impl Scripts {
     pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
         self.leases[kind as usize].as_ref()
     }
+
+    /// The script that gives back what one key of a limit has taken.
+    pub const fn refund(&self, kind: Kind) -> &Arc<Script> {
+        &self.refunds[kind as usize]
+    }
+}
+
+/// A log or permits, as the scripts about one of them find it.
+fn log_of(source: &str) -> String {
+    format!("local log_of = (function()\n{source}end)()\n")
 }
 
 /// One of those that decide from a value, as `joint.lua` finds it.
 fn algorithm(kind: Kind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(
-        "do local prepare, decide = (function()\n{source}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, decide = decide}} end\n"
+        "do local prepare, decide, adopt = (function()\n{source}end)()\n\
+         algorithms.{letter} = {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
     )
 }

@@ -54,7 +54,10 @@ impl Problem {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
-            Refusal::SharedIsSpent { .. } => Self {
+            Refusal::NoAnswer { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "The store gave no answer", detail)
+            }
+            Refusal::NotExact { .. } => Self {
                 pointer: at("limit"),
                 ..Self::new(StatusCode::CONFLICT, "Nothing is given back", detail)
             },

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     metrics::Metrics,
     service::{self, Service},
-    shared::Readiness,
+    shared::{Act, Readiness},
 };
 
 /// The longest body, in bytes.
@@ -108,7 +108,7 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
         Endpoint::Refund => {
             let ask = ask::one(&body(request).await?)?;
-            let answer = app.service.refund(question(&ask), app.service.now());
+            let answer = app.service.decide(question(&ask), Act::GiveBack).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
@@ -170,7 +170,7 @@ async fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<B
     let status = if takes { None } else { Some(StatusCode::OK) };
     match ask::asks(body)? {
         Asks::One(ask) => {
-            let answer = service.decide(question(&ask), takes).await;
+            let answer = service.decide(question(&ask), if takes { Act::Take } else { Act::Look }).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, status))
         }

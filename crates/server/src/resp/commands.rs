@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     live::Limit,
-    service::{self, Refusal, Resolved, reset_after, resolve},
-    shared::Question,
+    service::{Refusal, Resolved, reset_after, resolve},
+    shared::{Act, Question},
     throttle::{self, ThrottleQuota},
 };
 
@@ -100,26 +100,21 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 #[inline]
 fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     if context.shared.service.shared().is_some() {
-        return ask(context, "acquire", args, true);
+        return ask(context, "acquire", args, Act::Take);
     }
     decide(context, "acquire", args, Limit::acquire)
 }
 
 fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     if context.shared.service.shared().is_some() {
-        return ask(context, "peek", args, false);
+        return ask(context, "peek", args, Act::Look);
     }
     decide(context, "peek", args, Limit::peek)
 }
 
 fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     if context.shared.service.shared().is_some() {
-        let asked = service::Ask { limit: args[0], key: args.get(1).copied(), cost: 1 };
-        return match context.shared.service.refund(asked, context.now) {
-            // Not while limits are shared.
-            Ok(_) => Flow::Continue,
-            Err(refusal) => refuse(context, "refund", &refusal),
-        };
+        return ask(context, "refund", args, Act::GiveBack);
     }
     decide(context, "refund", args, |limit, key, cost, now| {
         limit.refund(key, cost, now);
@@ -143,16 +138,16 @@ fn decide(
 
 /// [`decide`] in the shared store, except for what this server knows by itself.
 #[inline(never)]
-fn ask(context: &mut Context<'_>, name: &str, args: &[&[u8]], takes: bool) -> Flow {
+fn ask(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
     let Some(((limit, key), cost)) = asked(context, name, args) else { return Flow::Continue };
     match limit.blocked(key, context.now) {
-        Some(blocked) => {
-            if takes && cost > 0 {
+        Some(blocked) if act != Act::GiveBack => {
+            if act == Act::Take && cost > 0 {
                 limit.count(&blocked);
             }
             write_decision(&mut context.replies(), &blocked, limit.spec().shadow);
         }
-        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, takes }),
+        _ => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
     }
     Flow::Continue
 }

@@ -30,7 +30,7 @@ const OPTIONS: [&str; 10] = [
     "count_denied",
     "algorithm",
 ];
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 21] = [
     "name",
     "limit",
     "algorithm",
@@ -50,6 +50,8 @@ const FIELDS: [&str; 19] = [
     "sharing",
     "on_error",
     "deadline",
+    "slack",
+    "unreported",
 ];
 
 /// Which algorithm an option belongs to.

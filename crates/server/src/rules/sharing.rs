@@ -11,45 +11,77 @@ use super::{AlgorithmName, LimitSpec, PolicySpec, SharingSpec};
 /// The longest time that the store may be given for a decision: a client's pipeline waits with it.
 pub(crate) const MAX_DEADLINE: Duration = Duration::from_secs(5);
 
+/// The longest time that units may be kept: what a server that dies had taken may be missing for so long.
+const MAX_SLACK: Duration = Duration::from_hours(1);
+
 const MODES: [(&str, Mode); 3] =
     [("exact", Mode::Exact), ("leased", Mode::Leased), ("reported", Mode::Reported)];
 const ON_ERROR: [(&str, OnError); 3] =
     [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
 
 impl SharingSpec {
-    /// As the file writes it: `on_error: closed, deadline: 20ms`.
+    /// As the file writes it: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
     #[must_use]
     pub fn options(&self) -> String {
         fn name<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
             words.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name)
         }
+        let span = |name: &str, span: Duration| {
+            let mut text = format!("{name}: ");
+            // Writing to a `String` does not fail.
+            let _ = write_duration(&mut text, span);
+            text
+        };
         let mut options = Vec::new();
         options.extend(self.mode.map(|mode| format!("sharing: {}", name(&MODES, &mode))));
+        options.extend(self.slack.map(|slack| span("slack", slack)));
+        options.extend(self.unreported.map(|units| format!("unreported: {units}")));
         options.extend(self.on_error.map(|on_error| format!("on_error: {}", name(&ON_ERROR, &on_error))));
-        if let Some(deadline) = self.deadline {
-            let mut text = "deadline: ".to_owned();
-            // Writing to a `String` does not fail.
-            let _ = write_duration(&mut text, deadline);
-            options.push(text);
-        }
+        options.extend(self.deadline.map(|deadline| span("deadline", deadline)));
         options.join(", ")
     }
 }
 
-pub(super) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
-    let deadline = fields.duration("deadline", complaints);
-    if let Some(span) = deadline
-        && (span.is_zero() || span > MAX_DEADLINE)
-    {
-        let line = fields.get("deadline").map_or(fields.line(), |node| node.line);
-        let problem = Problem::at(line, format!("{called}: `deadline` must be above 0 and at most 5s"));
-        complaints.add(problem.mend("give the store some milliseconds, as in `deadline: 50ms`"));
+impl LimitSpec {
+    /// How many of its policies (its own, and those of overridden keys) are decided exactly, though another mode is asked for.
+    #[must_use]
+    pub fn exact_all_the_same(&self) -> usize {
+        let (mode, slack) = (self.sharing.mode.unwrap_or_default(), self.sharing.slack);
+        let policies = self.overrides.values().chain([&self.policy]).filter_map(|spec| spec.policy().ok());
+        policies.filter(|policy| mode.for_policy(*policy, slack) != mode).count()
     }
-    SharingSpec {
+}
+
+pub(super) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
+    let spec = SharingSpec {
         mode: fields.word("sharing", &MODES, complaints),
         on_error: fields.word("on_error", &ON_ERROR, complaints),
-        deadline,
+        deadline: fields.duration("deadline", complaints),
+        slack: fields.duration("slack", complaints),
+        unreported: fields.number("unreported", 1, complaints),
+    };
+    let mut wrong = |field: &str, what: &str, mend: &str| {
+        let line = fields.get(field).map_or(fields.line(), |node| node.line);
+        complaints.add(Problem::at(line, format!("{called}: `{field}` {what}")).mend(mend));
+    };
+    if spec.deadline.is_some_and(|span| span.is_zero() || span > MAX_DEADLINE) {
+        let mend = "give the store some milliseconds, as in `deadline: 50ms`";
+        wrong("deadline", "must be above 0 and at most 5s", mend);
     }
+    if spec.slack.is_some_and(|slack| slack < Duration::from_millis(1) || slack > MAX_SLACK) {
+        wrong("slack", "must be from 1ms to 1h", "a tenth of a second, `slack: 100ms`, is the default");
+    }
+    // A mode that cannot be read has been told.
+    if fields.get("sharing").is_none() || spec.mode.is_some() {
+        let mode = spec.mode.unwrap_or_default();
+        if spec.slack.is_some() && mode == Mode::Exact {
+            wrong("slack", "is for limits that are not exact", "add `sharing: leased`, or leave it out");
+        }
+        if spec.unreported.is_some() && mode != Mode::Reported {
+            wrong("unreported", "is for reported limits", "add `sharing: reported`, or leave it out");
+        }
+    }
+    spec
 }
 
 /// Complains about what no store can decide.
@@ -62,14 +94,14 @@ pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
     if limit.name.contains(':') {
         wrong("name", "a colon parts the keys of the store".to_owned(), "write another sign in its place");
     }
-    if limit.policy.algorithm == AlgorithmName::Concurrency {
-        let why = "no server gives back the permits that another gave out";
-        let mend =
-            "keep it on one server without --store, or use permits of the library in the programs themselves";
-        return wrong("algorithm", why.to_owned(), mend);
-    }
     if let Some(why) = refusal(&limit.policy) {
-        return wrong("limit", why, "");
+        let holdless = limit.policy.algorithm == AlgorithmName::Concurrency && limit.policy.hold.is_none();
+        let (field, mend) = if holdless {
+            ("algorithm", "add the longest that a permit is needed, as in `hold: 1m`")
+        } else {
+            ("limit", "")
+        };
+        return wrong(field, why, mend);
     }
     for (key, policy) in &limit.overrides {
         if let Some(why) = refusal(policy) {

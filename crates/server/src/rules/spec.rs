@@ -52,6 +52,10 @@ pub struct SharingSpec {
     pub on_error: Option<OnError>,
     /// How long the store may take for a decision.
     pub deadline: Option<Duration>,
+    /// How long a server keeps units of a leased limit, and how long a reported one's report waits.
+    pub slack: Option<Duration>,
+    /// How much of a reported limit each server may have used without the store knowing.
+    pub unreported: Option<u32>,
 }
 
 /// The algorithms by the names that rules give them.

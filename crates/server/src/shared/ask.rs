@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::Part;
+use tidegate_redis::{Part, StoreError};
 
 use super::Shares;
 use crate::{
@@ -14,11 +14,22 @@ use crate::{
     throttle::{ThrottleError, ThrottleQuota},
 };
 
+/// What is to be done with a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Take it, if that is admitted.
+    Take,
+    /// See whether it would be admitted.
+    Look,
+    /// Give up to so much back of what was taken.
+    GiveBack,
+}
+
 /// A question for the store, which nothing in memory can answer.
 #[derive(Debug)]
 pub(crate) enum Question {
-    /// For one of a limit's keys; `takes` unless it is a peek.
-    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, takes: bool },
+    /// For one of a limit's keys.
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act },
     /// For a bucket that comes with the request.
     Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
 }
@@ -26,26 +37,33 @@ pub(crate) enum Question {
 /// The store's answer to it.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Limit(Decision),
+    Limit(Result<Decision, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
 }
 
 impl Service {
-    /// Asks one limit, wherever it is decided; `takes` the cost when it admits, or only looks.
+    /// Asks one limit, wherever it is decided.
     ///
     /// # Errors
-    /// When the question makes no sense: see [`Refusal`].
-    pub async fn decide(&self, ask: Ask<'_>, takes: bool) -> Result<Answer, Refusal> {
+    /// When the question makes no sense, or what was to be given back cannot be: see [`Refusal`].
+    pub async fn decide(&self, ask: Ask<'_>, act: Act) -> Result<Answer, Refusal> {
         let now = self.now();
         if self.shared().is_none() {
-            return if takes { self.acquire(ask, now) } else { self.peek(ask, now) };
+            return match act {
+                Act::Take => self.acquire(ask, now),
+                Act::Look => self.peek(ask, now),
+                Act::GiveBack => self.refund(ask, now),
+            };
         }
         let (limit, key) = {
             let rules = self.rules();
             let (limit, key) = resolve(&rules, ask.limit, ask.key)?;
             (Arc::clone(limit), key)
         };
-        let decision = limit.decide(key, ask.cost, takes, now).await;
+        let decision = match act {
+            Act::GiveBack => limit.give_back(key, ask.cost, now).await?,
+            _ => limit.decide(key, ask.cost, act == Act::Take, now).await,
+        };
         Ok(Answer { limit, key: key.to_vec(), decision })
     }
 
@@ -144,6 +162,32 @@ impl Limit {
         decision
     }
 
+    /// Gives back up to `cost`, wherever that is kept; where the key stands then.
+    async fn give_back(&self, key: &[u8], cost: u32, now: Nanos) -> Result<Decision, Refusal> {
+        let Some(shares) = self.shares() else {
+            self.refund(key, cost, now);
+            return Ok(self.peek(key, 0, now));
+        };
+        let limit = || self.spec().name.clone();
+        match shares.of(key).refund(key, cost).await {
+            Ok(told) => Ok(self.blocked(key, now).unwrap_or(told.decision)),
+            Err(StoreError::NotExact) => Err(Refusal::NotExact { limit: limit() }),
+            Err(error) => Err(Refusal::NoAnswer { limit: limit(), why: error.to_string() }),
+        }
+    }
+
+    /// Takes each of these costs, in this order, if that is admitted.
+    async fn take_in_turn(&self, key: &[u8], costs: &[u32], now: Nanos) -> Vec<Decision> {
+        let Some(shares) = self.shares() else {
+            return costs.iter().map(|&cost| self.acquire(key, cost, now)).collect();
+        };
+        let told = shares.of(key).acquire_in_turn(key, costs).await;
+        for (told, _) in told.iter().zip(costs).filter(|(_, cost)| **cost > 0) {
+            self.count(&told.decision);
+        }
+        told.into_iter().map(|told| told.decision).collect()
+    }
+
     async fn decide_in(&self, shares: &Shares, key: &[u8], cost: u32, takes: bool) -> Decision {
         let shared = shares.of(key);
         if !takes {
@@ -166,13 +210,47 @@ impl Question {
         }
     }
 
-    /// Asks it.
-    pub async fn ask(&self, service: &Service) -> Reply {
+    /// Asks questions about one state, in this order. Those that take, with no others between them, share a round trip.
+    pub async fn ask_in_turn(questions: &[&Self], service: &Service) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(questions.len());
+        for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
+            match run {
+                [Self::Limit { limit, key, .. }, _, ..] => {
+                    let costs: Vec<u32> = run.iter().filter_map(|question| question.takes()).collect();
+                    let told = limit.take_in_turn(key, &costs, service.now()).await;
+                    replies.extend(told.into_iter().map(|decision| Reply::Limit(Ok(decision))));
+                }
+                _ => {
+                    for question in run {
+                        replies.push(question.ask(service).await);
+                    }
+                }
+            }
+        }
+        replies
+    }
+
+    /// What it takes of a limit.
+    fn takes(&self) -> Option<u32> {
         match self {
-            Self::Limit { limit, key, cost, takes } => match limit.shares() {
-                Some(shares) => Reply::Limit(limit.decide_in(shares, key, *cost, *takes).await),
-                None => Reply::Limit(limit.decide(key, *cost, *takes, service.now()).await),
-            },
+            Self::Limit { cost, act: Act::Take, .. } => Some(*cost),
+            _ => None,
+        }
+    }
+
+    /// Asks it.
+    async fn ask(&self, service: &Service) -> Reply {
+        match self {
+            Self::Limit { limit, key, cost, act: Act::GiveBack } => {
+                Reply::Limit(limit.give_back(key, *cost, service.now()).await)
+            }
+            Self::Limit { limit, key, cost, act } => {
+                let takes = *act == Act::Take;
+                Reply::Limit(Ok(match limit.shares() {
+                    Some(shares) => limit.decide_in(shares, key, *cost, takes).await,
+                    None => limit.decide(key, *cost, takes, service.now()).await,
+                }))
+            }
             Self::Throttle { key, quota, quantity } => {
                 let (throttle, now) = (service.throttle(), service.now());
                 Reply::Throttle(match service.shared() {

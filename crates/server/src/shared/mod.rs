@@ -13,6 +13,7 @@ mod readiness;
 mod shares;
 mod store;
 
+pub use ask::Act;
 pub(crate) use ask::{Question, Reply};
 pub use readiness::Readiness;
 pub use shares::Shares;

@@ -23,13 +23,19 @@ impl Shares {
         let sharing = spec.sharing;
         let build = |policy: &PolicySpec, keys: usize| {
             let policy = policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-            let limit = store
+            let mut limit = store
                 .store()
                 .limit(&spec.name, policy)
                 .mode(sharing.mode.unwrap_or_default())
                 .on_error(sharing.on_error.unwrap_or_default())
                 .deadline(sharing.deadline.unwrap_or(store.deadline()))
                 .local_keys(keys);
+            if let Some(slack) = sharing.slack {
+                limit = limit.slack(slack);
+            }
+            if let Some(units) = sharing.unreported {
+                limit = limit.unreported(units);
+            }
             limit.build().map_err(|error| match error {
                 LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source },
                 error => {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{Ended, Options, Order, Server};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -145,6 +145,31 @@ impl Drop for Running {
             let _ = thread.join();
         }
     }
+}
+
+/// A server whose limits are in this store; generous, so that a busy machine does not make it fail.
+pub fn on_store(name: &str, address: &str, rules: &str) -> Running {
+    let server = Running::with_rules_and(name, rules, |options| {
+        options.store_deadline = Duration::from_secs(5);
+        options.store = Some(address.to_owned());
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    tidegate_redis_servers::eventually("the store has been reached", ready);
+    server
+}
+
+/// One request; status and body.
+pub fn acquire(server: &Running, limit: &str, key: &str) -> (u16, Value) {
+    let response = server.post("/v1/acquire", &json!({"limit": limit, "key": key}).to_string());
+    (response.status, response.json())
+}
+
+/// How many of so many requests, over both protocols, are admitted.
+pub fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> usize {
+    let mut client = Resp::connect(server.resp);
+    let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
+    let command = format!("ACQUIRE {limit} {key}");
+    over_http + (requests / 2..requests).filter(|_| client.ask(&command).starts_with("[0 ")).count()
 }
 
 /// An empty directory for one test.

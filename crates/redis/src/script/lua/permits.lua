@@ -1,31 +1,116 @@
--- Gives permits back, or holds them anew from now on. A permit is known by the time at which it was taken: permits of one
--- time are as good as each other. One that has expired is not given back: its place may be another's already.
--- KEYS: the limit's key. ARGV: the hold, 1 to hold anew, the times. The reply has a new time for each, or 0.
-local lifetime, renew = tonumber(ARGV[1]), ARGV[2] == '1'
-local value = redis.call('GET', KEYS[1]) or ''
-if #value % 8 > 0 then return {time[1], time[2], 2} end
-local seen = now
-if value ~= '' then seen = math.max(now, (struct.unpack('<I8', value, #value - 7))) end
-local first, replies, added = 1, {}, ''
-while first <= #value and seen - struct.unpack('<I8', value, first) >= lifetime do first = first + 8 end
-local before = #value
-value = string.sub(value, first)
-for n = 1, #ARGV[3] / 8 do
-  local wanted = string.sub(ARGV[3], 8 * n - 7, 8 * n)
-  replies[n] = '0'
-  for at = 1, #value, 8 do
-    if string.sub(value, at, at + 7) == wanted then
-      value = string.sub(value, 1, at - 1) .. string.sub(value, at + 8)
-      replies[n] = string.format('%.0f', seen)
-      if renew then added = added .. struct.pack('<I8', seen) end
-      break
-    end
+-- Permits: the newest moment that any holder was given (8 bytes), and 16 bytes for each permit, in the order in which they
+-- expire: its holder's name, and the time from which the hold counts. Each holder is given a moment of its own, a microsecond
+-- after the one before if it must be, and that is its name: so what is given back or renewed twice is what it is once.
+-- numbers: limit, hold
+local HEAD, SIZE = 8, 16
+
+-- The time of the permit of this rank; 1 is the oldest.
+local function time_at(held, rank)
+  if rank > held.len then return held.added[rank - held.len] end
+  return (struct.unpack('<I8', held.value, HEAD + SIZE * rank - 7))
+end
+
+-- Finds out how many have expired: in most cases no more than before.
+local function look(p, held)
+  local gone, live = held.gone, held.len + #held.added + 1
+  if gone + 1 < live and held.seen - time_at(held, gone + 1) < p[2] then return end
+  while live - gone > 1 do
+    local rank = math.floor((gone + live) / 2)
+    if held.seen - time_at(held, rank) < p[2] then live = rank else gone = rank end
   end
+  held.gone = gone
 end
-value = value .. added
-if value == '' then
-  redis.call('DEL', KEYS[1])
-elseif added ~= '' or #value < before then
-  redis.call('PSETEX', KEYS[1], px(struct.unpack('<I8', value, #value - 7) + lifetime - now), value)
+
+-- The value from the permit of this rank on.
+local function from(held, rank) return string.sub(held.value, HEAD + SIZE * rank - 15) end
+
+-- Writes these permits alone.
+local function write(p, held, permits)
+  local upto = held.last
+  if permits ~= '' then
+    upto = math.max(upto, struct.unpack('<I8', permits, #permits - 7) + p[2])
+  elseif upto < now then
+    redis.call('DEL', held.key)
+    return
+  end
+  redis.call('SET', held.key, struct.pack('<I8', held.last) .. permits, 'PXAT', pxat(upto))
 end
-return {time[1], time[2], replies}
+
+local function moment(held)
+  held.last = math.max(now, held.last + 1)
+  return held.last
+end
+
+-- The key's permits; or what is wrong with the key.
+local function open(p, key)
+  local value = redis.pcall('GET', key)
+  if type(value) == 'table' then
+    if string.find(value.err, 'WRONGTYPE', 1, true) then return nil, 1 end
+    return nil, value
+  end
+  local held = {key = key, value = value or '', len = 0, gone = 0, added = {}, last = 0}
+  if value then
+    held.len = (#value - HEAD) / SIZE
+    if held.len < 0 or held.len % 1 > 0 then return nil, 2 end
+    held.last = struct.unpack('<I8', value)
+    if held.last >= 2 ^ 53 then return nil, 2 end
+  end
+  -- Time never runs backwards.
+  held.seen = math.max(now, held.last)
+  return held
+end
+
+-- Whether `cost` fits, and takes it if so; and the answer, which is that of `log.lua`. Of an admission the time in it is the
+-- holder's name.
+local function take(p, held, cost)
+  look(p, held)
+  local limit, all, age, newest_age = p[1], held.len + #held.added, 0, 0
+  local live = all - held.gone
+  local fits = cost <= limit and (cost == 0 or live + cost <= limit)
+  if live > 0 then newest_age = held.seen - time_at(held, all) end
+  if not fits and cost <= limit then age = held.seen - time_at(held, all - limit + cost) end
+  if fits and cost > 0 then
+    held.seen = moment(held)
+    for _ = 1, cost do held.added[#held.added + 1] = held.seen end
+  end
+  return fits, struct.pack('<I1I4I8I8I8', fits and 1 or 0, live, newest_age, age, held.seen)
+end
+
+-- Writes what was taken.
+local function close(p, held)
+  if #held.added == 0 then return end
+  local permits, before, text = {from(held, math.min(held.gone, held.len) + 1)}, nil, nil
+  for n, name in ipairs(held.added) do
+    if name ~= before then before, text = name, struct.pack('<I8I8', name, name) end
+    permits[n + 1] = text
+  end
+  write(p, held, table.concat(permits))
+end
+
+-- Gives back what the holder of this name (8 bytes) still has, or holds it anew from now on; returns whether there was any.
+local function settle(p, held, name, renew)
+  look(p, held)
+  local first = HEAD + SIZE * held.gone + 1
+  local at = string.find(held.value, name, first, true)
+  -- By chance the name may be within other bytes.
+  while at and (at - first) % SIZE > 0 do at = string.find(held.value, name, at + 1, true) end
+  if not at then return false end
+  -- A holder's permits have one time, and so are side by side.
+  local rank = (at - HEAD - 1) / SIZE + 1
+  local time, last, beyond = time_at(held, rank), rank, held.len + 1
+  while beyond - last > 1 do
+    local middle = math.floor((last + beyond) / 2)
+    if time_at(held, middle) == time then last = middle else beyond = middle end
+  end
+  local permits = string.sub(held.value, first, at - 1) .. from(held, last + 1)
+  if renew then permits = permits .. string.rep(name .. struct.pack('<I8', moment(held)), last - rank + 1) end
+  write(p, held, permits)
+  return true
+end
+
+-- Gives back up to this many, those first that expire first.
+local function give_back(p, held, cost)
+  look(p, held)
+  write(p, held, from(held, math.min(held.gone + cost, held.len) + 1))
+end
+return {open = open, take = take, close = close, settle = settle, give_back = give_back}

@@ -1,0 +1,13 @@
+-- Of the token bucket and of the leaky one.
+return function(p, v, cost)
+  local tat, part = 0, 0
+  if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack('<I7I6', v) end
+  if part >= p[6] then tat, part = tat + 1, 0 end
+  if tat < now or tat == now and part == 0 then return v end
+  local span, span_part = span_of(p, cost)
+  local debt = tat - now - span
+  part = part - span_part
+  if part < 0 then debt, part = debt - 1, part + p[6] end
+  if debt < 0 then debt, part = 0, 0 end
+  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack('<I7I6', now + debt, part)
+end

@@ -1,0 +1,155 @@
+//! Users who may not do everything.
+
+use std::time::Duration;
+
+use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindow};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_redis_servers::{PATIENCE, Server, eventually};
+
+/// What the errors and the crate's page say that a user needs.
+const NEEDED: [&str; 15] = [
+    "+eval",
+    "+evalsha",
+    "+time",
+    "+get",
+    "+mget",
+    "+set",
+    "+getrange",
+    "+setrange",
+    "+strlen",
+    "+pexpire",
+    "+pexpireat",
+    "+del",
+    "+zadd",
+    "+zremrangebyscore",
+    "+zcard",
+];
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+fn log(text: &str) -> Policy {
+    Policy::sliding_log(quota(text)).expect("the log is not too long")
+}
+
+/// A store as a user who has these rights.
+fn open_as(server: &Server, name: &str, rights: &[&str]) -> Store {
+    let user = [&["ACL", "SETUSER", name, "on", ">secret", "-@all"], rights].concat();
+    assert_eq!(server.ask(&user).text(), "OK");
+    let store = Store::open(&format!("redis://{name}:secret@127.0.0.1:{}", server.port()));
+    store.expect("the address is well formed")
+}
+
+fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
+    let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(PATIENCE);
+    limit.remember_denials(false).build().expect("the policy can be shared")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_rights_that_are_told_can_do_everything() {
+    let server = Server::start(&[]);
+    let store = open_as(&server, "app", &[&["~tidegate:*"], &NEEDED[..]].concat());
+    eventually("the store is reached", || store.health() == Health::Up);
+    let permits = Concurrency::new(40).hold(Duration::from_hours(1)).expect("the hold is short");
+    let policies = [
+        FixedWindow::new(quota("40/366d")).first_hit().into(),
+        Policy::sliding_window(quota("40/1h")),
+        Policy::sliding_counter(quota("40/366d")),
+        Policy::token_bucket(quota("40/1h")),
+        Policy::leaky_bucket(quota("40/1h")),
+        log("40/1h"),
+        log("400/1h"),
+        permits.into(),
+    ];
+    for (at, policy) in policies.into_iter().enumerate() {
+        let limit = limit(&store, &format!("l{at}"), policy);
+        for cost in [1, 30, 30, 300] {
+            assert_eq!(limit.acquire("k", cost).await.source, Source::Store, "{policy:?}");
+        }
+        assert_eq!(limit.peek("k", 1).await.source, Source::Store, "{policy:?}");
+        assert_eq!(limit.refund("k", 3).await.expect("the store answers").source, Source::Store);
+        if let Ok(mut permit) = limit.permit("k", 1).await
+            && policy.name() == "concurrency"
+        {
+            assert_eq!(permit.renew().await, Ok(true));
+        }
+        for mode in [Mode::Leased, Mode::Reported] {
+            let limit = store.limit(&format!("m{at}"), policy).mode(mode).on_error(OnError::Closed);
+            let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
+            for _ in 0..60 {
+                let answer = limit.acquire("k", 1).await;
+                assert!(!matches!(answer.source, Source::Failed(_)), "{policy:?}: {answer:?}");
+            }
+        }
+    }
+    store.close().await;
+    assert!(store.stats().errors.iter().all(|&count| count == 0), "{:?}", store.stats());
+    let (forbidden, refused) = (StoreError::Forbidden("".into()), StoreError::NotPermitted("".into()));
+    for needed in NEEDED.iter().chain(&["~tidegate:*"]) {
+        assert!(forbidden.to_string().contains(needed) && refused.to_string().contains(needed), "{needed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peek_asks_about_the_limits_own_key_alone() {
+    let server = Server::start(&[]);
+    let store = open_as(&server, "app", &["~tidegate:*", "+@all"]);
+    eventually("the store is reached", || store.health() == Health::Up);
+    for key in ["plain", "a}b", "{}x", "{t}a", "{"] {
+        let limit = limit(&store, "x", log("2/1h"));
+        let free = limit.peek(key, 2).await;
+        assert!(free.source == Source::Store && free.is_allowed(), "{key}: {free:?}");
+        assert!(limit.acquire(key, 2).await.is_allowed(), "{key}");
+        let denied = limit.peek(key, 1).await;
+        assert!(denied.source == Source::Store && denied.is_denied(), "{key}: {denied:?}");
+        assert!(denied.decision.retry_after() > Some(Duration::from_mins(1)), "{key}: {denied:?}");
+    }
+    let stats = store.stats();
+    assert_eq!((stats.opened, stats.connections), (0, 1), "{stats:?}");
+    assert!(stats.errors.iter().all(|&count| count == 0), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_the_user_may_not_touch_is_told_and_hurts_no_other() {
+    let server = Server::start(&[]);
+    // Not even the key by which nodes are counted.
+    let store = open_as(&server, "app", &["~tidegate:fine:*", "+@all"]);
+    eventually("the store is reached", || store.health() == Health::Up);
+    let (fine, other) = (limit(&store, "fine", log("1000/1h")), limit(&store, "other", log("1000/1h")));
+    for _ in 0..20 {
+        let (told, peeked) = (other.acquire("k", 1).await, other.peek("k", 1).await);
+        assert!(matches!(told.source, Source::Failed(StoreError::Forbidden(_))), "{told:?}");
+        assert!(matches!(peeked.source, Source::Failed(StoreError::Forbidden(_))), "{peeked:?}");
+        assert_eq!(fine.acquire("k", 1).await.source, Source::Store);
+    }
+    let stats = store.stats();
+    assert_eq!((store.health(), stats.opened, stats.connections), (Health::Up, 0, 1), "{stats:?}");
+    assert!(stats.errors_of("forbidden") >= 40, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_missing_for_one_limit_is_told_and_hurts_no_other() {
+    let server = Server::start(&[]);
+    let rights: Vec<_> = NEEDED.into_iter().filter(|right| *right != "+getrange").collect();
+    let store = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
+    eventually("the store is reached", || store.health() == Health::Up);
+    let (long, short) = (limit(&store, "long", log("1000/1h")), limit(&store, "short", log("100/1h")));
+    let told = long.acquire("k", 1).await;
+    assert!(matches!(told.source, Source::Failed(StoreError::Forbidden(_))), "{told:?}");
+    assert_eq!(short.acquire("k", 1).await.source, Source::Store);
+    assert_eq!(store.stats().opened, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_run_no_scripts_is_no_store() {
+    let server = Server::start(&[]);
+    let store = open_as(&server, "app", &["~tidegate:*", "+get"]);
+    eventually("that is found out", || store.stats().opened > 0);
+    let told = limit(&store, "x", log("100/1h")).acquire("k", 1).await;
+    assert!(
+        matches!(told.source, Source::Failed(StoreError::NotPermitted(_) | StoreError::Down)),
+        "{told:?}"
+    );
+    assert!(store.stats().errors_of("not-permitted") > 0);
+}

@@ -1,0 +1,109 @@
+//! Permits of a store whose answers are lost.
+
+use std::time::Duration;
+
+use tidegate_core::{Policy, algorithm::Concurrency};
+use tidegate_redis::{Health, Permit, SharedLimit, Store};
+use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Server, eventually};
+
+/// Two permits of a limit behind a proxy, taken in one call.
+struct Bench {
+    server: Server,
+    proxy: Proxy,
+    limit: SharedLimit,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let server = Server::start(&[]);
+        let proxy = Proxy::before(server.port());
+        let store = Store::open(&proxy.address()).expect("the address is well formed");
+        eventually("the store is reached", || store.health() == Health::Up);
+        let policy = Concurrency::new(2).hold(Duration::from_hours(1)).expect("the hold is short");
+        let limit = store.limit("jobs", Policy::from(policy)).deadline(PATIENCE);
+        let limit = limit.build().expect("the policy can be shared");
+        Self { server, proxy, limit }
+    }
+
+    /// While the first request is under way the others gather, for one call.
+    async fn two(&self) -> (Permit, Permit) {
+        let ask = |key| self.limit.permit(key, 1);
+        let (first, a, b) = tokio::join!(ask("first"), ask("k"), ask("k"));
+        // From now on the server knows the script.
+        assert_eq!(first.expect("there is room").renew().await, Ok(true));
+        (a.expect("there is room"), b.expect("there is room"))
+    }
+
+    fn value(&self) -> Reply {
+        let key = String::from_utf8(self.limit.redis_key("k")).expect("the key is text");
+        self.server.ask(&["GET", &key])
+    }
+
+    fn calls(&self) -> u64 {
+        self.limit.store().stats().calls
+    }
+
+    /// From now on requests arrive, and no answer comes back before the connection is cut.
+    fn lose_answers(&self) {
+        self.proxy.delay(Duration::from_hours(1));
+    }
+
+    fn cut(&self) {
+        self.proxy.delay(Duration::ZERO);
+        self.proxy.cut();
+    }
+
+    /// Until the store decides again, which it does after everything that was sent before.
+    async fn free(&self) -> u64 {
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            let answer = self.limit.acquire("k", 0).await;
+            if answer.source == tidegate_redis::Source::Store {
+                return answer.decision.remaining();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the store does not decide again: {:?}", self.limit.store());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_answer_is_lost_is_repeated_and_frees_nobody_elses_permit() {
+    let bench = Bench::start();
+    let (a, b) = bench.two().await;
+    let (both, calls) = (bench.value(), bench.calls());
+    bench.lose_answers();
+    drop(a);
+    eventually("the release has arrived", || bench.value() != both);
+    let one = bench.value();
+    bench.cut();
+    eventually("it is repeated", || bench.calls() >= calls + 2);
+    assert_eq!(bench.free().await, 1, "the other permit is out");
+    assert_eq!(bench.value(), one);
+    let c = bench.limit.permit("k", 1).await.expect("there is room");
+    assert!(bench.limit.permit("k", 1).await.is_err(), "three of two");
+    drop((b, c));
+    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_whose_answer_is_lost_leaves_the_permits_their_holders() {
+    let bench = Bench::start();
+    let (mut a, b) = bench.two().await;
+    let before = bench.value();
+    bench.lose_answers();
+    let renewal = tokio::spawn(async move {
+        let told = a.renew().await;
+        (a, told)
+    });
+    eventually("the renewal has arrived", || bench.value() != before);
+    bench.proxy.refuse(true);
+    bench.cut();
+    let (mut a, told) = renewal.await.expect("nobody panics");
+    assert!(told.is_err(), "the answer is lost, and nobody can be asked: {told:?}");
+    bench.proxy.refuse(false);
+    assert_eq!(bench.free().await, 0);
+    assert_eq!(a.renew().await, Ok(true), "they still are this holder's");
+    drop(a);
+    drop(b);
+    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+}

