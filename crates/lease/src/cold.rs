@@ -22,6 +22,17 @@ struct Held {
     taken: Nanos,
 }
 
+/// How it is with the next piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Next {
+    #[default]
+    NotAsked,
+    /// A request for it is out.
+    Asked,
+    /// The request failed, and no answer to any has come since.
+    Unanswered,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Cold {
     /// What the piece was opened with.
@@ -33,8 +44,7 @@ pub(crate) struct Cold {
     demand: Demand,
     refusals: Refusals,
     back: Vec<GiveBack>,
-    /// Whether a request for a piece is out.
-    asked: bool,
+    next: Next,
     closed: bool,
     round_trip: Nanos,
     /// When the piece was last found used.
@@ -159,11 +169,20 @@ impl Cold {
         None
     }
 
+    /// Nobody knows whether the limit is near: what the others are told is no longer a denial that only a probe showed.
+    fn end_probe(&mut self, piece: &Piece) {
+        (self.scarce, self.probing_until) = (false, Nanos::ZERO);
+        let shown = self.current.open.refused;
+        if shown.cost > 0 && !self.refusals.has(&shown) {
+            self.show(piece, |open| open.refused = Refusal::default());
+        }
+    }
+
     /// Whether the limit is still near after an answer: less came than was wanted for the next while.
     fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
         match request.ahead {
             // A request for a piece is out, and its answer will tell.
-            0 if self.asked => true,
+            0 if self.next == Next::Asked => true,
             0 => grant.decision.remaining() == 0,
             wanted => grant.units < wanted,
         }
@@ -178,12 +197,14 @@ impl Cold {
 
     /// The request for a caller's cost, with whatever else there is to say.
     pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
-        let ahead = if self.asked || self.closed { 0 } else { self.wanted(terms, now) };
+        let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
         self.say(cost, ahead, now)
     }
 
     fn say(&mut self, cost: u32, ahead: u32, now: Nanos) -> Request {
-        self.asked |= ahead > 0;
+        if ahead > 0 {
+            self.next = Next::Asked;
+        }
         self.out = self.out.saturating_add(u32::from(cost > 0));
         let spent = std::mem::take(&mut self.unsent);
         self.in_flight = self.in_flight.saturating_add(spent);
@@ -198,7 +219,7 @@ impl Cold {
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
         // Where the limit is near a few units are no sign that more can be had; the next caller will ask.
         let few = self.scarce && self.current.open.units < FEW;
-        if self.asked || self.closed || self.spare.is_some() || few {
+        if self.next == Next::Asked || self.closed || self.spare.is_some() || few {
             return None;
         }
         let request = self.request(terms, 0, now);
@@ -218,6 +239,8 @@ impl Cold {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
+            // Answers that are too late cost a piece each: the next one is asked for when one has come in time.
+            Mode::Leased if self.next == Next::Unanswered => 0,
             // A piece would be over, or nearly, when it arrives.
             Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
             Mode::Leased => self.demand.piece(now, self.target(terms)).min(terms.limit()),
@@ -239,6 +262,9 @@ impl Cold {
     pub fn granted(&mut self, piece: &Piece, terms: &Terms, request: &Request, grant: &Grant, now: Nanos) {
         self.look(piece, terms, now);
         self.round_trip = now.saturating_since(request.sent);
+        if self.next == Next::Unanswered {
+            self.next = Next::NotAsked;
+        }
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.answered(request);
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
@@ -262,7 +288,7 @@ impl Cold {
         if request.ahead == 0 {
             return;
         }
-        self.asked = false;
+        self.next = Next::NotAsked;
         if grant.units == 0 {
             self.barren_until = now.saturating_add(self.target(terms));
         }
@@ -325,9 +351,14 @@ impl Cold {
         self.out = self.out.saturating_sub(u32::from(request.cost > 0));
     }
 
-    pub fn failed(&mut self, request: &Request) {
-        self.asked &= request.ahead == 0;
+    pub fn failed(&mut self, piece: &Piece, request: &Request) {
+        if request.ahead > 0 {
+            self.next = Next::Unanswered;
+        }
         self.answered(request);
+        if request.cost > 0 {
+            self.end_probe(piece);
+        }
         // It may have arrived: charged twice rather than not at all.
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.unsent = self.unsent.saturating_add(request.spent);
@@ -347,7 +378,7 @@ impl Cold {
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
         if !self.back.is_empty() || (self.unsent > 0 && due) {
             // A report also brings the newest view of what is free; whoever gives back wants nothing.
-            let ahead = if self.asked || self.closed { 0 } else { terms.unreported() };
+            let ahead = if self.next == Next::Asked || self.closed { 0 } else { terms.unreported() };
             return Some(self.say(0, ahead, now));
         }
         None
@@ -356,7 +387,7 @@ impl Cold {
     pub fn is_idle(&self, terms: &Terms) -> bool {
         // What was merely seen to be free (`reported`) is nobody's loss.
         let holds = terms.mode() == Mode::Leased && (self.seen > 0 || self.spare.is_some());
-        !holds && !self.asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
+        !holds && self.next != Next::Asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
     }
 
     pub fn close(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {

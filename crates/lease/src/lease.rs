@@ -162,9 +162,10 @@ impl Lease {
     }
 
     /// No answer came, and nobody knows whether the authority has seen the request. What it may have taken is not used;
-    /// it stays charged until the algorithm forgets it.
+    /// it stays charged until the algorithm forgets it. Until an answer comes again callers are told to ask the authority, each
+    /// for itself.
     pub fn failed(&self, request: Request) {
-        self.cold().failed(&request);
+        self.cold().failed(&self.piece, &request);
     }
 
     /// What there is to say without anybody asking: units that are no longer needed go back, a report is due. Call it

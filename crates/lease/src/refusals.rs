@@ -30,6 +30,11 @@ impl Refusals {
         self.kept.iter().copied().find(|kept| kept.cost == cost && now < kept.until)
     }
 
+    /// Whether it is one of those that the authority gave.
+    pub fn has(&self, refusal: &Refusal) -> bool {
+        self.kept.contains(refusal)
+    }
+
     /// Forgets the denials of what is admitted now: a cost, and all below it.
     pub fn admitted(&mut self, cost: u32) {
         self.kept.retain(|kept| kept.cost > cost);

@@ -283,3 +283,77 @@ fn a_denial_costs_no_round_trip_until_its_time() {
         assert_eq!((fleet.admitted.len(), fleet.round_trips, fleet.denied), (1, 2, 899));
     }
 }
+
+#[test]
+fn who_asks_after_a_probe_that_failed_is_not_denied_for_it() {
+    let policy = Policy::sliding_window(Quota::per_hour(10));
+    let terms = Terms::leased(policy, Terms::SLACK);
+    let (mut shared, mut now) = (vec![0; policy.words()], Nanos::from_secs(5));
+    let lease = Lease::new(terms);
+    // A round trip takes 10 ms, and what others have left is not enough for a cost of 3.
+    assert!(policy.decide(&mut shared, now, 8).is_allowed());
+    let request = lease.ask(3, now).request().unwrap();
+    now = now.saturating_add(Nanos::from_millis(10));
+    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_denied());
+    let probe = lease.ask(1, now).request().unwrap();
+    assert!(lease.ask(1, now).decision().is_some_and(|denied| denied.is_denied()), "one asks at a time");
+    lease.failed(probe);
+    // Nobody is denied but by whoever answers in the store's place; the store's own denial holds.
+    for _ in 0..10 {
+        let request = lease.ask(1, now).request().unwrap();
+        let (another, remembered) = (lease.ask(1, now).request().unwrap(), lease.ask(3, now).decision());
+        assert!(remembered.is_some_and(|denied| denied.is_denied()));
+        lease.failed(request);
+        lease.failed(another);
+    }
+    // An answer that is scarce brings the probing back.
+    let request = lease.ask(2, now).request().unwrap();
+    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_allowed());
+    let request = lease.ask(1, now).request().unwrap();
+    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_denied());
+    assert!(lease.ask(2, now).request().is_some() && lease.ask(2, now).request().is_none());
+}
+
+#[test]
+fn answers_that_are_always_too_late_cost_one_piece_and_not_the_quota() {
+    let policy = Policy::sliding_window(Quota::per_hour(100_000));
+    let terms = Terms::leased(policy, Terms::SLACK);
+    let (mut shared, mut now) = (vec![0; policy.words()], Nanos::from_secs(5));
+    let lease = Lease::new(terms);
+    let later = |now: Nanos| now.saturating_add(Nanos::from_millis(1));
+    // Well used, so that pieces are worth their round trip.
+    for _ in 0..1_000 {
+        now = later(now);
+        if let Some(request) = lease.ask(1, now).request() {
+            let _ = lease.granted(request, &terms.serve(&mut shared, now, &request), now);
+        }
+    }
+    let used = policy.used(&shared, now);
+    let mut asked = 0;
+    let mut pieces = 0;
+    for _ in 0..5_000 {
+        now = later(now);
+        if let Some(request) = lease.ask(1, now).request() {
+            // Charged, and the answer comes when nobody waits for it any more.
+            pieces += u32::from(terms.serve(&mut shared, now, &request).units > 0);
+            asked += request.cost;
+            lease.failed(request);
+        }
+    }
+    // And the one that is in reserve, where it was asked for before.
+    assert!(pieces <= 1, "{pieces} pieces lost");
+    let lost = policy.used(&shared, now) - used - asked;
+    assert!(asked > 4_000 && lost <= 200, "{lost} lost beside {asked}");
+    // The first answer that is in time brings the next piece.
+    let request = lease.ask(1, now).request().unwrap();
+    let _ = lease.granted(request, &terms.serve(&mut shared, now, &request), now);
+    assert!((0..100).any(|_| {
+        now = later(now);
+        let request = lease.ask(1, now).request();
+        let ahead = request.is_some_and(|request| request.ahead > 0);
+        if let Some(request) = request {
+            let _ = lease.granted(request, &terms.serve(&mut shared, now, &request), now);
+        }
+        ahead
+    }));
+}

@@ -67,6 +67,10 @@ impl Exchange {
     }
 
     fn failed(mut self, error: &StoreError) {
+        // First, so that the caller who asks again finds it so.
+        if let Some(request) = self.request.take() {
+            self.held.lease.failed(request);
+        }
         if let Some(caller) = self.caller.take() {
             let _ = caller.send(Err(error.clone()));
         }

@@ -95,7 +95,8 @@ impl Store {
         Self::at(address.parse()?, "tidegate")
     }
 
-    /// Opens the store at an address, with keys that begin with `prefix`: stores of one prefix share their limits.
+    /// Opens the store at an address, with keys that begin with `prefix`: stores of one prefix share their limits. A short
+    /// one is worth it: a tenth of what a decision costs Redis can hang on nine bytes of its key.
     ///
     /// # Errors
     /// When the prefix is empty, or has a `:`, `{` or `}` in it: these part a key.
