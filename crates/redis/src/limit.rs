@@ -66,7 +66,7 @@ pub struct LimitBuilder {
     on_error: OnError,
     deadline: Duration,
     remember_denials: bool,
-    local_keys: usize,
+    local_keys: Option<usize>,
     slack: Duration,
     unreported: Option<u32>,
     leases: usize,
@@ -82,7 +82,7 @@ impl LimitBuilder {
             on_error: OnError::default(),
             deadline: DEADLINE,
             remember_denials: true,
-            local_keys: 1 << 16,
+            local_keys: None,
             slack: Terms::SLACK.into(),
             unreported: None,
             leases: 1 << 16,
@@ -130,9 +130,10 @@ impl LimitBuilder {
         Self { leases: keys, ..self }
     }
 
-    /// How many keys [`OnError::Local`] holds at most (default: 65,536).
+    /// How many keys [`OnError::Local`] holds at most (default: 65,536, or as many as have room in half a gigabyte, which is
+    /// fewer for logs of more than about 1,000 entries).
     pub fn local_keys(self, keys: usize) -> Self {
-        Self { local_keys: keys, ..self }
+        Self { local_keys: Some(keys), ..self }
     }
 
     /// The limit.
@@ -147,7 +148,10 @@ impl LimitBuilder {
         let terms = self.mode.terms(self.policy, self.slack, self.unreported);
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
-            OnError::Local => Some(Local::new(self.policy, self.local_keys).map_err(LimitError::Local)?),
+            OnError::Local => {
+                let keys = self.local_keys.unwrap_or_else(|| Local::usual_keys(&self.policy));
+                Some(Local::new(self.policy, keys).map_err(LimitError::Local)?)
+            }
             OnError::Open | OnError::Closed => None,
         };
         let inner = self.store.inner();
@@ -196,7 +200,10 @@ impl fmt::Display for LimitError {
         match self {
             Self::Name => f.write_str("a limit's name is a word without any of : { and }, which part a key"),
             Self::Plan(error) => error.fmt(f),
-            Self::Local(error) => write!(f, "for on_error = local: {error}"),
+            // What the limiter in memory calls max_keys.
+            Self::Local(error) => {
+                write!(f, "for on_error = local: {}", error.to_string().replace("max_keys", "local_keys"))
+            }
         }
     }
 }
