@@ -26,17 +26,39 @@ impl Random {
     }
 }
 
+/// The median, and how it stands to others' from the same rounds.
+pub fn summary(floor: &[f64], tidegate: &[[f64; 2]], trypema: &[f64]) {
+    let median = |mut rates: Vec<f64>| {
+        rates.sort_unstable_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let beside = |at: usize, others: &[f64]| {
+        median(tidegate.iter().zip(others).map(|(ours, other)| ours[at] / other).collect())
+    };
+    for (at, name) in ["token-bucket", "sliding-window"].into_iter().enumerate() {
+        println!(
+            "median, {name}: {:.0} a second, {:.2} x redis-benchmark, {:.1} x trypema",
+            median(tidegate.iter().map(|ours| ours[at]).collect()),
+            beside(at, floor),
+            beside(at, trypema)
+        );
+    }
+}
+
 fn quota() -> Quota {
     "1000/1m".parse().expect("the quota is well formed")
 }
 
-pub async fn tidegate(server: &Server) {
-    for (name, policy) in
-        [("token-bucket", Policy::token_bucket(quota())), ("sliding-window", Policy::sliding_window(quota()))]
-    {
+/// Decisions a second by token bucket, and by sliding window.
+pub async fn tidegate(server: &Server) -> [f64; 2] {
+    let mut rates = [0.0; 2];
+    let policies = [Policy::token_bucket(quota()), Policy::sliding_window(quota())];
+    for (policy, rate) in policies.into_iter().zip(&mut rates) {
         server.ask(&["FLUSHALL"]);
-        let store = Store::open(&server.address()).expect("the address is well formed");
-        let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
+        let address = server.address().parse().expect("the address is well formed");
+        // Short, as redis-benchmark's keys are: `tg:api:t:user:0012345`.
+        let store = Store::at(address, "tg").expect("the prefix is a word");
+        let limit = store.limit("api", policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
         let limit = limit.build().expect("the policy can be shared");
         let clock = quanta::Clock::new();
         let start = clock.now();
@@ -61,12 +83,14 @@ pub async fn tidegate(server: &Server) {
             (done, denied) = (done + mine, denied + no);
         }
         let stats = store.stats();
+        *rate = done as f64 / start.elapsed_since(&clock).as_secs_f64();
         println!(
-            "tidegate, {name}: {:.0} a second ({:.1} decisions a call, {denied} denied)",
-            done as f64 / start.elapsed_since(&clock).as_secs_f64(),
+            "tidegate, {}: {rate:.0} a second ({:.1} decisions a call, {denied} denied)",
+            policy.name(),
             stats.decided as f64 / stats.calls as f64
         );
     }
+    rates
 }
 
 trait ElapsedSince {
@@ -79,7 +103,8 @@ impl ElapsedSince for quanta::Instant {
     }
 }
 
-pub async fn trypema(server: &Server) {
+/// Decisions a second.
+pub async fn trypema(server: &Server) -> f64 {
     server.ask(&["FLUSHALL"]);
     let client = redis::Client::open(server.address()).expect("the address is well formed");
     let connection = client.get_connection_manager().await.expect("the server answers");
@@ -115,11 +140,10 @@ pub async fn trypema(server: &Server) {
     for task in tasks {
         match task.await.expect("no task panics") {
             Ok(mine) => done += mine,
-            Err(error) => return println!("trypema, Redis: {error}"),
+            Err(error) => panic!("trypema, Redis: {error}"),
         }
     }
-    println!(
-        "trypema, Redis, absolute, 10 buckets: {:.0} a second",
-        done as f64 / start.elapsed_since(&clock).as_secs_f64()
-    );
+    let rate = done as f64 / start.elapsed_since(&clock).as_secs_f64();
+    println!("trypema, Redis, absolute, 10 buckets: {rate:.0} a second");
+    rate
 }

@@ -12,11 +12,13 @@ fn main() {
     // One figure alone, as in `-- exact`.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|want| want == name);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(std::env::var("WORKERS").ok().and_then(|workers| workers.parse().ok()).unwrap_or(2))
-        .enable_all()
-        .build()
-        .expect("the system has threads");
+    let workers = std::env::var("WORKERS").ok().and_then(|workers| workers.parse().ok());
+    let runtime_of = |threads| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(workers.unwrap_or(threads)).enable_all();
+        builder.build().expect("the system has threads")
+    };
+    let runtime = runtime_of(2);
     if let [role, address, quota] = &wanted[..]
         && role == "leased-node"
     {
@@ -25,12 +27,16 @@ fn main() {
     }
     let mut server = Server::start(&["--unixsocket", "redis.sock"]);
     if runs("exact") {
+        // One thread, as redis-benchmark has.
+        let runtime = runtime_of(1);
+        let (mut floor, mut tidegate, mut trypema) = (Vec::new(), Vec::new(), Vec::new());
         // In turns, as the machine may do other work now and then.
         for _ in 0..3 {
-            floor::redis_benchmark(&server);
-            runtime.block_on(exact::tidegate(&server));
-            runtime.block_on(exact::trypema(&server));
+            floor.push(floor::redis_benchmark(&server));
+            tidegate.push(runtime.block_on(exact::tidegate(&server)));
+            trypema.push(runtime.block_on(exact::trypema(&server)));
         }
+        exact::summary(&floor, &tidegate, &trypema);
     }
     if runs("latency") {
         runtime.block_on(latency::one_caller(&server));

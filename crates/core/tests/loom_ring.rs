@@ -6,7 +6,7 @@ use std::time::Duration;
 use loom::{sync::Arc, thread};
 use tidegate_core::{
     Nanos,
-    stats::{Layout, Ring, Trailing, View},
+    stats::{Headroom, Layout, Ring, Trailing, View},
 };
 
 const SLOT: u64 = 100;
@@ -104,34 +104,56 @@ fn a_reader_sees_each_add_in_one_slot() {
     });
 }
 
+/// One of two places in two slots is taken, two ask for the other in the slot that follows.
+fn one_place_for_two(admit: impl Fn(&Ring<1, 0>, u64) -> bool + Send + Sync + Clone + 'static) {
+    let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
+    assert!(admit(&ring, 0));
+    let others: Vec<_> = [SLOT, SLOT]
+        .into_iter()
+        .map(|at| {
+            let (ring, admit) = (ring.clone(), admit.clone());
+            thread::spawn(move || admit(&ring, at))
+        })
+        .collect();
+    let admitted = others.into_iter().map(|other| other.join().unwrap()).filter(|&admitted| admitted).count();
+    assert_eq!(admitted, 1, "one place was left for two");
+    assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
+    // The first slot leaves, with its one place.
+    assert!(admit(&ring, 2 * SLOT));
+    assert!(!admit(&ring, 2 * SLOT));
+}
+
+fn at_most_two(ring: &Ring<1, 0>, view: &Trailing) -> bool {
+    let fits = |tally, head| match view.used(ring, 0, tally, head) {
+        Some(used) if used + 1 > 2 => Err(()),
+        _ => Ok(()),
+    };
+    ring.add_if(0, 1, fits).is_ok()
+}
+
 #[test]
 fn admissions_never_exceed_a_limit_across_a_turn_and_all_of_it_is_used() {
     model(3, || {
-        let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
-        let limit = Arc::new(Trailing::new(whole(2)));
-        let admit = |ring: &Ring<1, 0>, limit: &Trailing, at| {
+        let trailing = Arc::new(Trailing::new(whole(2)));
+        one_place_for_two(move |ring, at| {
             ring.turn_to(ms(at));
-            ring.add_if(0, 1, |tally, head| match limit.used(ring, 0, tally, head) {
-                Some(used) if used + 1 > 2 => Err(()),
-                _ => Ok(()),
-            })
-            .is_ok()
-        };
-        assert!(admit(&ring, &limit, 0));
-        let others: Vec<_> = [SLOT, SLOT]
-            .into_iter()
-            .map(|at| {
-                let (ring, limit) = (ring.clone(), limit.clone());
-                thread::spawn(move || admit(&ring, &limit, at))
-            })
-            .collect();
-        let admitted =
-            others.into_iter().map(|other| other.join().unwrap()).filter(|&admitted| admitted).count();
-        assert_eq!(admitted, 1, "one place was left for two");
-        assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
-        // The first slot leaves, with its one place.
-        assert!(admit(&ring, &limit, 2 * SLOT));
-        assert!(!admit(&ring, &limit, 2 * SLOT));
+            at_most_two(ring, &trailing)
+        });
+    });
+}
+
+#[test]
+fn additions_first_never_exceed_a_limit_across_a_turn_either() {
+    model(3, || {
+        let views = Arc::new((Headroom::new(whole(2)), Trailing::new(whole(2))));
+        one_place_for_two(move |ring, at| {
+            let head = ring.turn_to(ms(at));
+            let (headroom, trailing) = &*views;
+            let withdraw = |added| {
+                ring.undo(0, 1, added);
+            };
+            headroom.add(ring, 0, 1, 2, head, withdraw).is_some() || at_most_two(ring, trailing)
+        });
     });
 }
 

@@ -20,7 +20,7 @@ use crate::{
     gate::Shared,
     guard::{Extra, Pass},
     node::Node,
-    resource::Resource,
+    resource::{Kind, Resource},
     rules::{
         BreakerState, Origins, Relation, StateChange,
         breaker::{Breaker, Verdict},
@@ -48,10 +48,12 @@ impl Refusal {
 pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
     let Resource { shared, state, .. } = resource;
     let now = shared.timer.now();
-    if state.has_rules(shared) {
-        return admit_by_rules(resource, units, inbound, now);
+    match state.kind(shared) {
+        Kind::None => state.node.window().pass(now, units),
+        Kind::Plain if state.pass_far(now, units) => {}
+        Kind::PlainOutbound if !inbound && state.pass_far(now, units) => {}
+        _ => return admit_by_rules(resource, units, inbound, now),
     }
-    state.node.window().pass(now, units);
     if inbound {
         shared.inbound.window().pass(now, units);
     }
@@ -62,7 +64,7 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
 pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
     let Resource { shared, state, .. } = entry.resource;
     let now = shared.timer.now();
-    let rules = state.has_rules(shared).then(|| state.rules());
+    let rules = (state.kind(shared) != Kind::None).then(|| state.rules());
     Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::stats::Layout;
+use tidegate_core::stats::{Layout, View};
 
 use crate::{
     gate::Shared,
@@ -62,6 +62,16 @@ impl Compiled {
             && compiled.adaptive.is_empty()
             && compiled.breakers.is_empty();
         (!is_empty).then_some(compiled)
+    }
+
+    /// The threshold of the resource's window, where that is all there is to an entry that is outbound.
+    pub(crate) fn plain(&self, view: View) -> Option<u64> {
+        let others = self.authority.len() + self.params.len() + self.isolation.len();
+        if others > 0 || self.learns() {
+            return None;
+        }
+        let limits = self.flow.iter().map(|flow| flow.plain(view));
+        limits.reduce(|a, b| Some(a?.min(b?))).flatten()
     }
 
     /// Whether some rule wants to know how calls go.

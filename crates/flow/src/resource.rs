@@ -6,9 +6,11 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
+use tidegate_core::{Nanos, stats::Headroom};
 
 use crate::{
     BreakerState, admit,
@@ -20,15 +22,24 @@ use crate::{
     node::{Family, Node},
 };
 
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A call that asks for more than this part of a threshold is not let in by its [`Headroom`]: so dozens of others must
+/// come in between before one that does has to be withdrawn.
+const FAR: u64 = 64;
+
 /// What a gate keeps about one resource.
 pub(crate) struct State {
     pub(crate) name: Arc<str>,
     pub(crate) node: Arc<Node>,
     pub(crate) origins: Family,
     pub(crate) contexts: Family,
-    /// The rules' version that `compiled` was made for, times two, plus one if there are rules. A resource without
-    /// rules never looks further.
+    /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
+    /// looks further.
     stamp: AtomicU64,
+    /// What plain rules let pass in a second.
+    limit: AtomicU64,
+    second: Headroom,
     compiled: ArcSwapOption<Compiled>,
     compiling: Mutex<()>,
 }
@@ -41,21 +52,35 @@ impl State {
             origins: Family::new(),
             contexts: Family::new(),
             stamp: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            // The gate's layout was checked when the gate was built.
+            second: Headroom::new(shared.layout.view(1, SECOND).unwrap_or(shared.layout.whole())),
             compiled: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
         }
     }
 
-    /// Whether there are rules, once they are those of the newest version.
+    /// What rules there are, once they are those of the newest version.
     #[inline]
-    pub(crate) fn has_rules(&self, shared: &Shared) -> bool {
+    pub(crate) fn kind(&self, shared: &Shared) -> Kind {
         // Acquire: who sees the stamp sees what was compiled for it, or something newer.
         let stamp = self.stamp.load(Ordering::Acquire);
-        if stamp >> 1 == shared.version.load(Ordering::Acquire) {
-            stamp & 1 == 1
+        if stamp >> 2 == shared.version.load(Ordering::Acquire) {
+            Kind::of(stamp)
         } else {
             self.compile(shared)
         }
+    }
+
+    /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
+    #[inline]
+    pub(crate) fn pass_far(&self, now: Nanos, units: u32) -> bool {
+        // Acquire: of the rules whose stamp was seen, or of newer ones if those are plain, too.
+        let limit = self.limit.load(Ordering::Acquire);
+        // Nothing is no call.
+        units > 0
+            && u64::from(units) <= limit / FAR
+            && self.node.window().pass_far(now, units, limit, &self.second)
     }
 
     #[inline]
@@ -64,17 +89,49 @@ impl State {
     }
 
     #[cold]
-    fn compile(&self, shared: &Shared) -> bool {
+    fn compile(&self, shared: &Shared) -> Kind {
         let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let set = shared.rules.load();
         let old = self.compiled.load();
-        if self.stamp.load(Ordering::Acquire) >> 1 != set.version {
+        if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
             let compiled = Compiled::new(&set, &self.name, old.as_deref(), shared);
-            let stamp = set.version << 1 | u64::from(compiled.is_some());
+            let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
+            let kind = match (&compiled, plain) {
+                (None, _) => Kind::None,
+                (Some(_), None) => Kind::Any,
+                (Some(_), Some(limit)) => {
+                    self.limit.store(limit, Ordering::Release);
+                    if set.rules.system.is_empty() { Kind::Plain } else { Kind::PlainOutbound }
+                }
+            };
             self.compiled.store(compiled.map(Arc::new));
-            self.stamp.store(stamp, Ordering::Release);
+            self.stamp.store(set.version << 2 | kind as u64, Ordering::Release);
         }
-        self.stamp.load(Ordering::Acquire) & 1 == 1
+        Kind::of(self.stamp.load(Ordering::Acquire))
+    }
+}
+
+/// What rules a resource has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    None = 0,
+    Any = 1,
+    /// All that an outbound call has to keep is one threshold of the resource's window; one from outside has to keep
+    /// system rules, too.
+    PlainOutbound = 2,
+    /// All that any call has to keep is that threshold.
+    Plain = 3,
+}
+
+impl Kind {
+    #[inline]
+    const fn of(stamp: u64) -> Self {
+        match stamp & 3 {
+            0 => Self::None,
+            1 => Self::Any,
+            2 => Self::PlainOutbound,
+            _ => Self::Plain,
+        }
     }
 }
 
@@ -162,7 +219,7 @@ impl Resource {
     /// Where each of the resource's breakers stands, with its rule's id or what the rule says.
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
-        self.state.has_rules(&self.shared);
+        self.state.kind(&self.shared);
         let rules = self.state.rules();
         let breakers = rules.iter().flat_map(|rules| &rules.breakers);
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
@@ -171,7 +228,7 @@ impl Resource {
     /// How many units each of the resource's adaptive rules lets be in flight now, with its id or what it says.
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
-        self.state.has_rules(&self.shared);
+        self.state.kind(&self.shared);
         let rules = self.state.rules();
         let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()

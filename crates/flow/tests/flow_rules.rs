@@ -178,6 +178,17 @@ fn a_cold_resource_warms_up() {
 }
 
 #[test]
+fn a_warm_up_that_would_never_begin_is_refused() {
+    let warm_up = Behaviour::WarmUp { period: ms(10_000), cold_factor: 3.0 };
+    for (threshold, possible) in [(2.0, false), (2.9, false), (3.0, true)] {
+        let gate = Gate::new();
+        let rules =
+            Rules { flow: vec![FlowRule::new("r", threshold).behaviour(warm_up)], ..Rules::default() };
+        assert_eq!(gate.load(rules).is_ok(), possible, "{threshold}");
+    }
+}
+
+#[test]
 fn a_warm_throttle_spaces_calls_by_the_rate_of_the_moment() {
     let behaviour = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(1_000) };
     let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);

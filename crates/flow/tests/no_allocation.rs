@@ -1,61 +1,19 @@
 //! What an entry and its exit allocate: nothing, whichever rules its resource has.
 #![cfg(not(loom))]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    time::Duration,
-};
+use std::time::Duration;
 
+use allocation_counter::measure;
 use tidegate_flow::{
     Gate, Resource,
     rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
 
-thread_local! {
-    /// Allocations of this thread: the test runner has others, which allocate when they like.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-impl Counting {
-    fn count() {
-        // A thread that ends has no counter left, and none of interest.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-    }
-}
-
-// SAFETY: hands every call on to the system's allocator, unchanged.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(at, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
+/// Those of a thousand calls, on this thread.
 fn allocations(work: impl Fn()) -> u64 {
     // Rules are compiled, and a thread's own structures made, when a resource is entered first.
     work();
-    let before = ALLOCATIONS.get();
-    (0..1_000).for_each(|_| work());
-    ALLOCATIONS.get() - before
+    measure(|| (0..1_000).for_each(|_| work())).count_total
 }
 
 fn resource(rules: Rules) -> Resource {

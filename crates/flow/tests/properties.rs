@@ -25,6 +25,47 @@ fn calls() -> impl Strategy<Value = Vec<(i64, u32)>> {
     prop::collection::vec((later, 1..4_u32), 1..120)
 }
 
+/// A rate admits what fits beside what was admitted in `span` slots of 100 ms, and the waits it names are true.
+fn check_rate(
+    rule: FlowRule,
+    threshold: u32,
+    span: u64,
+    calls: Vec<(i64, u32)>,
+) -> Result<(), TestCaseError> {
+    let (r, timer) = resource(Rules { flow: vec![rule], ..Rules::default() });
+    let (mut now, mut newest) = (START, 0);
+    let mut admitted: Vec<(u64, u64)> = Vec::new();
+    for (later, n) in calls {
+        now = now.saturating_add_signed(later);
+        timer.set(Nanos::from_millis(now));
+        newest = newest.max(now / 100);
+        let used: u64 = admitted.iter().filter(|(slot, _)| slot + span > newest).map(|(_, n)| n).sum();
+        let fits = used + u64::from(n) <= u64::from(threshold);
+        match r.entry().count(n).enter() {
+            Ok(_) => {
+                prop_assert!(fits, "{n} at {now} with {used} used");
+                admitted.push((newest, n.into()));
+            }
+            Err(blocked) => {
+                prop_assert!(!fits, "{n} at {now} with {used} used");
+                prop_assert_eq!(blocked.retry_after().is_some(), n <= threshold);
+                if let Some(wait) = blocked.retry_after() {
+                    // A question takes nothing; asked a nanosecond early it is refused, in time it is not.
+                    let at = Nanos::from_millis(now).saturating_add(wait.into());
+                    let free = |slot: u64| {
+                        let used: u64 =
+                            admitted.iter().filter(|(s, _)| s + span > slot).map(|(_, n)| n).sum();
+                        used + u64::from(n) <= u64::from(threshold)
+                    };
+                    prop_assert!(free(at.get() / 100_000_000));
+                    prop_assert!(!free((at.get() - 1) / 100_000_000));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn a_rate_admits_what_the_slots_leave_and_its_waits_are_true(
@@ -35,37 +76,18 @@ proptest! {
     ) {
         let rule = FlowRule::new("r", threshold).interval(Duration::from_millis(slots * 100));
         let rule = if strict { rule.strict() } else { rule };
-        let (r, timer) = resource(Rules { flow: vec![rule], ..Rules::default() });
-        let span = slots + u64::from(strict);
-        let (mut now, mut newest) = (START, 0);
-        let mut admitted: Vec<(u64, u64)> = Vec::new();
-        for (later, n) in calls {
-            now = now.saturating_add_signed(later);
-            timer.set(Nanos::from_millis(now));
-            newest = newest.max(now / 100);
-            let used: u64 = admitted.iter().filter(|(slot, _)| slot + span > newest).map(|(_, n)| n).sum();
-            let fits = used + u64::from(n) <= u64::from(threshold);
-            match r.entry().count(n).enter() {
-                Ok(_) => {
-                    prop_assert!(fits, "{n} at {now} with {used} used");
-                    admitted.push((newest, n.into()));
-                }
-                Err(blocked) => {
-                    prop_assert!(!fits, "{n} at {now} with {used} used");
-                    prop_assert_eq!(blocked.retry_after().is_some(), n <= threshold);
-                    if let Some(wait) = blocked.retry_after() {
-                        // A question takes nothing; asked a nanosecond early it is refused, in time it is not.
-                        let at = Nanos::from_millis(now).saturating_add(wait.into());
-                        let free = |slot: u64| {
-                            let used: u64 = admitted.iter().filter(|(s, _)| s + span > slot).map(|(_, n)| n).sum();
-                            used + u64::from(n) <= u64::from(threshold)
-                        };
-                        prop_assert!(free(at.get() / 100_000_000));
-                        prop_assert!(!free((at.get() - 1) / 100_000_000));
-                    }
-                }
-            }
-        }
+        check_rate(rule, threshold, slots + u64::from(strict), calls)?;
+    }
+
+    /// Small calls far from a high threshold are let in by an addition; large ones, and those near it, look first.
+    #[test]
+    fn a_high_rate_admits_the_same_near_it_and_far_from_it(
+        calls in calls(),
+        large in prop::collection::vec(0..2_000_u32, 120),
+        threshold in 3_000..9_000_u32,
+    ) {
+        let calls = calls.into_iter().zip(large).map(|((later, n), large)| (later, if large < 900 { n * 20 } else { large }));
+        check_rate(FlowRule::new("r", threshold), threshold, 10, calls.collect())?;
     }
 
     #[test]

@@ -62,21 +62,34 @@ fn counters(n: usize) -> Vec<AtomicU64> {
     (0..n).map(|_| AtomicU64::new(0)).collect()
 }
 
-#[test]
-fn sixty_four_threads_never_pass_a_thousand_a_second_over_slot_turns() {
-    let (gate, timer) = gate(Rules { flow: vec![FlowRule::new("r", 1_000)], ..Rules::default() });
+fn never_more_than(threshold: u32) {
+    let (gate, timer) = gate(Rules { flow: vec![FlowRule::new("r", threshold)], ..Rules::default() });
     let r = gate.resource("r");
     let steps: Vec<u64> = (0..50).map(|step| step * 70).collect();
     let passed = counters(steps.len());
+    let calls = threshold as usize / 50;
     in_steps(&timer, &steps, |thread, at| {
-        for _ in 0..if (thread + at).is_multiple_of(3) { 2 } else { 20 } {
+        for _ in 0..if (thread + at).is_multiple_of(3) { calls / 10 } else { calls } {
             if r.enter().is_ok() {
                 passed[at].fetch_add(1, Ordering::Relaxed);
             }
         }
     });
-    assert_eq!(most_in_a_second(&steps, &passed), 1_000, "all of it, and never more");
+    assert_eq!(most_in_a_second(&steps, &passed), u64::from(threshold), "all of it, and never more");
     assert_eq!(r.node().in_flight(), 0);
+    let all: u64 = passed.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let counted: u64 = r.node().seconds(timer.now()).iter().map(|second| second.counts.pass).sum();
+    assert_eq!(counted, all, "who passed was counted, once");
+}
+
+#[test]
+fn sixty_four_threads_never_pass_a_thousand_a_second_over_slot_turns() {
+    never_more_than(1_000);
+}
+
+#[test]
+fn nor_a_threshold_that_is_far_away_at_first() {
+    never_more_than(5_000);
 }
 
 #[test]

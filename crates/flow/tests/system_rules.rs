@@ -88,3 +88,45 @@ fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
         let _many: Vec<_> = (0..50).map(|_| enter(&r).expect("the machine is not busy")).collect();
     }
 }
+
+#[test]
+fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_its_traffic() {
+    let (gate, timer) = gate(SystemRule { cpu: Some(0.5), ..SystemRule::default() });
+    let r = gate.resource("r");
+    gate.set_sample(Sample { load: 0.0, cpu: 0.9, memory: 0 });
+    let first = [enter(&r).unwrap(), enter(&r).unwrap()];
+    timer.advance(Duration::from_millis(100));
+    // Two in a slot of 100 ms are 20 a second.
+    let more: Vec<_> = (0..200).map_while(|_| enter(&r)).collect();
+    assert!(more.len() > 98, "{} more", more.len());
+    drop((first, more));
+}
+
+#[test]
+fn a_mean_is_right_for_thousands_of_calls_that_took_a_minute() {
+    let (gate, timer) = gate(SystemRule { mean_rt: Some(Duration::from_secs(59)), ..SystemRule::default() });
+    let r = gate.resource("r");
+    let calls: Vec<_> = (0..10_000).map(|_| enter(&r).unwrap()).collect();
+    timer.advance(Duration::from_mins(1));
+    drop(calls);
+    assert_eq!(gate.inbound().counts(gate.now()).mean_rt(), Duration::from_mins(1));
+    assert!(enter(&r).is_none());
+}
+
+#[test]
+fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
+    let (gate, timer) = gate(SystemRule { qps: Some(50), ..SystemRule::default() });
+    let rare: Vec<_> = (0..40).map(|at| gate.resource(&at.to_string())).collect();
+    for rare in &rare {
+        drop(enter(rare).unwrap());
+    }
+    let busy = gate.resource("busy");
+    // Until the numbers of the turns come round again.
+    for turn in 0..65_550_u32 {
+        timer.advance(Duration::from_millis(100));
+        drop(enter(&busy).unwrap());
+        if let Some(rare) = turn.checked_sub(65_510).and_then(|at| rare.get(at as usize)) {
+            assert!(rare.entry().inbound().count(0).enter().is_ok(), "after {turn} turns");
+        }
+    }
+}

@@ -93,6 +93,9 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
+/// The bytes of the time that a value begins with.
+const HEAD: usize = 7;
+
 /// What a reply has for one key.
 #[derive(Debug)]
 pub enum Before {
@@ -104,7 +107,11 @@ pub enum Before {
 
 /// The server's time, and what it has for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
-    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
+    let parts = match reply {
+        Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
+        Value::Array(parts) => parts,
+        _ => return Err(StoreError::BadReply),
+    };
     let [seconds, micros, Value::Array(found)] =
         <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)?
     else {
@@ -129,4 +136,22 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
     };
     let now = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
+}
+
+/// The reply of `value.lua`: the time, and a value of one size for each key.
+fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
+    let (now, values) = packed.split_first_chunk()?;
+    let size = values.len().checked_div(keys)?;
+    if size < HEAD || !values.len().is_multiple_of(keys) {
+        return None;
+    }
+    // No time is so late that the last byte of its seven is one of these.
+    let before = |value: &[u8]| match value[HEAD - 1] {
+        0xFF => Before::Value(None),
+        0xFE => Before::WrongType,
+        0xFD => Before::NotOurs,
+        _ => Before::Value(Some(value.to_vec())),
+    };
+    let found = values.chunks_exact(size).map(before).collect();
+    Some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
 }

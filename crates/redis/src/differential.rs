@@ -1,8 +1,10 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
+mod changes;
 mod holders;
 mod pieces;
 mod refunds;
+mod writers;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -48,15 +50,20 @@ struct Bench {
     random: Random,
     /// The test's time, in microseconds.
     now: u64,
+    /// Whether the scripts go by it, and not by the server's.
+    manual: bool,
 }
 
 impl Bench {
     fn new(seed: u64) -> Self {
+        Self::on(Scripts::on_manual_clock(), true, seed)
+    }
+
+    fn on(scripts: Scripts, manual: bool, seed: u64) -> Self {
         let server = Server::start(&[]);
         let client = redis::Client::open(server.address()).expect("the address is well formed");
         let connection = client.get_connection().expect("the server answers");
-        let scripts = Scripts::on_manual_clock();
-        Self { _server: server, connection, scripts, random: Random(seed), now: START }
+        Self { _server: server, connection, scripts, random: Random(seed), now: START, manual }
     }
 
     fn call(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> (Nanos, Vec<Before>) {
@@ -66,7 +73,9 @@ impl Bench {
 
     fn reply(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> redis::Value {
         let mut arguments = arguments.to_vec();
-        arguments.push(format!("{:016}", self.now).into_bytes());
+        if self.manual {
+            arguments.push(format!("{:016}", self.now).into_bytes());
+        }
         match call::command(script, false, keys, &arguments).query(&mut self.connection) {
             Ok(reply) => reply,
             Err(_) => call::command(script, true, keys, &arguments)

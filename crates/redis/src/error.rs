@@ -49,7 +49,7 @@ pub enum StoreError {
 }
 
 /// What a server's user needs, for a store of the usual prefix.
-const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +psetex +getrange +setrange \
+const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +getrange +setrange \
     +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard";
 
 /// The kinds of [`StoreError`], to count by.

@@ -155,19 +155,8 @@ pub async fn run(store: &Arc<Inner>, at: usize, all: Vec<Exchange>) {
         group.exchanges[key].push(exchange);
         group.count += 1;
     }
-    let Some(last) = groups.pop() else { return };
-    let others: Vec<_> = groups
-        .into_iter()
-        .map(|group| {
-            let store = Arc::clone(store);
-            store.runtime.clone().spawn(async move { answer(&store, at, group).await })
-        })
-        .collect();
-    answer(store, at, last).await;
-    for other in others {
-        // It ends early only with the runtime.
-        let _ = other.await;
-    }
+    lane::side_by_side(store, groups, move |store, group| async move { answer(&store, at, group).await })
+        .await;
 }
 
 async fn answer(store: &Arc<Inner>, at: usize, group: Group) {

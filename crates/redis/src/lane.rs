@@ -47,6 +47,8 @@ struct Question {
     key: Vec<u8>,
     slot: u16,
     cost: u32,
+    /// Goes in one call with the question before it, and behind it: it is about the same key, by the same caller.
+    follows: bool,
     deadline: Duration,
     answer: oneshot::Sender<Answer>,
 }
@@ -76,60 +78,111 @@ pub async fn decide(
     cost: u32,
     deadline: Duration,
 ) -> Answer {
-    let key = match enter(store, at, plan, key, cost, deadline) {
-        Entry::First(key) => key,
-        Entry::Waiting(answered) => {
-            return match tokio::time::timeout(deadline, answered).await {
-                Ok(Ok(answer)) => answer,
-                // The task that had the request has gone: the runtime is shutting down.
-                Ok(Err(_)) => Err(StoreError::Down),
-                Err(_) => {
-                    // The call may have a longer deadline, and tell only later that the store does not answer.
-                    store.failed(at, &StoreError::TimedOut);
-                    Err(StoreError::TimedOut)
-                }
-            };
-        }
+    let mut waiting = None;
+    let first = enter(store, at, plan, key, &[cost], deadline, |answered| waiting = Some(answered));
+    let Some(key) = first else {
+        let answered = async { waiting?.await.ok() };
+        return match tokio::time::timeout(deadline, answered).await {
+            Ok(answer) => answer.unwrap_or(GONE),
+            Err(_) => Err(timed_out(store, at)),
+        };
     };
-    let _place = Place { store, at };
-    let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
-    let (now, mut found) = send(store, at, plan, &batch, deadline).await?;
     let mut answer = Err(StoreError::BadReply);
-    if let Some(before) = found.pop() {
-        each_answer(plan, before, now, &[cost], |_, given| answer = given);
-    }
+    send_own(store, at, plan, key, &[cost], deadline, |_, given| answer = given).await;
     answer
 }
 
-enum Entry {
-    /// Nothing is under way: the caller sends its own request.
-    First(Vec<u8>),
-    Waiting(oneshot::Receiver<Answer>),
-}
-
-fn enter(
+/// Decides on several requests for one key, in this order and in one call, at the latest after the deadline.
+pub async fn decide_in_turn(
     store: &Arc<Inner>,
     at: usize,
     plan: &Arc<Plan>,
     key: Vec<u8>,
-    cost: u32,
+    costs: &[u32],
     deadline: Duration,
-) -> Entry {
+) -> Vec<Answer> {
+    let mut waiting = Vec::new();
+    let first = enter(store, at, plan, key, costs, deadline, |answered| waiting.push(answered));
+    let mut answers = Vec::with_capacity(costs.len());
+    if let Some(key) = first {
+        send_own(store, at, plan, key, costs, deadline, |_, given| answers.push(given)).await;
+        return answers;
+    }
+    let all = async {
+        for answered in waiting {
+            answers.push(answered.await.unwrap_or(GONE));
+        }
+    };
+    if tokio::time::timeout(deadline, all).await.is_err() {
+        let error = timed_out(store, at);
+        answers.resize(costs.len(), Err(error));
+    }
+    answers
+}
+
+/// The task that had the request has gone: the runtime is shutting down.
+const GONE: Answer = Err(StoreError::Down);
+
+/// The call may have a longer deadline, and tell only later that the store does not answer.
+fn timed_out(store: &Inner, at: usize) -> StoreError {
+    store.failed(at, &StoreError::TimedOut);
+    StoreError::TimedOut
+}
+
+/// Sends the requests of a caller who is alone.
+async fn send_own(
+    store: &Arc<Inner>,
+    at: usize,
+    plan: &Plan,
+    key: Vec<u8>,
+    costs: &[u32],
+    deadline: Duration,
+    mut give: impl FnMut(usize, Answer),
+) {
+    let _place = Place { store, at };
+    let batch = Batch { keys: vec![key], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
+    let error = match send(store, at, plan, &batch, deadline).await {
+        Ok((now, mut found)) => match found.pop() {
+            Some(before) => return each_answer(plan, before, now, costs, give),
+            None => StoreError::BadReply,
+        },
+        Err(error) => error,
+    };
+    (0..costs.len()).for_each(|at| give(at, Err(error.clone())));
+}
+
+/// Puts requests for one key into the queue, with what will bring their answers. Or returns the key: nothing is under way,
+/// and the caller sends its own requests.
+fn enter(
+    store: &Arc<Inner>,
+    at: usize,
+    plan: &Arc<Plan>,
+    mut key: Vec<u8>,
+    costs: &[u32],
+    deadline: Duration,
+    mut wait: impl FnMut(oneshot::Receiver<Answer>),
+) -> Option<Vec<u8>> {
     let slot = store.slot(&key);
     let mut queue = store.lanes[at].lock();
     if queue.in_flight == 0 && queue.jobs.is_empty() {
         queue.in_flight = 1;
-        return Entry::First(key);
+        return Some(key);
     }
-    let (answer, answered) = oneshot::channel();
-    queue.jobs.push(Job::Decide(Question { plan: Arc::clone(plan), key, slot, cost, deadline, answer }));
+    for (nth, &cost) in costs.iter().enumerate() {
+        let (answer, answered) = oneshot::channel();
+        wait(answered);
+        let is_last = nth + 1 == costs.len();
+        let key = if is_last { mem::take(&mut key) } else { key.clone() };
+        let (plan, follows) = (Arc::clone(plan), nth > 0);
+        queue.jobs.push(Job::Decide(Question { plan, key, slot, cost, follows, deadline, answer }));
+    }
     if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
         queue.in_flight += 1;
         let jobs = mem::take(&mut queue.jobs);
         drop(queue);
         spawn(store, at, jobs);
     }
-    Entry::Waiting(answered)
+    None
 }
 
 /// Sends a lease's request, at once or with those that gather meanwhile.
@@ -224,6 +277,7 @@ async fn run(store: &Arc<Inner>, at: usize, jobs: Vec<Job>) {
 
 async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
     let mut groups: Vec<Group> = Vec::new();
+    let mut last = 0;
     for job in questions {
         let fits = |group: &Group| {
             Arc::ptr_eq(&group.plan, &job.plan)
@@ -232,7 +286,8 @@ async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
                 && (group.keys.len() < KEYS || group.keys.contains_key(&job.key))
         };
         // From the end: the group that still has room.
-        let found = groups.iter().rposition(fits).unwrap_or_else(|| {
+        let with_the_last = (job.follows && last < groups.len()).then_some(last);
+        let found = with_the_last.or_else(|| groups.iter().rposition(fits)).unwrap_or_else(|| {
             let (keys, jobs) = (HashMap::default(), Vec::new());
             groups.push(Group {
                 plan: Arc::clone(&job.plan),
@@ -244,6 +299,7 @@ async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
             });
             groups.len() - 1
         });
+        last = found;
         let group = &mut groups[found];
         group.deadline = group.deadline.max(job.deadline);
         group.requests += 1;
@@ -254,15 +310,19 @@ async fn decide_all(store: &Arc<Inner>, at: usize, questions: Vec<Question>) {
         }
         group.jobs[key].push((job.cost, job.answer));
     }
-    let Some(last) = groups.pop() else { return };
-    let others: Vec<_> = groups
-        .into_iter()
-        .map(|group| {
-            let store = Arc::clone(store);
-            store.runtime.clone().spawn(async move { answer(&store, at, group).await })
-        })
-        .collect();
-    answer(store, at, last).await;
+    side_by_side(store, groups, move |store, group| async move { answer(&store, at, group).await }).await;
+}
+
+/// Runs something for each of these: the last here, the others in tasks of their own. Returns when all have ended.
+pub async fn side_by_side<G, F: Future<Output = ()> + Send + 'static>(
+    store: &Arc<Inner>,
+    mut all: Vec<G>,
+    run: impl Fn(Arc<Inner>, G) -> F,
+) {
+    let Some(last) = all.pop() else { return };
+    let spawn = |one| store.runtime.spawn(run(Arc::clone(store), one));
+    let others: Vec<_> = all.into_iter().map(spawn).collect();
+    run(Arc::clone(store), last).await;
     for other in others {
         // It ends early only with the runtime.
         let _ = other.await;

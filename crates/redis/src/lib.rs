@@ -53,8 +53,9 @@
 //!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
 //!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
 //!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
-//! * A change of a limit's numbers keeps what was used; a change of its windows, slots or algorithm starts afresh, under
-//!   other keys.
+//! * A change of a limit's numbers keeps what was used: windows their counts, logs and permits their times, buckets (to the
+//!   microsecond) the time until they are as good as new. A change of a window, of slots or of the algorithm starts afresh,
+//!   under other keys; but a log's times stay whatever its window.
 //!
 //! # When the store does not answer
 //!
@@ -71,11 +72,11 @@
 //! # In Redis
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself when its limit is as good
-//! as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within four seconds of its
+//! limit being as good as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
 //!
 //! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget
-//! +set +psetex +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
+//! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
 //! tells the client where the slots are. A key or a command that is missing fails the limits that need it and no other.
 
 mod address;
@@ -87,6 +88,7 @@ mod differential;
 mod error;
 mod exchange;
 mod hot;
+mod in_turn;
 mod joint;
 mod keyed;
 mod lane;

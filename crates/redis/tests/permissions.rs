@@ -7,14 +7,13 @@ use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreErr
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 /// What the errors and the crate's page say that a user needs.
-const NEEDED: [&str; 16] = [
+const NEEDED: [&str; 15] = [
     "+eval",
     "+evalsha",
     "+time",
     "+get",
     "+mget",
     "+set",
-    "+psetex",
     "+getrange",
     "+setrange",
     "+strlen",

@@ -129,6 +129,29 @@ fn a_pipeline_is_answered_in_its_order_whatever_else_is_in_it() {
 }
 
 #[test]
+fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
+    let store = Server::start(&[]);
+    let server = on("shared-hot", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    let calls = || server.metric("tidegate_shared_store_calls_total");
+    let before = calls();
+    // In turn: 2 of 20, then 3, then 1, ...; what no longer fits is denied, and what still does is admitted after it.
+    let costs = (0..1_000).map(|at| [2_u64, 3, 1, 0][at % 4]);
+    let sent: Vec<u8> = costs.clone().flat_map(|cost| frame(&format!("ACQUIRE log hot {cost}"))).collect();
+    client.send(&sent);
+    let mut left = 20;
+    for (at, cost) in costs.enumerate() {
+        let admitted = cost <= left;
+        left -= if admitted { cost } else { 0 };
+        let expected = format!("[{} 20 {left} ", u8::from(!admitted));
+        let reply = client.reply();
+        assert!(reply.starts_with(&expected), "reply {at}: {reply}, not {expected}");
+    }
+    let calls = calls() - before;
+    assert!(calls < 100, "{calls} calls for a thousand commands");
+}
+
+#[test]
 fn a_server_that_stops_answers_what_it_was_asked() {
     let store = Server::start(&[]);
     let server = on("shared-stops", &store.address(), RULES);

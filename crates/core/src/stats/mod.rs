@@ -17,12 +17,14 @@
 //! # Ok::<(), tidegate_core::stats::LayoutError>(())
 //! ```
 
+mod headroom;
 mod layout;
 mod minute;
 mod ring;
 mod trailing;
 mod window;
 
+pub use headroom::Headroom;
 pub use layout::{Layout, LayoutError, MAX_SLOTS, MIN_SLOT, View};
 pub use ring::{Head, Ring, Tally};
 pub use trailing::Trailing;

@@ -1,10 +1,7 @@
 //! How much of one count falls in a view, remembered for as long as the newest slot lasts.
 
-use super::{Head, Ring, Tally, View};
+use super::{Head, Ring, Tally, View, ring::NO_TURN};
 use crate::sync::{AtomicU64, Ordering};
-
-/// No turn has this number.
-const NO_TURN: u64 = 0xFFFF;
 
 /// A view of one ring's count with the place where it begins kept at hand, for a rule that asks on every call.
 ///
@@ -14,6 +11,9 @@ pub struct Trailing {
     view: View,
     /// The tally at the start of the view, in its low 16 bits the turn for which that holds.
     base: AtomicU64,
+    /// The head for which `base` was looked up last; written after it. Turn numbers come round again, so without this a
+    /// view that nobody asked about for 65,532 turns might take an old base for a new one.
+    head: AtomicU64,
     /// The tally at the last [`forget`](Self::forget), or the base of a slot since; `NO_TURN` before the first.
     floor: AtomicU64,
 }
@@ -22,7 +22,12 @@ impl Trailing {
     /// Asks about the slots of `view`.
     #[must_use]
     pub fn new(view: View) -> Self {
-        Self { view, base: AtomicU64::new(NO_TURN), floor: AtomicU64::new(NO_TURN) }
+        Self {
+            view,
+            base: AtomicU64::new(NO_TURN),
+            head: AtomicU64::new(NO_TURN),
+            floor: AtomicU64::new(NO_TURN),
+        }
     }
 
     /// The slots asked about.
@@ -41,9 +46,11 @@ impl Trailing {
         tally: Tally,
         head: Head,
     ) -> Option<u64> {
+        // Acquire: who sees the head sees the base that was looked up for it, or one of later.
+        let is_known = self.head.load(Ordering::Acquire) == head.word();
         // Acquire: who sees the mark of a `forget` sees its floor.
         let known = self.base.load(Ordering::Acquire);
-        if let Some(base) = Tally::known_in(known, head) {
+        if is_known && let Some(base) = Tally::known_in(known, head) {
             return Some(tally.since(base));
         }
         Some(self.look_up(known, ring.base(at, head, self.view)?, tally, head))
@@ -64,7 +71,11 @@ impl Trailing {
             began
         };
         // From what was known: a `forget` in between leaves another word, and then this base is not kept.
-        let _ = self.base.compare_exchange(known, base.kept_for(head), Ordering::AcqRel, Ordering::Relaxed);
+        let kept =
+            self.base.compare_exchange(known, base.kept_for(head), Ordering::AcqRel, Ordering::Relaxed);
+        if kept.is_ok() {
+            self.head.store(head.word(), Ordering::Release);
+        }
         tally.since(base)
     }
 

@@ -5,7 +5,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Head, Layout, LayoutError, Ring, Tally, Trailing, View, minute::Minute};
+use super::{Head, Headroom, Layout, LayoutError, Ring, Tally, Trailing, View, minute::Minute};
 use crate::Nanos;
 
 /// What is counted.
@@ -77,7 +77,7 @@ pub struct Slot {
 /// The window of one resource, and the minute behind it.
 ///
 /// Adds never wait for each other nor for readers, readers never stop adds. Counts are exact under any number of
-/// threads (sums of a window up to 2⁴⁰ − 1). Units in flight are what has passed and not completed; a call that enters
+/// threads, sums of a window up to 2⁴⁰ − 2³² (of response times, twelve days). Units in flight are what has passed and not completed; a call that enters
 /// while another leaves may be noted in `max_in_flight` as if it had entered after.
 pub struct Window {
     ring: Ring<6, 2>,
@@ -107,12 +107,12 @@ impl Window {
     }
 
     #[inline]
-    fn turn_to(&self, now: Nanos) {
+    fn turn_to(&self, now: Nanos) -> Head {
         self.ring.turn_with(now, &|old: Head, new: Head| {
             if let Some(minute) = &self.minute {
                 minute.fold(&self.ring, old, new);
             }
-        });
+        })
     }
 
     /// Counts `n` of an event at `now`; more than 2⁴⁰ − 1 count as that.
@@ -151,6 +151,17 @@ impl Window {
             .add_if(Event::Pass as usize, n, |passed, head| check(Look { ring: &self.ring, passed, head }))?;
         self.note_in_flight(before, n.into());
         Ok(Passed(before))
+    }
+
+    /// Lets `n` units through at `now` if with them surely at most `limit` have passed in the view of `headroom`, by one
+    /// addition; `headroom` is this window's own. False says nothing about the limit: ask by
+    /// [`pass_if`](Self::pass_if).
+    #[inline]
+    pub fn pass_far(&self, now: Nanos, n: u32, limit: u64, headroom: &Headroom) -> bool {
+        let head = self.turn_to(now);
+        let withdraw = |added| self.take_back(n, Passed(added));
+        let before = headroom.add(&self.ring, Event::Pass as usize, n, limit, head, withdraw);
+        before.inspect(|before| self.note_in_flight(*before, n.into())).is_some()
     }
 
     /// What `pass_if` would let its check see at `now`.

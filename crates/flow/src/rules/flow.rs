@@ -200,7 +200,16 @@ impl FlowRule {
                         "a warm-up is of one traffic; name the origin, or make the rule about any".into()
                     );
                 }
-                WarmUp::new(count, period, cold_factor).map(drop)
+                WarmUp::new(count, period, cold_factor)?;
+                let is_stuck = matches!(self.behaviour, Behaviour::WarmUp { .. })
+                    && warm_up::whole(count / cold_factor) == 0;
+                if is_stuck {
+                    return Err(format!(
+                        "a cold resource would let {count}/{cold_factor} pass in a second, which is none, and so never \
+                         warm up; raise the threshold to the cold factor, or throttle"
+                    ));
+                }
+                Ok(())
             }
             Behaviour::Reject => own_layout(self.interval).map(drop),
             Behaviour::Throttle { .. } => Ok(()),
@@ -314,6 +323,19 @@ impl Flow {
     /// Whether the rule takes something beside what the node counts.
     pub(crate) const fn takes(&self) -> bool {
         matches!(self.how, How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..))
+    }
+
+    /// The threshold, for a rule that everything passes which passes a count of units in `view` of the resource's window.
+    pub(crate) fn plain(&self, view: View) -> Option<u64> {
+        let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
+            return None;
+        };
+        match (&self.how, threshold) {
+            (How::Window(trailing), Threshold::Fixed(_)) if trailing.view() == view => {
+                Some(threshold.units(&SystemSample::default()))
+            }
+            _ => None,
+        }
     }
 
     /// Whether the window of `node` has room for `n` units more.

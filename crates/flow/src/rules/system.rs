@@ -9,12 +9,15 @@ use tidegate_core::{
 
 use crate::{node::Node, sample::SystemSample};
 
+/// What a call is taken to need while none has ended: as Sentinel takes it.
+const LONG: Duration = Duration::from_secs(5);
+
 /// Blocks inbound entries, whatever their resource, while the machine or the whole of the traffic is over a limit.
 /// What is `None` is not checked.
 ///
 /// Load and processor say that the machine is busy, not that it is too busy: while one of them is over its limit, an
-/// entry is blocked only if more units are in flight than the machine has shown it can take through, the best rate of
-/// the last second times the shortest response time.
+/// entry is blocked only if more units are in flight than the machine has shown it can take through: the best rate of
+/// the last second times its shortest response time, or five seconds where no call ended in it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemRule {
     /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
@@ -115,7 +118,8 @@ impl System {
         let slots = inbound.window().slots(now, self.view);
         let best = slots.iter().map(|slot| slot.counts.pass).max().unwrap_or(0) as f64;
         let a_second = 1.0 / inbound.window().layout().slot().as_secs_f64();
-        let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or_default();
-        in_flight as f64 > best * a_second * shortest.as_secs_f64()
+        let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or(LONG);
+        // Times are whole microseconds; a call that took less took some time, too.
+        in_flight as f64 > best * a_second * shortest.max(Duration::from_micros(1)).as_secs_f64()
     }
 }

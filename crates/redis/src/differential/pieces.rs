@@ -30,13 +30,24 @@ fn step(terms: &Terms, state: &mut Vec<u64>, now: Nanos, request: &Request) -> G
 
 /// A key as the test knows it: the state, and the pieces that are out, with the time of their taking.
 #[derive(Default)]
-struct Known {
-    state: Vec<u64>,
-    out: Vec<GiveBack>,
+pub(super) struct Known {
+    pub state: Vec<u64>,
+    pub out: Vec<GiveBack>,
+}
+
+impl Known {
+    /// What the terms grant; a piece is noted as out.
+    pub fn grant(&mut self, terms: &Terms, now: Nanos, request: &Request) -> Grant {
+        let grant = step(terms, &mut self.state, now, request);
+        if terms.mode() == Mode::Leased && grant.units > 0 {
+            self.out.push(GiveBack { units: grant.units, taken: now });
+        }
+        grant
+    }
 }
 
 impl Bench {
-    fn request(&mut self, terms: &Terms, out: &mut Vec<GiveBack>) -> Request {
+    pub(super) fn request(&mut self, terms: &Terms, out: &mut Vec<GiveBack>) -> Request {
         let limit = terms.limit();
         let cost = self.cost(limit);
         let ahead = match self.random.below(4) {
@@ -109,7 +120,7 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 let known = known.get_mut(key).expect("every key is known");
                 known.state.resize(terms.policy().words(), 0);
                 for (request, grant) in requests.iter().zip(grants) {
-                    let expected = step(&terms, &mut known.state, now, request);
+                    let expected = known.grant(&terms, now, request);
                     assert_eq!(
                         grant, expected,
                         "{terms:?}, seed {seed}, step {steps}, {now:?}, {request:?} of {requests:?}, {before:?}"
@@ -117,9 +128,6 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                     granted += u64::from(grant.units);
                     denied += u32::from(grant.decision.is_denied());
                     returned += u32::from(request.back.is_some());
-                    if terms.mode() == Mode::Leased && grant.units > 0 {
-                        known.out.push(GiveBack { units: grant.units, taken: now });
-                    }
                     steps += 1;
                 }
             }

@@ -22,7 +22,7 @@ pub struct Plan {
     kind: Kind,
     /// The limit's numbers, as the script unpacks them.
     numbers: Vec<u8>,
-    /// Names the shape of the values, so that a limit whose shape changes gets other keys.
+    /// Names what the values mean, so that a limit of which that changes gets other keys.
     shape: String,
     layout: Layout,
 }
@@ -57,13 +57,13 @@ impl Plan {
             Parameters::FixedWindow { limit, window, first_hit } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
-                let shape = format!("{}{window}", if first_hit { 'h' } else { 'f' });
+                let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
                 (Kind::FixedWindow, numbers, shape, Layout::Window)
             }
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
-                (Kind::SlidingCounter, numbers, format!("c{window}"), Layout::Counter)
+                (Kind::SlidingCounter, numbers, format!("c{}", span_name(window)), Layout::Counter)
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;
@@ -73,7 +73,7 @@ impl Plan {
                     _ => 4,
                 };
                 let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
-                let shape = format!("w{slot}x{span}b{count_bytes}");
+                let shape = format!("w{}x{span}", span_name(slot));
                 (
                     Kind::SlidingWindow,
                     numbers,
@@ -84,17 +84,17 @@ impl Plan {
             Parameters::TokenBucket { burst, step, parts } => {
                 let (numbers, layout) =
                     numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
-                (Kind::TokenBucket, numbers, bucket_shape('t', layout), layout)
+                (Kind::TokenBucket, numbers, "t".into(), layout)
             }
             Parameters::LeakyBucket { limit, step, parts, max_wait } => {
                 let wait = u128::from(max_wait) * u128::from(parts);
                 let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
-                (Kind::LeakyBucket, numbers, bucket_shape('l', layout), layout)
+                (Kind::LeakyBucket, numbers, "l".into(), layout)
             }
             Parameters::SlidingLog { limit, lifetime } => {
-                let (ring, shape) = if limit <= LIST { (0, 'g') } else { (1, 'r') };
+                let ring = u64::from(limit > LIST);
                 let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), ring]);
-                (Kind::Log, numbers, shape.into(), Layout::Log { lifetime, permits: false })
+                (Kind::Log, numbers, "g".into(), Layout::Log { lifetime, permits: false })
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
             Parameters::Concurrency { limit, .. } if limit > MAX_PERMITS => {
@@ -115,7 +115,8 @@ impl Plan {
         &self.policy
     }
 
-    /// A short name of the shape that this limit's values have in Redis: part of its keys.
+    /// A short name of what this limit's values in Redis mean: part of its keys. It has the algorithm and its windows, but
+    /// not the limit: when that changes, what was used stays.
     #[must_use]
     pub fn shape(&self) -> &str {
         &self.shape
@@ -186,9 +187,13 @@ impl Plan {
     }
 }
 
-fn bucket_shape(letter: char, layout: Layout) -> String {
-    match layout {
-        Layout::Bucket { whole: false, parts } => format!("{letter}{parts}"),
-        _ => letter.into(),
-    }
+/// Microseconds, in the longest unit of which they are a whole number: every key has it in its name.
+fn span_name(micros: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+    let whole = |&&(unit, _): &&(u64, &str)| micros > 0 && micros.is_multiple_of(unit);
+    UNITS
+        .iter()
+        .find(whole)
+        .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
 }

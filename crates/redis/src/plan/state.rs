@@ -44,10 +44,11 @@ impl Plan {
             }
             Layout::Bucket { whole: true, .. } if rest.is_empty() => words[0] = nanos(start),
             Layout::Bucket { whole: false, parts } if rest.len() == 6 => {
-                let part = number(rest);
-                if part >= 1_000 * parts {
-                    return None;
-                }
+                let (start, part) = match (start, number(rest)) {
+                    (start, part) if part < 1_000 * parts => (start, part),
+                    // Written by another rate: another part of a microsecond, rounded up.
+                    (start, _) => (start + 1, 0),
+                };
                 words[0] = nanos(start) + part / parts;
                 if let Some(below) = words.get_mut(1) {
                     *below = part % parts;

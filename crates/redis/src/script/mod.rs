@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 const LOG: &str = include_str!("lua/log.lua");
@@ -136,7 +137,9 @@ impl Scripts {
             let source = kind.source();
             script(match kind {
                 Kind::Log | Kind::Permits => format!("{clock}{}{BATCH_LOG}", log_of(source)),
-                _ => format!("{clock}{SPAN}local prepare, decide = (function()\n{source}end)()\n{BATCH}"),
+                _ => format!(
+                    "{clock}{VALUE}{SPAN}local prepare, decide, adopt = (function()\n{source}end)()\n{BATCH}"
+                ),
             })
         };
         let lease = |kind: Kind| {
@@ -146,7 +149,7 @@ impl Scripts {
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
-                "{clock}{SPAN}local prepare, decide, weight = (function()\n{source}end)()\n\
+                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
                  local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
             )))
         };
@@ -156,14 +159,14 @@ impl Scripts {
                 Kind::Log => format!("{clock}{}{REFUND_LOG}", log_of(source)),
                 Kind::Permits => format!("{clock}{}{REFUND_PERMITS}", log_of(source)),
                 _ => format!(
-                    "{clock}{SPAN}local prepare = (function()\n{source}end)()\n\
+                    "{clock}{VALUE}{SPAN}local prepare, _, adopt = (function()\n{source}end)()\n\
                      local refund = (function()\n{refund}end)()\n{REFUND}"
                 ),
             })
         };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
-            "{clock}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
+            "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
              algorithms.p = (function()\n{PERMITS}end)()\n{JOINT}"
         );
         Self {
@@ -200,7 +203,7 @@ fn log_of(source: &str) -> String {
 fn algorithm(kind: Kind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(
-        "do local prepare, decide = (function()\n{source}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, decide = decide}} end\n"
+        "do local prepare, decide, adopt = (function()\n{source}end)()\n\
+         algorithms.{letter} = {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
     )
 }

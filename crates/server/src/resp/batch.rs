@@ -47,7 +47,7 @@ impl Batch {
 
     /// Asks all of it, and puts the replies together in the order of the commands.
     ///
-    /// Questions about one key are asked one after the other, as the commands came; all else at once.
+    /// Questions about one key are asked in the order in which the commands came; all else at once.
     async fn answer(self, service: &Service) -> Vec<u8> {
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
@@ -57,11 +57,9 @@ impl Batch {
         // By the first command of each key: the store's own queue keeps this order.
         order.sort_unstable();
         let asked = order.into_iter().map(async |chain| {
-            let mut replies = Vec::with_capacity(chain.len());
-            for at in chain {
-                replies.push((at, self.questions[at].1.ask(service).await));
-            }
-            replies
+            let questions: Vec<&Question> = chain.iter().map(|&at| &self.questions[at].1).collect();
+            let replies = Question::ask_in_turn(&questions, service).await;
+            chain.into_iter().zip(replies).collect::<Vec<_>>()
         });
         let mut replies: Vec<(usize, Reply)> = join_all(asked).await.into_iter().flatten().collect();
         replies.sort_unstable_by_key(|(at, _)| *at);

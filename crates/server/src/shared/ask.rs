@@ -197,6 +197,18 @@ impl Limit {
         }
     }
 
+    /// Takes each of these costs, in this order, if that is admitted.
+    async fn take_in_turn(&self, key: &[u8], costs: &[u32], now: Nanos) -> Vec<Decision> {
+        let Some(shares) = self.shares() else {
+            return costs.iter().map(|&cost| self.acquire(key, cost, now)).collect();
+        };
+        let told = shares.of(key).acquire_in_turn(key, costs).await;
+        for (told, _) in told.iter().zip(costs).filter(|(_, cost)| **cost > 0) {
+            self.count(&told.decision);
+        }
+        told.into_iter().map(|told| told.decision).collect()
+    }
+
     async fn decide_in(
         &self,
         shares: &Shares,
@@ -226,8 +238,36 @@ impl Question {
         }
     }
 
+    /// Asks questions about one state, in this order. Those that take, with no others between them, share a round trip.
+    pub async fn ask_in_turn(questions: &[&Self], service: &Service) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(questions.len());
+        for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
+            match run {
+                [Self::Limit { limit, key, .. }, _, ..] => {
+                    let costs: Vec<u32> = run.iter().filter_map(|question| question.takes()).collect();
+                    let told = limit.take_in_turn(key, &costs, service.now()).await;
+                    replies.extend(told.into_iter().map(|decision| Reply::Limit(Ok(decision))));
+                }
+                _ => {
+                    for question in run {
+                        replies.push(question.ask(service).await);
+                    }
+                }
+            }
+        }
+        replies
+    }
+
+    /// What it takes of a limit.
+    fn takes(&self) -> Option<u32> {
+        match self {
+            Self::Limit { cost, act: Act::Take, .. } => Some(*cost),
+            _ => None,
+        }
+    }
+
     /// Asks it.
-    pub async fn ask(&self, service: &Service) -> Reply {
+    async fn ask(&self, service: &Service) -> Reply {
         match self {
             Self::Limit { limit, key, cost, act: Act::GiveBack } => {
                 Reply::Limit(limit.give_back(key, *cost, service.now()).await)

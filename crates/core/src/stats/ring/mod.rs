@@ -48,6 +48,7 @@ use alloc::{boxed::Box, vec::Vec};
 mod read;
 mod word;
 
+pub(super) use word::NO_TURN;
 pub use word::{Head, Tally};
 
 use super::Layout;
@@ -60,18 +61,19 @@ use word::{COUNT_MASK, TURN_MASK, UNDO, UNIT, UNSET};
 /// `C` counts and `G` gauges over the slots of a layout.
 ///
 /// A gauge keeps the lowest value noted in each slot (a maximum is the lowest of the complements).
-// What every add writes is on one cache line for up to seven counts, so that threads that meet pass one line around.
+// Up to six counts, which every add writes, fill one cache line with what only a turn needs; what every add reads is on
+// the next. So threads that meet pass one line around, and take it once for an add.
 #[repr(C, align(64))]
 pub struct Ring<const C: usize, const G: usize> {
-    head: AtomicU64,
     counts: [AtomicU64; C],
-    gauges: [AtomicU64; G],
-    layout: Layout,
     next: AtomicU64,
-    /// Entries in `past`: the layout's slots, one more for a strict view, one that is being written.
-    depth: u64,
     /// Turn numbers stay below this multiple of `depth`.
     turns: u64,
+    head: AtomicU64,
+    gauges: [AtomicU64; G],
+    layout: Layout,
+    /// Entries in `past`: the layout's slots, one more for a strict view, one that is being written.
+    depth: u64,
     /// `depth` entries of `[ slot, counts.., gauges.. ]`; the gauges are those of the slot that the entry began.
     past: Box<[AtomicU64]>,
 }

@@ -1,9 +1,13 @@
 //! The words of a ring: a slot with its turn, and a count with its turn.
 
 pub(super) const TURN_MASK: u64 = 0xFFFF;
+/// No turn has this number.
+pub(in crate::stats) const NO_TURN: u64 = TURN_MASK;
 pub(super) const UNDO: u64 = 1 << 16;
 pub(super) const UNIT: u64 = 1 << 24;
 pub(super) const COUNT_MASK: u64 = (1 << 40) - 1;
+/// A tally is taken to be this much behind another at most.
+const BEHIND: u64 = 1 << 32;
 /// A gauge's value when nothing was noted: above every real one.
 pub(super) const UNSET: u64 = (1 << 48) - 1;
 
@@ -24,6 +28,11 @@ impl Head {
     }
 
     #[inline]
+    pub(in crate::stats) const fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
     pub(super) const fn turn(self) -> u64 {
         self.0 & TURN_MASK
     }
@@ -34,13 +43,13 @@ impl Head {
 pub struct Tally(pub(super) u64);
 
 impl Tally {
-    /// How much was counted between `earlier` and this. Counts are kept modulo 2⁴⁰; a difference that is negative
-    /// (the other is newer after all) is 0.
+    /// How much was counted between `earlier` and this, up to 2⁴⁰ − 2³². Counts are kept modulo 2⁴⁰; a difference that
+    /// is negative by less than 2³² (the other is newer after all) is 0.
     #[must_use]
     #[inline]
     pub const fn since(self, earlier: Self) -> u64 {
         let grown = (self.0 >> 24).wrapping_sub(earlier.0 >> 24) & COUNT_MASK;
-        if grown > COUNT_MASK / 2 { 0 } else { grown }
+        if grown > COUNT_MASK - BEHIND { 0 } else { grown }
     }
 
     /// Whether both were read in the same slot (more exactly, in the same turn of their ring).

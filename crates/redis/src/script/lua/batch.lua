@@ -1,39 +1,33 @@
 -- Many requests of one limit, each by itself. ARGV: the limit's numbers; one cost for all keys, or the costs of each
--- key in turn; and then how many are each key's. The reply has each key's value as it was before: whoever asked
--- computes the decisions from it. 1 stands for a key of another type, 2 for a value that is not of this limit.
-local p = {struct.unpack('<dddddd', ARGV[1])}
+-- key in turn; and then how many are each key's. Whoever asked computes the decisions from the reply.
+local p = {read('<dddddd', ARGV[1])}
 local size = prepare(p)
-local same = #ARGV[2] == 4 and ARGV[3] == '' and struct.unpack('<I4', ARGV[2])
-local call, keys = redis.call, KEYS
+local none, wrong_type, not_ours = marks(size)
+local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
+local same = #costs == 4 and counts == '' and read('<I4', costs)
 local states = call('MGET', unpack(keys))
-local at = 1
 for i = 1, #keys do
-  local before = states[i]
-  local value, reset = before, nil
-  local ours = not before or #before == size
+  local there = states[i]
+  local before, as_is = own(p, there, size, adopt)
+  local ours = before ~= nil
+  local value, head, was
   if same then
-    if ours then
-      local after, left = decide(p, value, same)
-      if after then value, reset = after, left end
-    end
+    if ours then value, head, was = decide(p, before, same) end
   else
-    for _ = 1, struct.unpack('<I4', ARGV[3], 4 * i - 3) do
+    for _ = 1, read('<I4', counts, 4 * i - 3) do
       if ours then
-        local after, left = decide(p, value, (struct.unpack('<I4', ARGV[2], at)))
-        if after then value, reset = after, left end
+        local after, newer, older = decide(p, value or before, (read('<I4', costs, at)))
+        if after then value, head, was = whole(value or before, after), newer, was or older end
       end
       at = at + 4
     end
   end
   if not ours then
-    states[i] = 2
-  elseif reset then
-    if before then
-      call('PSETEX', keys[i], px(reset), value)
-    elseif not call('SET', keys[i], value, 'PX', px(reset), 'NX') then
-      -- MGET takes a key of another type for none.
-      states[i] = 1
-    end
+    states[i] = not_ours
+  elseif value and not put(p, keys[i], there, as_is and value or whole(before, value), head, as_is and there and was) then
+    states[i] = wrong_type
+  else
+    states[i] = before or none
   end
 end
-return {time[1], time[2], states}
+return reply(states)

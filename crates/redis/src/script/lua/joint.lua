@@ -1,5 +1,6 @@
 -- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind,
--- the limit's numbers, the cost; and `look` where nothing is to be taken. The reply is that of the batches.
+-- the limit's numbers, the cost; and `look` where nothing is to be taken. The reply: the time, and for each key its value as
+-- it was before (of a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
 local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * #KEYS + 1] ~= 'look'
 for i = 1, #KEYS do
   local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]
@@ -20,11 +21,15 @@ for i = 1, #KEYS do
     if type(before) == 'table' then
       if not string.find(before.err, 'WRONGTYPE', 1, true) then return before end
       before = 1
-    elseif before and #before ~= size then
-      before = 2
     else
-      part.after, part.left = kind.decide(part.p, before, part.cost)
-      admitted = admitted and (part.cost == 0 or part.after)
+      part.there = before
+      before, part.as_is = own(part.p, before, size, kind.adopt)
+      if before == nil then
+        before = 2
+      else
+        part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
+        admitted = admitted and (part.cost == 0 or part.after)
+      end
     end
     replies[i] = before
   end
@@ -35,7 +40,8 @@ if admitted and takes then
     if part.log then
       part.kind.close(part.p, part.log)
     elseif part.after then
-      redis.call('PSETEX', KEYS[i], px(part.left), part.after)
+      local value = part.as_is and part.after or whole(replies[i], part.after)
+      put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end
   end
 end

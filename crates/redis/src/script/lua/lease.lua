@@ -2,37 +2,35 @@
 -- numbers; 'l' for leased, 'r' for reported; the requests of each key in turn, 24 bytes each: cost, wanted ahead, spent,
 -- given back, and when that was taken; and then how many are each key's. The reply is that of batch.lua: whoever asked
 -- computes the grants from the value as it was before.
-local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+local p = {read('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, leased = prepare(p), ARGV[2] == 'l'
+local none, wrong_type, not_ours = marks(size)
+local function head(value) return (read('<I7', value)) end
 local states, at = redis.call('MGET', unpack(KEYS)), 1
 for i = 1, #KEYS do
-  local before = states[i]
-  local value, reset = before, nil
-  local ours = not before or #before == size
+  local there = states[i]
+  local before, as_is = own(p, there, size, adopt)
+  local value, ours = before, before ~= nil
   for _ = 1, struct.unpack('<I4', ARGV[4], 4 * i - 3) do
     if ours then
       local cost, ahead, spent, back, taken = struct.unpack('<I4I4I4I4I8', ARGV[3], at)
       if back > 0 and value then value = give_back(p, value, taken, back) end
-      if spent > 0 then value, reset = charge(p, value, spent) end
+      if spent > 0 then value = charge(p, value, spent) end
       local units = 0
       if leased and ahead > 0 and alike(p, value) > 1 then
         units = math.min(ahead, math.floor(math.max(room(p, value) - cost, 0) / 4))
       end
-      local after, left = decide(p, value, cost + units)
-      if after then value, reset = after, left end
+      local after = decide(p, value, cost + units)
+      if after then value = whole(value, after) end
     end
     at = at + 24
   end
   if not ours then
-    states[i] = 2
-  elseif not before then
-    -- MGET takes a key of another type for none.
-    if reset and not redis.call('SET', KEYS[i], value, 'PX', px(reset), 'NX') then states[i] = 1 end
-  elseif reset then
-    redis.call('PSETEX', KEYS[i], px(reset), value)
-  elseif value ~= before then
-    -- Only given back: it is as good as new no later than before.
-    redis.call('SET', KEYS[i], value, 'XX', 'KEEPTTL')
+    states[i] = not_ours
+  elseif value ~= before and not put(p, KEYS[i], there, value, head(value), as_is and there and head(there)) then
+    states[i] = wrong_type
+  else
+    states[i] = before or none
   end
 end
-return {time[1], time[2], states}
+return reply(states)

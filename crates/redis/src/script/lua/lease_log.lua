@@ -21,7 +21,7 @@ local function give_back(log, taken, units)
   if gone == 0 then return end
   if gone == log.len then
     redis.call('DEL', log.key)
-  elseif p[3] == 0 then
+  elseif not log.ring then
     local upto = #log.value - 8 * newer
     local value = string.sub(log.value, 1, upto - 8 * gone) .. string.sub(log.value, upto + 1)
     redis.call('SET', log.key, value, 'XX', 'KEEPTTL')

@@ -1,7 +1,8 @@
 -- The times of admissions, 8 bytes each: a list, oldest first, that is read whole and written anew; or a ring behind a head
--- (next slot, length, the newest time), of which only the entries that matter are read and written: reading 8 kB costs
--- ten times as much as reading one entry. numbers: limit, lifetime, 1 for a ring
-local HEAD = 16
+-- (next slot, length, the newest time, four bytes of nothing), of which only the entries that matter are read and written:
+-- reading 8 kB costs ten times as much as reading one entry. The four bytes tell a ring from a list: a limit that grows
+-- or shrinks finds the other form, and writes its own. numbers: limit, lifetime, 1 for a ring
+local HEAD = 20
 local function time_at(log, slot)
   if log.value then return (struct.unpack('<I8', log.value, log.head + 8 * slot + 1)) end
   return (struct.unpack('<I8', redis.call('GETRANGE', log.key, log.head + 8 * slot, log.head + 8 * slot + 7)))
@@ -16,7 +17,7 @@ end
 -- The key's log; or what is wrong with the key.
 local function open(p, key)
   local ring = p[3] == 1
-  local log = {key = key, head = ring and HEAD or 0, next = 0, slots = 0, len = 0, live = 0}
+  local log = {key = key, head = 0, next = 0, slots = 0, len = 0, live = 0}
   local value
   if ring then
     value = redis.pcall('GETRANGE', key, 0, HEAD - 1)
@@ -30,14 +31,21 @@ local function open(p, key)
   end
   if not value then return log end
   local bytes = ring and redis.call('STRLEN', key) or #value
+  log.ring = bytes % 8 == HEAD % 8
+  if log.ring then log.head = HEAD end
   log.slots = (bytes - log.head) / 8
   if log.slots < 1 or log.slots % 1 > 0 then return nil, 2 end
-  if ring then
-    log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
-    if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
-  else
-    log.len, log.value = log.slots, value
+  if not ring then
+    log.value = value
+  elseif not log.ring then
+    log.value = redis.call('GET', key)
   end
+  if not log.ring then
+    log.len = log.slots
+    return log
+  end
+  log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
+  if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
   return log
 end
 
@@ -79,19 +87,22 @@ local function take(p, log, cost)
   return fits, answer
 end
 
+-- The entries that count, oldest first.
+local function kept(log)
+  if log.live == 0 then return '' end
+  local whole = log.value or redis.call('GET', log.key)
+  local first = (log.next - log.live) % log.slots
+  local upto = math.min(first + log.live, log.slots)
+  local older = string.sub(whole, log.head + 8 * first + 1, log.head + 8 * upto)
+  return older .. string.sub(whole, log.head + 1, log.head + 8 * (log.live - (upto - first)))
+end
+
 -- The entries that count, and room for `needed` in all, as a ring that starts at slot 0.
 local function grow(p, log, needed)
   local slots = math.min(p[1], math.max(needed, 8, math.ceil(log.slots * 1.5)))
-  local kept = ''
-  if log.live > 0 then
-    local whole = redis.call('GET', log.key)
-    local first = (log.next - log.live) % log.slots
-    local upto = math.min(first + log.live, log.slots)
-    kept = string.sub(whole, log.head + 8 * first + 1, log.head + 8 * upto)
-    kept = kept .. string.sub(whole, log.head + 1, log.head + 8 * (log.live - (upto - first)))
-  end
-  log.slots, log.next = slots, log.live % slots
-  return kept .. string.rep('\0', 8 * (slots - log.live))
+  local body = kept(log) .. string.rep('\0', 8 * (slots - log.live))
+  log.slots, log.next, log.head = slots, log.live % slots, HEAD
+  return body
 end
 
 -- Writes times into the ring, from this slot on.
@@ -105,19 +116,18 @@ end
 local function close(p, log)
   local cost = log.added
   if not cost or cost == 0 then return end
-  local times, left = string.rep(struct.pack('<I8', log.seen), cost), px(log.seen - now + p[2])
+  local times, upto = string.rep(struct.pack('<I8', log.seen), cost), pxat(log.seen + p[2])
   if p[3] == 0 then
-    local old = log.value or ''
-    redis.call('PSETEX', log.key, left, string.sub(old, #old - 8 * log.live + 1) .. times)
+    redis.call('SET', log.key, kept(log) .. times, 'PXAT', upto)
     return
   end
   local len = log.live + cost
-  if len > log.slots then
+  if len > log.slots or not log.ring then
     local body = grow(p, log, len)
-    redis.call('PSETEX', log.key, left, string.rep('\0', HEAD) .. body)
+    redis.call('SET', log.key, string.rep('\0', HEAD) .. body, 'PXAT', upto)
   end
   put(log, log.next, times)
   redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
-  redis.call('PEXPIRE', log.key, left)
+  redis.call('PEXPIREAT', log.key, upto)
 end
 return {open = open, look = look, take = take, close = close, newest = newest, put = put}

@@ -33,7 +33,7 @@ local function write(p, held, permits)
     redis.call('DEL', held.key)
     return
   end
-  redis.call('PSETEX', held.key, px(upto - now), struct.pack('<I8', held.last) .. permits)
+  redis.call('SET', held.key, struct.pack('<I8', held.last) .. permits, 'PXAT', pxat(upto))
 end
 
 local function moment(held)

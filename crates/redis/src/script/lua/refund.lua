@@ -3,17 +3,18 @@
 -- another type, 2 for a value that is not of this limit.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local size, cost = prepare(p), tonumber(ARGV[2])
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-  value = 1
-elseif value and #value ~= size then
-  value = 2
-elseif value and cost > 0 and (not KEYS[2] or redis.call('SET', KEYS[2], '', 'PX', 10000, 'NX')) then
+local there = redis.pcall('GET', KEYS[1])
+if type(there) == 'table' then
+  if not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
+  return {time[1], time[2], {1}}
+end
+local value, as_is = own(p, there, size, adopt)
+if value == nil then return {time[1], time[2], {2}} end
+if value and cost > 0 and (not KEYS[2] or redis.call('SET', KEYS[2], '', 'PX', 10000, 'NX')) then
   local after = refund(p, value, cost)
   if after ~= value then
-    -- It is as good as new no later than before.
-    redis.call('SET', KEYS[1], after, 'XX', 'KEEPTTL')
+    local function head(v) return (read('<I7', v)) end
+    put(p, KEYS[1], there, after, head(after), as_is and head(there))
     value = after
   end
 end

@@ -10,7 +10,7 @@ if log and log.len > 0 and cost > 0 and (not KEYS[2] or redis.call('SET', KEYS[2
   local kept = log.len - gone
   if kept == 0 then
     redis.call('DEL', KEYS[1])
-  elseif gone > 0 and p[3] == 0 then
+  elseif gone > 0 and not log.ring then
     redis.call('SET', KEYS[1], string.sub(log.value, 1, 8 * kept), 'XX', 'KEEPTTL')
   elseif gone > 0 then
     local last = log_of.newest(log, gone + 1)

@@ -1,6 +1,9 @@
 -- value: start of the current window (7 bytes), the count before (4), the current (4)    numbers: limit, window
 local pack, read = struct.pack, struct.unpack
-local function prepare() return 15 end
+local function prepare(p)
+  p.lasts = 2 * p[2]
+  return 15
+end
 -- previous * covered / window, rounded up. A product beyond 2^53 is divided seven bits at a time.
 local function weight(previous, covered, window)
   local product = previous * covered
@@ -20,7 +23,7 @@ local function decide(p, v, cost)
   local limit, window = p[1], p[2]
   local start, previous, current = 0, 0, 0
   if v then start, previous, current = read('<I7I4I4', v) end
-  local elapsed = math.max(now - start, 0)
+  local was, elapsed = start, math.max(now - start, 0)
   if elapsed >= 2 * window then
     previous, current, elapsed = 0, 0, elapsed % window
   elseif elapsed >= window then
@@ -30,6 +33,6 @@ local function decide(p, v, cost)
   if current > limit then return end
   if previous > 0 and current + weight(previous, window - elapsed, window) > limit then return end
   if now > start then start = now - elapsed end
-  return pack('<I7I4I4', start, previous, current), start + 2 * window - now
+  return pack('<I7I4I4', start, previous, current), start, was
 end
-return prepare, decide, weight
+return prepare, decide, nil, weight

@@ -2,6 +2,7 @@
 -- numbers: limit, slot, span, bytes of a count
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
+  p.lasts = p[2] * p[3]
   p.count = '<I' .. p[4]
   p.head = '<I7I' .. p[4] .. 'I' .. p[4]
   p.empty = string.rep('\0', p[4] * (p[3] - 1))
@@ -19,17 +20,29 @@ local function decide(p, v, cost)
   end
   if turned == 0 then
     if sum + cost > p[1] then return end
-    return pack(p.head, start, sum + cost, newest + cost) .. string.sub(v, 8 + 2 * bytes), start + span * slot - now
+    return pack(p.head, start, sum + cost, newest + cost), start, start
   end
   if turned >= span then
-    start = now - now % slot
-    return pack(p.head, start, cost, cost) .. p.empty, start + span * slot - now
+    local first = now - now % slot
+    return pack(p.head, first, cost, cost) .. p.empty, first, start
   end
   for at = span - turned + 1, span do sum = sum - read(p.count, v, 8 + bytes * at) end
   if sum + cost > p[1] then return end
-  start = start + turned * slot
+  local newer = start + turned * slot
   local between = string.rep('\0', bytes * (turned - 1))
   local kept = string.sub(v, 8 + bytes, 7 + bytes * (1 + span - turned))
-  return pack(p.head, start, sum + cost, cost) .. between .. kept, start + span * slot - now
+  return pack(p.head, newer, sum + cost, cost) .. between .. kept, newer, start
 end
-return prepare, decide
+-- Of a limit that needed more or fewer bytes for a count. Where the new one is lower than the sum, the oldest units are
+-- forgotten: they would have left before the next one fits in any case.
+local function adopt(p, v)
+  local span, bytes = p[3], (#v - 7) / (p[3] + 1)
+  if bytes ~= 1 and bytes ~= 2 and bytes ~= 4 then return end
+  local counts, sum = {}, 0
+  for at = 1, span do
+    local count = math.min(read('<I' .. bytes, v, 8 + bytes * at), p[1] - sum)
+    counts[at], sum = pack(p.count, count), sum + count
+  end
+  return string.sub(v, 1, 7) .. pack(p.count, sum) .. table.concat(counts)
+end
+return prepare, decide, adopt

@@ -1,23 +1,35 @@
 -- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (6)
 -- numbers: burst, interval and its part, capacity and its part, scale
 local pack, read = struct.pack, struct.unpack
-local function prepare(p) return p[3] == 0 and 7 or 13 end
+local function prepare(p)
+  p.lasts = 0
+  return p[3] == 0 and 7 or 13
+end
+-- A value that was written by another rate: what it has below a microsecond is another part of one, and rounded up.
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   if p[3] == 0 then
     local tat = v and read('<I7', v) or 0
     local debt = (tat > now and tat - now or 0) + cost * p[2]
     if debt > p[4] then return end
-    return pack('<I7', now + debt), debt
+    local after = now + debt
+    return pack('<I7', after), after, tat
   end
   local tat, part = 0, 0
   if v then tat, part = read('<I7I6', v) end
+  if part >= p[6] then tat, part = tat + 1, 0 end
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
   local more, more_part = span_of(p, cost)
   debt, part = debt + more, part + more_part
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   if debt > p[4] or debt == p[4] and part > p[5] then return end
-  return pack('<I7I6', now + debt, part), debt + 1
+  return pack('<I7I6', now + debt, part), now + debt, tat
 end
-return prepare, decide
+local function adopt(p, v)
+  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
+  if #v ~= 13 or p[3] > 0 then return end
+  local tat, part = read('<I7I6', v)
+  return pack('<I7', part > 0 and tat + 1 or tat)
+end
+return prepare, decide, adopt

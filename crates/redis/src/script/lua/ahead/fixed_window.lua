@@ -21,6 +21,6 @@ local function charge(p, v, spent)
   local count, _, start = current(p, v)
   if count == 0 then start = math.max(start, p[3] == 1 and now or now - now % p[2]) end
   count = math.max(count, math.min(count + spent, p[1]))
-  return struct.pack('<I7I4', start, count), start + p[2] - now
+  return struct.pack('<I7I4', start, count)
 end
 return room, alike, give_back, charge

@@ -9,7 +9,7 @@ local function view(p, v)
 end
 local function write(previous, current, elapsed, start)
   if now > start then start = now - elapsed end
-  return struct.pack('<I7I4I4', start, previous, current), start
+  return struct.pack('<I7I4I4', start, previous, current)
 end
 local function room(p, v)
   local previous, current, elapsed = view(p, v)
@@ -31,12 +31,11 @@ local function give_back(p, v, taken, units)
   else
     return v
   end
-  return (write(previous, current, elapsed, start))
+  return write(previous, current, elapsed, start)
 end
 local function charge(p, v, spent)
   local previous, current, elapsed, start = view(p, v)
   current = math.max(current, math.min(current + spent, p[1]))
-  local after, begun = write(previous, current, elapsed, start)
-  return after, begun + 2 * p[2] - now
+  return write(previous, current, elapsed, start)
 end
 return room, alike, give_back, charge

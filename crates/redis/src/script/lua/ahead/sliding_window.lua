@@ -48,6 +48,6 @@ local function charge(p, v, spent)
     beyond, at = beyond - gone, at - 1
   end
   counts = with(p, counts, 0, struct.unpack(p.count, counts, 1) + cost)
-  return write(p, start, math.min(sum + cost, p[1]), counts), start + p[3] * p[2] - now
+  return write(p, start, math.min(sum + cost, p[1]), counts)
 end
 return room, alike, give_back, charge

@@ -3,6 +3,7 @@ local function debt_of(p, v)
   local tat, part = 0, 0
   if v then
     if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack('<I7I6', v) end
+    if part >= p[6] then tat, part = tat + 1, 0 end
   end
   if tat < now then return 0, 0 end
   return tat - now, part
@@ -51,6 +52,6 @@ local function charge(p, v, spent)
     after, after_part = p[8], p[9]
     if less(after, after_part, debt, part) then after, after_part = debt, part end
   end
-  return write(p, after, after_part), after + 1
+  return write(p, after, after_part)
 end
 return room, alike, give_back, charge

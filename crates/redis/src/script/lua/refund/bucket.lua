@@ -2,6 +2,7 @@
 return function(p, v, cost)
   local tat, part = 0, 0
   if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack('<I7I6', v) end
+  if part >= p[6] then tat, part = tat + 1, 0 end
   if tat < now or tat == now and part == 0 then return v end
   local span, span_part = span_of(p, cost)
   local debt = tat - now - span

@@ -1,0 +1,37 @@
+-- How values are written, and what the reply has of them. A value begins with its head: a time, in seven bytes.
+local call, read, floor = redis.call, struct.unpack, math.floor
+
+-- A key's end is told by the head alone, whoever writes: the moment from which the value means nothing (p.lasts after the
+-- head), in whole steps, and two steps more. So most writes leave the end where it is, and the value is written in place:
+-- that spares Redis half of the work. `value` may be the beginning of one whose rest stays, if the head does. Without `was`
+-- the value is written whole.
+local STEP = 2000000
+local last, text
+local function put(p, key, before, value, head, was)
+  local lasts = p.lasts
+  local step = floor((head + lasts) / STEP)
+  if was and step == floor((was + lasts) / STEP) then return call('SETRANGE', key, '0', value) end
+  if step ~= last then last, text = step, pxat((step + 2) * STEP) end
+  if before then return call('SET', key, value, 'PXAT', text) end
+  -- MGET takes a key of another type for none.
+  return call('SET', key, value, 'PXAT', text, 'NX')
+end
+
+-- The value as one of this limit's, and whether it is so as it stands: where only the limit's numbers have changed since it
+-- was written, it may have another form, from which the algorithm's `adopt` makes its own.
+local function own(p, before, size, adopt)
+  if not before or #before == size then return before, true end
+  return adopt and adopt(p, before) or nil, false
+end
+
+-- The whole value, where `after` may be the beginning of one.
+local function whole(before, after)
+  return before and after .. string.sub(before, #after + 1) or after
+end
+
+-- The reply is one string: the time in eight bytes, and for each key its value as it was before, all of one size. For a key
+-- without one stands a head that is no time, for none, for a key of another type, for a value that is not of this limit.
+local function marks(size)
+  return string.rep('\255', size), string.rep('\254', size), string.rep('\253', size)
+end
+local function reply(states) return struct.pack('<I8', now) .. table.concat(states) end
