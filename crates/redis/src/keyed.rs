@@ -25,9 +25,18 @@ impl SharedLimit {
     ///
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
     pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+        self.peek_after(key, cost, Duration::ZERO).await
+    }
+
+    /// The same, after so much of the deadline is spent, as [`acquire_after`](Self::acquire_after).
+    pub async fn peek_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
         let key = key.as_ref();
         let asked = [self.request(key, 0), self.request(key, cost)];
-        let error = match self.store().joint(&asked, false, self.deadline()).await {
+        let told = match self.left_after(spent) {
+            Ok(deadline) => self.store().joint(&asked, false, deadline).await,
+            Err(error) => Err(error),
+        };
+        let error = match told {
             Ok((told, _)) => match told[..] {
                 [standing, asked] => {
                     let decision =

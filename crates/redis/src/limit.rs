@@ -66,7 +66,7 @@ pub struct LimitBuilder {
     on_error: OnError,
     deadline: Duration,
     remember_denials: bool,
-    local_keys: usize,
+    local_keys: Option<usize>,
     slack: Duration,
     unreported: Option<u32>,
     leases: usize,
@@ -82,7 +82,7 @@ impl LimitBuilder {
             on_error: OnError::default(),
             deadline: DEADLINE,
             remember_denials: true,
-            local_keys: 1 << 16,
+            local_keys: None,
             slack: Terms::SLACK.into(),
             unreported: None,
             leases: 1 << 16,
@@ -130,9 +130,10 @@ impl LimitBuilder {
         Self { leases: keys, ..self }
     }
 
-    /// How many keys [`OnError::Local`] holds at most (default: 65,536).
+    /// How many keys [`OnError::Local`] holds at most (default: 65,536, or as many as have room in half a gigabyte, which is
+    /// fewer for logs of more than about 1,000 entries).
     pub fn local_keys(self, keys: usize) -> Self {
-        Self { local_keys: keys, ..self }
+        Self { local_keys: Some(keys), ..self }
     }
 
     /// The limit.
@@ -147,7 +148,10 @@ impl LimitBuilder {
         let terms = self.mode.terms(self.policy, self.slack, self.unreported);
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
-            OnError::Local => Some(Local::new(self.policy, self.local_keys).map_err(LimitError::Local)?),
+            OnError::Local => {
+                let keys = self.local_keys.unwrap_or_else(|| Local::usual_keys(&self.policy));
+                Some(Local::new(self.policy, keys).map_err(LimitError::Local)?)
+            }
             OnError::Open | OnError::Closed => None,
         };
         let inner = self.store.inner();
@@ -196,7 +200,10 @@ impl fmt::Display for LimitError {
         match self {
             Self::Name => f.write_str("a limit's name is a word without any of : { and }, which part a key"),
             Self::Plan(error) => error.fmt(f),
-            Self::Local(error) => write!(f, "for on_error = local: {error}"),
+            // What the limiter in memory calls max_keys.
+            Self::Local(error) => {
+                write!(f, "for on_error = local: {}", error.to_string().replace("max_keys", "local_keys"))
+            }
         }
     }
 }
@@ -263,14 +270,37 @@ impl SharedLimit {
     ///
     /// Dropped before it is done, the request may still be charged.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+        self.acquire_after(key, cost, Duration::ZERO).await
+    }
+
+    /// The same, after so much of the deadline is spent: for what follows another decision and must be done by the same
+    /// time. When none of it is left the store is not asked.
+    pub async fn acquire_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
         match &self.0.leases {
-            Some(leases) => self.acquire_leased(leases, key.as_ref(), cost).await,
-            None => self.acquire_seen(key.as_ref(), cost).await.0,
+            Some(leases) => self.acquire_leased(leases, key.as_ref(), cost, spent).await,
+            None => self.acquire_seen(key.as_ref(), cost, spent).await.0,
         }
     }
 
+    /// How long the store may take after so much is spent.
+    pub(crate) fn left_after(&self, spent: Duration) -> Result<Duration, StoreError> {
+        let deadline = self.0.deadline.saturating_sub(spent);
+        if deadline.is_zero() {
+            // Nothing is learned about the store from that.
+            self.0.store.inner().counters.error(&StoreError::TimedOut);
+            return Err(StoreError::TimedOut);
+        }
+        Ok(deadline)
+    }
+
     #[inline]
-    async fn acquire_leased(&self, leases: &Arc<Leases>, key: &[u8], cost: u32) -> SharedDecision {
+    async fn acquire_leased(
+        &self,
+        leases: &Arc<Leases>,
+        key: &[u8],
+        cost: u32,
+        spent: Duration,
+    ) -> SharedDecision {
         // A caller who never has to wait must let others run now and then all the same: they renew its piece.
         tokio::task::consume_budget().await;
         let store = self.0.store.inner();
@@ -282,7 +312,14 @@ impl SharedLimit {
                 decision
             }
             Asked::Refill(held, request) => {
-                return match exchange::ask(store, leases, &held, request, self.0.deadline).await {
+                let told = match self.left_after(spent) {
+                    Ok(deadline) => exchange::ask(store, leases, &held, request, deadline).await,
+                    Err(error) => {
+                        held.lease.failed(request);
+                        Err(error)
+                    }
+                };
+                return match told {
                     Ok(decision) => SharedDecision { decision, source: Source::Store },
                     Err(error) => self.without_store(key, cost, error),
                 };
@@ -293,8 +330,8 @@ impl SharedLimit {
     }
 
     /// Also the time as the state sees it, which permits are known by.
-    async fn acquire_seen(&self, key: &[u8], cost: u32) -> (SharedDecision, Nanos) {
-        let Shared { store, plan, deadline, .. } = &*self.0;
+    async fn acquire_seen(&self, key: &[u8], cost: u32, spent: Duration) -> (SharedDecision, Nanos) {
+        let Shared { store, plan, .. } = &*self.0;
         let whole = self.redis_key(key);
         let inner = store.inner();
         let denials = self.denial_tag(&whole).map(|tag| (tag, inner.clock.now()));
@@ -304,7 +341,11 @@ impl SharedLimit {
             inner.counters.remembered.add(1);
             return (SharedDecision { decision, source: Source::Remembered }, now);
         }
-        match store.decide(plan, whole, cost, *deadline).await {
+        let told = match self.left_after(spent) {
+            Ok(deadline) => store.decide(plan, whole, cost, deadline).await,
+            Err(error) => Err(error),
+        };
+        match told {
             Ok((decision, seen)) => {
                 if let Some((tag, asked)) = denials
                     && decision.is_denied()
@@ -324,7 +365,7 @@ impl SharedLimit {
     /// The denial.
     pub async fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit, SharedDecision> {
         let key = key.as_ref();
-        let (answer, seen) = self.acquire_seen(key, cost).await;
+        let (answer, seen) = self.acquire_seen(key, cost, Duration::ZERO).await;
         if answer.is_allowed() { Ok(Permit::new(self.clone(), key, cost, answer, seen)) } else { Err(answer) }
     }
 

@@ -6,12 +6,16 @@ use std::{
 };
 
 use tidegate_core::{
-    Clock, Decision, MAX_WINDOW, Nanos, Parameters, Policy, PolicyError, Quota,
+    Algorithm, Clock, Decision, MAX_WINDOW, Nanos, Parameters, Policy, PolicyError, Quota,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
     },
 };
 use tidegate_limiter::{BuildError, KeyedLimiter};
+
+/// As many keys as usual take no more than so many bytes.
+const ROOM: usize = 1 << 29;
+const KEYS: usize = 1 << 16;
 
 /// A limiter whose limit is this node's share.
 pub struct Local {
@@ -22,6 +26,11 @@ pub struct Local {
 }
 
 impl Local {
+    /// How many keys it should hold where nobody has said.
+    pub fn usual_keys(policy: &Policy) -> usize {
+        (ROOM / 8 / policy.words().max(1)).clamp(1, KEYS)
+    }
+
     pub fn new(policy: Policy, keys: usize) -> Result<Self, BuildError> {
         let limiter = KeyedLimiter::builder(policy).max_keys(keys).build()?;
         Ok(Self { whole: policy, limiter, nodes: AtomicU32::new(1) })
@@ -105,8 +114,6 @@ fn slower(step: u64, parts: u64, nodes: u32) -> Result<Quota, PolicyError> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::Algorithm;
-
     use super::*;
 
     #[test]
@@ -127,6 +134,24 @@ mod tests {
             assert_eq!(share(&policy, 1_000).expect("a share can be had").limit(), 1);
             assert_eq!(share(&policy, 1).expect("a share can be had"), policy);
         }
+    }
+
+    #[test]
+    fn there_is_room_for_the_usual_keys_of_any_policy() {
+        let log = |text: &str| {
+            Policy::sliding_log(text.parse().expect("the quota is well formed"))
+                .expect("the log is not too long")
+        };
+        let policies = [log("1/1h"), log("1000/1h"), log("30000/1h"), log("50000/1h"), log("1000000/1h")];
+        let keys = policies.map(|policy| {
+            let keys = Local::usual_keys(&policy);
+            let local = Local::new(policy, keys).expect("there is room for so many");
+            assert!(
+                local.decide(b"k", policy.limit(), 1).is_allowed() && local.decide(b"k", 1, 1).is_denied()
+            );
+            keys
+        });
+        assert!(keys[..2] == [65_536; 2] && keys[4] >= 64 && keys.is_sorted_by(|a, b| a >= b), "{keys:?}");
     }
 
     #[test]

@@ -307,6 +307,11 @@ async fn what_would_make_keys_ambiguous_or_a_limit_inexact_is_refused_with_the_r
     ] {
         assert_eq!(store.limit("x", policy).build().err(), Some(LimitError::Plan(error)), "{error}");
     }
+    // A long log has fewer keys in memory, unless somebody asks for more than there is room for.
+    let log = Policy::sliding_log(quota("1000000/1h")).expect("the log is not too long");
+    assert!(store.limit("x", log).build().is_ok());
+    let error = store.limit("x", log).local_keys(1 << 20).build().expect_err("that is 8 TB");
+    assert!(error.to_string().contains("lower local_keys"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

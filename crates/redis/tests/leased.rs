@@ -356,50 +356,6 @@ async fn without_the_store_a_piece_is_used_until_its_end_and_then_the_limit_fail
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn near_the_limit_too_it_fails_as_told_when_the_store_is_gone() {
-    for on_error in [OnError::Open, OnError::Local] {
-        let mut server = Server::start(&[]);
-        let proxy = Proxy::before(server.port());
-        let store = Store::open(&proxy.address()).expect("the address is well formed");
-        let limit = store.limit("x", window("50/1s")).mode(Mode::Leased).on_error(on_error).local_keys(16);
-        let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
-        // A long round trip, so that a denial that is only shown until the next answer would show.
-        proxy.delay(Duration::from_millis(20));
-        for _ in 0..200 {
-            let _ = limit.acquire("k", 1).await;
-        }
-        server.kill();
-        let failed = |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
-        for at in 0..PATIENCE.as_millis() / 10 {
-            if failed(&limit.acquire("k", 1).await.source) {
-                break;
-            }
-            assert!(at + 1 < PATIENCE.as_millis() / 10, "what the store denied is denied for ever");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        // What the store itself denied is over: from now on nobody is denied but by `on_error`.
-        let asked: Vec<_> = (0..8)
-            .map(|_| {
-                let limit = limit.clone();
-                tokio::spawn(async move {
-                    let mut answers = Vec::new();
-                    for _ in 0..50 {
-                        answers.push(limit.acquire("k", 1).await);
-                    }
-                    answers
-                })
-            })
-            .collect();
-        for answers in asked {
-            for answer in answers.await.expect("nobody panics") {
-                assert!(failed(&answer.source), "{answer:?}");
-                assert!(on_error == OnError::Local || answer.is_allowed(), "{answer:?}");
-            }
-        }
-    }
-}
-
 async fn eventually_local(limit: &SharedLimit) {
     for _ in 0..PATIENCE.as_millis() / 10 {
         if matches!(limit.acquire("k", 1).await.source, Source::Local(_)) {

@@ -1,6 +1,6 @@
 //! Asking, wherever the answer is: in memory at once, or in the store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tidegate_core::{Decision, Nanos};
@@ -98,9 +98,11 @@ impl Service {
             admitted = decisions.iter().all(Decision::is_allowed);
         }
         let mut decisions = decisions.into_iter();
+        // What is asked after that must be answered by the same time.
+        let spent = self.now().saturating_since(now).into();
         let answers = asked.iter().map(|asked| {
             let told = if asked.limit.spec().shadow { None } else { decisions.next() };
-            asked.answer(told, takes, admitted, now)
+            asked.answer(told, takes, admitted, (now, spent))
         });
         Ok(JointAnswer::new(join_all(answers).await))
     }
@@ -120,8 +122,15 @@ impl<'a> Asked<'a> {
         Some(Part { limit, key: self.key, cost: self.cost })
     }
 
-    /// What this limit says, given what was `told` of it in the one step, and whether that admitted.
-    async fn answer(self, told: Option<Decision>, takes: bool, admitted: bool, now: Nanos) -> Answer {
+    /// What this limit says, given what was `told` of it in the one step, and whether that admitted; at a time, after so much
+    /// was spent on that step.
+    async fn answer(
+        self,
+        told: Option<Decision>,
+        takes: bool,
+        admitted: bool,
+        (now, spent): (Nanos, Duration),
+    ) -> Answer {
         let Self { limit, key, cost } = self;
         let decision = match told {
             Some(decision) => {
@@ -132,9 +141,9 @@ impl<'a> Asked<'a> {
                 decision
             }
             // A shadow limit beside them consumes what they admit.
-            None if takes && admitted => limit.decide(key, cost, true, now).await,
+            None if takes && admitted => limit.decide_after(spent, key, cost, true, now).await,
             None => {
-                let decision = limit.decide(key, cost, false, now).await;
+                let decision = limit.decide_after(spent, key, cost, false, now).await;
                 // It was blocked, and so the store was not asked.
                 if takes && cost > 0 && decision.is_denied() && !limit.spec().shadow {
                     limit.count(&decision);
@@ -150,9 +159,21 @@ impl Limit {
     /// Takes `cost` if that is admitted and counts the decision (a cost of 0 is a look, and not counted), or only looks: in
     /// memory for what is blocked and where there is no store.
     pub async fn decide(&self, key: &[u8], cost: u32, takes: bool, now: Nanos) -> Decision {
+        self.decide_after(Duration::ZERO, key, cost, takes, now).await
+    }
+
+    /// The same, after so much of the deadline is spent.
+    async fn decide_after(
+        &self,
+        spent: Duration,
+        key: &[u8],
+        cost: u32,
+        takes: bool,
+        now: Nanos,
+    ) -> Decision {
         let decision = match (self.blocked(key, now), self.shares()) {
             (Some(blocked), _) => blocked,
-            (None, Some(shares)) => return self.decide_in(shares, key, cost, takes).await,
+            (None, Some(shares)) => return self.decide_in(shares, key, cost, takes, spent).await,
             (None, None) if takes => return self.acquire(key, cost, now),
             (None, None) => return self.peek(key, cost, now),
         };
@@ -188,12 +209,19 @@ impl Limit {
         told.into_iter().map(|told| told.decision).collect()
     }
 
-    async fn decide_in(&self, shares: &Shares, key: &[u8], cost: u32, takes: bool) -> Decision {
+    async fn decide_in(
+        &self,
+        shares: &Shares,
+        key: &[u8],
+        cost: u32,
+        takes: bool,
+        spent: Duration,
+    ) -> Decision {
         let shared = shares.of(key);
         if !takes {
-            return shared.peek(key, cost).await.decision;
+            return shared.peek_after(key, cost, spent).await.decision;
         }
-        let decision = shared.acquire(key, cost).await.decision;
+        let decision = shared.acquire_after(key, cost, spent).await.decision;
         if cost > 0 {
             self.count(&decision);
         }
@@ -247,7 +275,7 @@ impl Question {
             Self::Limit { limit, key, cost, act } => {
                 let takes = *act == Act::Take;
                 Reply::Limit(Ok(match limit.shares() {
-                    Some(shares) => limit.decide_in(shares, key, *cost, takes).await,
+                    Some(shares) => limit.decide_in(shares, key, *cost, takes, Duration::ZERO).await,
                     None => limit.decide(key, *cost, takes, service.now()).await,
                 }))
             }

@@ -1,0 +1,86 @@
+//! Nothing takes longer than its deadline: asked of a server that accepts connections and says nothing, on time that passes
+//! only while everybody waits.
+
+use std::{future::Future, net::TcpListener, time::Duration};
+
+use tidegate_core::{Policy, Quota, algorithm::Concurrency};
+use tidegate_redis::{Mode, Part, SharedLimit, Source, Store};
+use tokio::time::Instant;
+
+const DEADLINE: Duration = Duration::from_millis(300);
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+/// Keeps connections waiting for as long as it is there.
+fn silent() -> (TcpListener, Store) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
+    let port = listener.local_addr().expect("a bound socket has an address").port();
+    let store = Store::open(&format!("redis://127.0.0.1:{port}")).expect("the address is well formed");
+    (listener, store)
+}
+
+/// How long something takes, to the millisecond.
+async fn taken<T>(something: impl Future<Output = T>) -> (u128, T) {
+    let begun = Instant::now();
+    let told = something.await;
+    (begun.elapsed().as_millis(), told)
+}
+
+fn of(store: &Store, policy: impl Into<Policy>, mode: Mode) -> SharedLimit {
+    let limit = store.limit("x", policy).mode(mode).deadline(DEADLINE).local_keys(16);
+    limit.build().expect("the policy can be shared")
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_is_asked_is_answered_by_its_deadline() {
+    let window = Policy::sliding_window(quota("100/1h"));
+    let permits = Concurrency::new(9).hold(Duration::from_hours(1)).expect("the hold is short");
+    for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
+        // Each a store of its own, which is not known to be down yet.
+        let (_listener, store) = silent();
+        in_time(of(&store, window, mode).acquire("k", 1)).await;
+        let (_listener, store) = silent();
+        in_time(of(&store, window, mode).peek("k", 1)).await;
+    }
+    let (_listener, store) = silent();
+    in_time(of(&store, permits, Mode::Exact).permit("k", 1)).await;
+    let (_listener, store) = silent();
+    in_time(of(&store, window, Mode::Exact).refund("k", 1)).await;
+    let (_listener, store) = silent();
+    let limit = of(&store, window, Mode::Exact);
+    let parts = [Part { limit: &limit, key: b"k", cost: 1 }, Part { limit: &limit, key: b"l", cost: 1 }];
+    in_time(store.acquire_all(&parts)).await;
+}
+
+/// At its deadline, and not before. (A timer ends with the millisecond after its own.)
+async fn in_time<T>(something: impl Future<Output = T>) {
+    let (took, _told) = taken(something).await;
+    assert!((300..=302).contains(&took), "{took} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_follows_another_decision_is_done_by_the_same_time() {
+    let (_listener, store) = silent();
+    for mode in [Mode::Exact, Mode::Leased] {
+        let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
+        let spent = Duration::from_millis(260);
+        let (took, told) = taken(limit.acquire_after("k", 1, spent)).await;
+        assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+        let (took, told) = taken(limit.peek_after("k", 1, spent)).await;
+        assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+    }
+    // Where nothing is left nothing is asked, and nothing learned.
+    let (_listener, store) = silent();
+    for mode in [Mode::Exact, Mode::Leased] {
+        let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
+        for _ in 0..100 {
+            let (took, told) = taken(limit.acquire_after("k", 1, DEADLINE)).await;
+            assert!(took == 0 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+            assert_eq!(taken(limit.peek_after("k", 1, DEADLINE)).await.0, 0);
+        }
+    }
+    let stats = store.stats();
+    assert_eq!((stats.calls, stats.opened, stats.errors_of("timed-out")), (0, 0, 400), "{stats:?}");
+}

@@ -1,0 +1,223 @@
+//! Leased limits of a server that forgets, or stands still, while nodes take pieces and give them back.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::{Algorithm, Policy, Quota};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Stats, Store};
+use tidegate_redis_servers::{PATIENCE, Proxy, Server, eventually};
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+/// Windows that do not end within a test, but for what the server forgets.
+fn policies() -> [Policy; 4] {
+    let log = |text| Policy::sliding_log(quota(text)).expect("the log is not too long");
+    [
+        Policy::sliding_window(quota("3000/360d")),
+        Policy::fixed_window(quota("3000/366d")),
+        log("3000/1h"),
+        log("120/1h"),
+    ]
+}
+
+fn node(server: &Server, policy: Policy, deadline: Duration) -> SharedLimit {
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    eventually("the store is reached", || store.health() == Health::Up);
+    let limit = store.limit("x", policy).mode(Mode::Leased).deadline(deadline).on_error(OnError::Closed);
+    limit.build().expect("the policy can be shared")
+}
+
+/// Callers of all nodes who want one key, until they are stopped.
+struct Hot {
+    nodes: Vec<SharedLimit>,
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<u64>>,
+}
+
+impl Hot {
+    fn start(server: &Server, policy: Policy, deadline: Duration) -> Self {
+        let nodes: Vec<_> = (0..3).map(|_| node(server, policy, deadline)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = (0..6)
+            .map(|at| {
+                let (limit, stop) = (nodes[at % nodes.len()].clone(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let (mut admitted, mut turn) = (0, 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        turn += 1;
+                        let cost = 1 + turn % 3;
+                        if limit.acquire("hot", cost).await.is_allowed() {
+                            admitted += u64::from(cost);
+                        }
+                        // Others want the machine too, and pieces are to be left over now and then.
+                        let pause = if turn % 50 == 0 { 30 } else { 1 };
+                        tokio::time::sleep(Duration::from_millis(pause)).await;
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        Self { nodes, stop, tasks }
+    }
+
+    /// Until nodes have decided from pieces so often; or know that nothing is left, which they remember for long.
+    async fn until_leased(&self, times: u64) {
+        let sum = |count: fn(&Stats) -> u64| -> u64 {
+            self.nodes.iter().map(|node| count(&node.store().stats())).sum()
+        };
+        let remembered = sum(|stats| stats.remembered);
+        for _ in 0..PATIENCE.as_millis() / 5 {
+            if sum(|stats| stats.leased) >= times || sum(|stats| stats.remembered) >= remembered + 50 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the nodes take no pieces: {:?}", self.nodes[0].store());
+    }
+
+    /// What all of them were admitted, when everything unused is back.
+    async fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut admitted = 0;
+        for task in self.tasks {
+            admitted += task.await.expect("no caller panics");
+        }
+        for node in &self.nodes {
+            node.store().close().await;
+        }
+        admitted
+    }
+}
+
+async fn left(server: &Server, policy: Policy) -> u64 {
+    let answer = node(server, policy, PATIENCE).acquire("hot", 0).await;
+    assert_eq!(answer.source, Source::Store);
+    answer.decision.remaining()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_flushed_in_mid_flight_cost_nothing() {
+    let mut loads = 0;
+    for policy in policies() {
+        let server = Server::start(&[]);
+        let hot = Hot::start(&server, policy, PATIENCE);
+        for round in 1..=20 {
+            server.ask(&["SCRIPT", "FLUSH"]);
+            hot.until_leased(10 * round).await;
+        }
+        let nodes = hot.nodes.clone();
+        let admitted = hot.end().await;
+        let limit = u64::from(policy.limit());
+        assert_eq!(
+            admitted + left(&server, policy).await,
+            limit,
+            "{policy:?}: nothing is lost, and nothing over"
+        );
+        loads += nodes.iter().map(|node| node.store().stats().script_loads).sum::<u64>();
+    }
+    assert!(loads > 20, "{loads}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_flushed_in_mid_flight_is_granted_once_more_and_no_more() {
+    for policy in policies() {
+        let server = Server::start(&[]);
+        let hot = Hot::start(&server, policy, PATIENCE);
+        let mut lives = 1;
+        for round in 1..=5 {
+            hot.until_leased(60 * round).await;
+            server.ask(&["FLUSHALL"]);
+            lives += 1;
+        }
+        hot.until_leased(360).await;
+        let admitted = hot.end().await;
+        let limit = u64::from(policy.limit());
+        // What was taken in one life and not used is given back in the next: it is nobody's, and so makes nobody over.
+        assert!(admitted <= limit * lives, "{policy:?}: {admitted} admitted in {lives} lives");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_makes_nobody_over() {
+    for policy in policies() {
+        let server = Server::start(&[]);
+        let hot = Hot::start(&server, policy, Duration::from_millis(50));
+        for round in 1..=3 {
+            hot.until_leased(20 * round).await;
+            server.freeze();
+            for node in &hot.nodes {
+                // Where all is used up, others' keys still show it.
+                for at in 0..PATIENCE.as_millis() / 10 {
+                    let asked = node.acquire(format!("other{round}:{at}"), 1).await;
+                    if matches!(asked.source, Source::Failed(_)) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            server.thaw();
+            for node in &hot.nodes {
+                eventually("the store is back", || node.store().health() == Health::Up);
+            }
+        }
+        let admitted = hot.end().await;
+        let limit = u64::from(policy.limit());
+        // What was charged and never answered is lost; nothing comes twice.
+        assert!(admitted + left(&server, policy).await <= limit, "{policy:?}: {admitted} admitted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn near_the_limit_too_it_fails_as_told_when_the_store_is_gone() {
+    for on_error in [OnError::Open, OnError::Local] {
+        let mut server = Server::start(&[]);
+        let proxy = Proxy::before(server.port());
+        let store = Store::open(&proxy.address()).expect("the address is well formed");
+        let limit = store
+            .limit("x", Policy::sliding_window(quota("50/1s")))
+            .mode(Mode::Leased)
+            .on_error(on_error)
+            .local_keys(16);
+        let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
+        // A long round trip, so that a denial that is only shown until the next answer would show.
+        proxy.delay(Duration::from_millis(20));
+        for _ in 0..200 {
+            let _ = limit.acquire("k", 1).await;
+        }
+        server.kill();
+        let failed = |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
+        for at in 0..PATIENCE.as_millis() / 10 {
+            if failed(&limit.acquire("k", 1).await.source) {
+                break;
+            }
+            assert!(at + 1 < PATIENCE.as_millis() / 10, "what the store denied is denied for ever");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // What the store itself denied is over: from now on nobody is denied but by `on_error`.
+        let asked: Vec<_> = (0..8)
+            .map(|_| {
+                let limit = limit.clone();
+                tokio::spawn(async move {
+                    let mut answers = Vec::new();
+                    for _ in 0..50 {
+                        answers.push(limit.acquire("k", 1).await);
+                    }
+                    answers
+                })
+            })
+            .collect();
+        for answers in asked {
+            for answer in answers.await.expect("nobody panics") {
+                assert!(failed(&answer.source), "{answer:?}");
+                assert!(on_error == OnError::Local || answer.is_allowed(), "{answer:?}");
+            }
+        }
+    }
+}
