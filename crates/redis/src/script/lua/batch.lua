@@ -2,7 +2,6 @@
 -- key in turn; and then how many are each key's. Whoever asked computes the decisions from the reply.
 local p = {read('<dddddd', ARGV[1])}
 local size = prepare(p)
-local none, wrong_type, not_ours = marks(size)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 4 and counts == '' and read('<I4', costs)
 local states = call('MGET', unpack(keys))
@@ -22,11 +21,11 @@ for i = 1, #keys do
     end
   end
   if not ours then
-    states[i] = not_ours
+    has_none(states, i, size, NOT_OURS)
   elseif value and not put(p, keys[i], before, value, head, was) then
-    states[i] = wrong_type
+    has_none(states, i, size, WRONG_TYPE)
   elseif not before then
-    states[i] = none
+    has_none(states, i, size, NONE)
   end
 end
-return reply(states)
+return reply(states, size)
