@@ -93,9 +93,6 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
-/// The bytes of the time that a value begins with.
-const HEAD: usize = 7;
-
 /// What a reply has for one key.
 #[derive(Debug)]
 pub enum Before {
@@ -138,20 +135,48 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
 }
 
-/// The reply of `value.lua`: the time, and a value of one size for each key.
+/// The reply of `value.lua`: the time, the size of a value, a value for each key, and which keys have none.
 fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
-    let (now, values) = packed.split_first_chunk()?;
-    let size = values.len().checked_div(keys)?;
-    if size < HEAD || !values.len().is_multiple_of(keys) {
-        return None;
+    let (now, rest) = packed.split_first_chunk()?;
+    let (size, rest) = rest.split_first_chunk()?;
+    let size = u32::from_le_bytes(*size) as usize;
+    let (values, without) = rest.split_at_checked(size.checked_mul(keys)?)?;
+    let value = |value: &[u8]| Before::Value(Some(value.to_vec()));
+    let mut found: Vec<Before> = values.chunks_exact(size.max(1)).map(value).collect();
+    for entry in without.chunks(5) {
+        let [a, b, c, d, why] = *<&[u8; 5]>::try_from(entry).ok()?;
+        *found.get_mut(u32::from_le_bytes([a, b, c, d]) as usize)? = match why {
+            0 => Before::Value(None),
+            1 => Before::WrongType,
+            2 => Before::NotOurs,
+            _ => return None,
+        };
     }
-    // No time is so late that the last byte of its seven is one of these.
-    let before = |value: &[u8]| match value[HEAD - 1] {
-        0xFF => Before::Value(None),
-        0xFE => Before::WrongType,
-        0xFD => Before::NotOurs,
-        _ => Before::Value(Some(value.to_vec())),
-    };
-    let found = values.chunks_exact(size).map(before).collect();
-    Some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
+    (found.len() == keys).then_some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_reply_is_read_and_one_that_makes_no_sense_is_refused() {
+        let mut packed = 5_000_000_u64.to_le_bytes().to_vec();
+        packed.extend([2, 0, 0, 0]);
+        packed.extend(*b"aabb\0\0\0\0");
+        packed.extend([2, 0, 0, 0, 1, 3, 0, 0, 0, 0]);
+        let read = |packed: &[u8], keys| parse(Value::BulkString(packed.to_vec()), keys);
+        let (now, found) = read(&packed, 4).expect("it is well formed");
+        assert_eq!(now, Nanos::from_micros(5_000_000));
+        assert!(matches!(&found[0], Before::Value(Some(value)) if value == b"aa"), "{found:?}");
+        assert!(matches!(found[2..], [Before::WrongType, Before::Value(None)]), "{found:?}");
+        for keys in [0, 3, 5, usize::MAX] {
+            assert!(read(&packed, keys).is_err(), "{keys} keys");
+        }
+        for length in 0..20 {
+            assert!(read(&packed[..length], 4).is_err(), "{length} bytes");
+        }
+        packed[20] = 4;
+        assert!(read(&packed, 4).is_err(), "a key that nobody asked for");
+    }
 }

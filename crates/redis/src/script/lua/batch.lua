@@ -2,7 +2,6 @@
 -- key in turn; and then how many are each key's. Whoever asked computes the decisions from the reply.
 local p = {read('<dddddd', ARGV[1])}
 local size = prepare(p)
-local none, wrong_type, not_ours = marks(size)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 4 and counts == '' and read('<I4', costs)
 local states = call('MGET', unpack(keys))
@@ -23,11 +22,13 @@ for i = 1, #keys do
     end
   end
   if not ours then
-    states[i] = not_ours
+    has_none(states, i, size, NOT_OURS)
   elseif value and not put(p, keys[i], there, as_is and value or whole(before, value), head, as_is and there and was) then
-    states[i] = wrong_type
+    has_none(states, i, size, WRONG_TYPE)
+  elseif not before then
+    has_none(states, i, size, NONE)
   else
-    states[i] = before or none
+    states[i] = before
   end
 end
-return reply(states)
+return reply(states, size)

@@ -4,7 +4,6 @@
 -- computes the grants from the value as it was before.
 local p = {read('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, leased = prepare(p), ARGV[2] == 'l'
-local none, wrong_type, not_ours = marks(size)
 local function head(value) return (read('<I7', value)) end
 local states, at = redis.call('MGET', unpack(KEYS)), 1
 for i = 1, #KEYS do
@@ -26,11 +25,13 @@ for i = 1, #KEYS do
     at = at + 24
   end
   if not ours then
-    states[i] = not_ours
+    has_none(states, i, size, NOT_OURS)
   elseif value ~= before and not put(p, KEYS[i], there, value, head(value), as_is and there and head(there)) then
-    states[i] = wrong_type
+    has_none(states, i, size, WRONG_TYPE)
+  elseif not before then
+    has_none(states, i, size, NONE)
   else
-    states[i] = before or none
+    states[i] = before
   end
 end
-return reply(states)
+return reply(states, size)

@@ -29,9 +29,14 @@ local function whole(before, after)
   return before and after .. string.sub(before, #after + 1) or after
 end
 
--- The reply is one string: the time in eight bytes, and for each key its value as it was before, all of one size. For a key
--- without one stands a head that is no time, for none, for a key of another type, for a value that is not of this limit.
-local function marks(size)
-  return string.rep('\255', size), string.rep('\254', size), string.rep('\253', size)
+-- The reply is one string: the time (8 bytes), the size of a value (4), each key's value as it was before, and then each key
+-- that has none: which (4 bytes, from 0), and why (1).
+local NONE, WRONG_TYPE, NOT_OURS = 0, 1, 2
+local without = {}
+local function has_none(states, i, size, why)
+  states[i] = string.rep('\0', size)
+  without[#without + 1] = struct.pack('<I4I1', i - 1, why)
 end
-local function reply(states) return struct.pack('<I8', now) .. table.concat(states) end
+local function reply(states, size)
+  return struct.pack('<I8I4', now, size) .. table.concat(states) .. table.concat(without)
+end
