@@ -1,8 +1,9 @@
 //! Requests of many callers, joined into few calls.
 //!
-//! The first caller sends its own request. Whoever comes while it is under way waits in the lane's queue; when an answer is
-//! there (or enough have gathered), a task sends all of them, one call for each limit. So one caller alone pays for no
-//! queue, and a thousand share a round trip.
+//! The first caller sends its own request: one caller alone pays for no queue and no task. For the next a task is started,
+//! and whoever comes while that waits for an answer waits in the lane's queue; when the answer is there (or enough have
+//! gathered), the task sends all of them, one call for each limit: a thousand share a round trip. Nobody waits for the first
+//! caller, whose program may have stopped looking after its own request.
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,7 @@ use crate::{
     store::Inner,
 };
 
-/// Calls under way in one lane.
+/// Calls of tasks under way in one lane.
 const IN_FLIGHT: usize = 4;
 /// So many waiting are worth a further call before the one under way has returned.
 const EARLY: usize = 32;
@@ -57,8 +58,32 @@ pub struct Lane(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
+    /// Empty where no task has a call under way.
     jobs: Vec<Job>,
+    /// Of tasks.
     in_flight: usize,
+    /// Whether a caller's own is under way.
+    own: bool,
+}
+
+impl Queue {
+    /// The jobs for a further call, if there should be one.
+    fn begin(&mut self) -> Option<Vec<Job>> {
+        let now = self.in_flight == 0 || (self.in_flight < IN_FLIGHT && self.jobs.len() >= EARLY);
+        now.then(|| {
+            self.in_flight += 1;
+            mem::take(&mut self.jobs)
+        })
+    }
+
+    /// The jobs for the next call of a task whose call has ended: where enough have gathered, or no other call will end.
+    fn next(&mut self) -> Option<Vec<Job>> {
+        let turn = self.jobs.len() >= EARLY || (self.in_flight == 1 && !self.jobs.is_empty());
+        if !turn {
+            self.in_flight -= 1;
+        }
+        turn.then(|| mem::take(&mut self.jobs))
+    }
 }
 
 impl Lane {
@@ -91,7 +116,7 @@ pub async fn decide(
             };
         }
     };
-    let _place = Place { store, at };
+    let _own = Own { store, at };
     let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
     let (now, mut found) = send(store, at, plan, &batch, deadline).await?;
     let mut answer = Err(StoreError::BadReply);
@@ -102,7 +127,7 @@ pub async fn decide(
 }
 
 enum Entry {
-    /// Nothing is under way: the caller sends its own request.
+    /// The caller sends its own request.
     First(Vec<u8>),
     Waiting(oneshot::Receiver<Answer>),
 }
@@ -117,48 +142,51 @@ fn enter(
 ) -> Entry {
     let slot = store.slot(&key);
     let mut queue = store.lanes[at].lock();
-    if queue.in_flight == 0 && queue.jobs.is_empty() {
-        queue.in_flight = 1;
+    if queue.in_flight == 0 && !queue.own {
+        queue.own = true;
         return Entry::First(key);
     }
     let (answer, answered) = oneshot::channel();
-    queue.jobs.push(Job::Decide(Question { plan: Arc::clone(plan), key, slot, cost, deadline, answer }));
-    if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
-        queue.in_flight += 1;
-        let jobs = mem::take(&mut queue.jobs);
-        drop(queue);
-        spawn(store, at, jobs);
-    }
+    let job = Job::Decide(Question { plan: Arc::clone(plan), key, slot, cost, deadline, answer });
+    add(store, at, queue, job);
     Entry::Waiting(answered)
 }
 
 /// Sends a lease's request, at once or with those that gather meanwhile.
 pub fn post(store: &Arc<Inner>, at: usize, exchange: Exchange) {
-    let mut queue = store.lanes[at].lock();
-    queue.jobs.push(Job::Exchange(exchange));
-    if queue.in_flight == 0 || (queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY) {
-        queue.in_flight += 1;
-        let jobs = mem::take(&mut queue.jobs);
-        drop(queue);
+    add(store, at, store.lanes[at].lock(), Job::Exchange(exchange));
+}
+
+fn add(store: &Arc<Inner>, at: usize, mut queue: MutexGuard<'_, Queue>, job: Job) {
+    queue.jobs.push(job);
+    let begun = queue.begin();
+    drop(queue);
+    if let Some(jobs) = begun {
         spawn(store, at, jobs);
     }
 }
 
-/// One of the lane's calls under way.
+/// A caller's own call under way.
+struct Own<'a> {
+    store: &'a Arc<Inner>,
+    at: usize,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        self.store.lanes[self.at].lock().own = false;
+    }
+}
+
+/// A task's call under way.
 struct Place<'a> {
     store: &'a Arc<Inner>,
     at: usize,
 }
 
 impl Place<'_> {
-    /// Those who wait, if this call's end is their turn: enough have gathered, or no other call will end.
     fn next(&self) -> Option<Vec<Job>> {
-        let mut queue = self.store.lanes[self.at].lock();
-        let turn = queue.jobs.len() >= EARLY || (queue.in_flight == 1 && !queue.jobs.is_empty());
-        if !turn {
-            queue.in_flight -= 1;
-        }
-        turn.then(|| mem::take(&mut queue.jobs))
+        self.store.lanes[self.at].lock().next()
     }
 }
 

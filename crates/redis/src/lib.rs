@@ -92,6 +92,7 @@ mod local;
 mod nodes;
 mod permit;
 mod plan;
+mod pulse;
 mod script;
 mod slot;
 mod stats;

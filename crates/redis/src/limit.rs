@@ -200,6 +200,7 @@ impl LimitBuilder {
         if let Some(leases) = &leases {
             sweep::take_on(inner, leases);
         }
+        inner.add_deadline(self.deadline);
         Ok(SharedLimit(Arc::new(Shared {
             store: self.store,
             policy: self.policy,
@@ -385,6 +386,7 @@ impl SharedLimit {
     /// What to answer when the store gave no decision.
     pub(crate) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
         let inner = self.0.store.inner();
+        inner.counters.tell_of(&error, &self.0.prefix);
         let limit = self.policy().limit();
         match (self.0.on_error, &self.0.local) {
             (OnError::Local, Some(local)) => {
@@ -407,8 +409,9 @@ impl SharedLimit {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let inner = self.store.inner();
+        inner.remove_deadline(self.deadline);
         if let Some(leases) = &self.leases {
-            let inner = self.store.inner();
             let counts = leases.take_counts();
             inner.counters.leased.add(counts.decided);
             inner.counters.remembered.add(counts.remembered);

@@ -104,17 +104,23 @@ impl Link {
         told
     }
 
-    /// Gives up a connection that failed.
-    pub fn lose(&self, number: u64) {
-        let mut state = lock(&self.state);
-        if state.connection.as_ref().is_some_and(|(mine, _)| *mine == number) {
-            state.connection = None;
-        }
+    /// The number of the connection, if there is one.
+    pub fn number(&self) -> Option<u64> {
+        lock(&self.state).connection.as_ref().map(|(number, _)| *number)
     }
 
-    /// Gives up whatever connection there is.
-    pub fn lose_any(&self) {
-        lock(&self.state).connection = None;
+    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its parts may
+    /// be well.
+    pub fn give_up(&self, number: u64, runtime: &Handle) {
+        let mut state = lock(&self.state);
+        if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
+            return;
+        }
+        if !self.address.is_cluster() {
+            state.connection = None;
+        } else if state.attempt.is_none() {
+            state.attempt = Some(self.attempt(runtime));
+        }
     }
 
     pub fn made(&self) -> u64 {
