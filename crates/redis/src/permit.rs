@@ -81,8 +81,26 @@ impl Drop for Permit {
     }
 }
 
-/// Gives back, or renews, permits taken at one time; the new times, zero for those that are no longer held.
+/// Gives back, or renews, permits taken at one time; the new times, zero for those that are no longer held. Errors are
+/// counted.
 async fn send(
+    limit: &SharedLimit,
+    key: &[u8],
+    cost: u32,
+    taken: Nanos,
+    renew: bool,
+) -> Result<Vec<Nanos>, StoreError> {
+    let store = limit.store().inner();
+    // Not asked at all is counted where it was found out.
+    let counted = |error: &StoreError| {
+        if *error != StoreError::Down {
+            store.counters.error(error);
+        }
+    };
+    try_send(limit, key, cost, taken, renew).await.inspect_err(counted)
+}
+
+async fn try_send(
     limit: &SharedLimit,
     key: &[u8],
     cost: u32,

@@ -73,22 +73,17 @@ struct Pulse {
     /// Rounds in a row that left something open.
     failures: u32,
     pauses: Pauses,
-    lines: Option<Limiter<SystemClock>>,
-    told: Health,
-    told_opened: u64,
+    lines: Lines,
 }
 
 impl Pulse {
     fn new(store: &Inner) -> Self {
-        let quota = Quota::new(LINES, Duration::from_mins(1));
         Self {
             sign: Arc::new(SignOfLife::new(store)),
             misses: vec![0; store.parts()],
             failures: 0,
             pauses: Pauses::default(),
-            lines: quota.ok().map(|quota| Limiter::new(Policy::token_bucket(quota))),
-            told: Health::Up,
-            told_opened: 0,
+            lines: Lines::new(),
         }
     }
 
@@ -131,31 +126,60 @@ impl Pulse {
         }
     }
 
-    /// A line for each change, as long as there are not too many; then for the last one as soon as there may be another.
     fn tell(&mut self, store: &Inner) {
-        let (health, opened) = (store.health(), store.counters.opened.get());
-        let moment = health == Health::Up && self.told == Health::Up && opened != self.told_opened;
-        // A store that has not been reached yet is not down before that is found out.
-        let unknown = health != Health::Up && !store.any_open();
-        if unknown
-            || (health == self.told && !moment)
-            || self.lines.as_ref().is_some_and(|lines| lines.acquire(1).is_denied())
-        {
-            return;
-        }
+        let (opened, now) = (store.counters.opened.get(), store.clock.now());
+        let Some(line) = self.lines.next(store.health(), store.any_open(), opened, now) else { return };
         let (store_at, why) = (store.link.address(), store.why());
         let error = why.as_ref().map(tracing::field::display);
-        match health {
-            Health::Up if moment => {
+        match line {
+            Line::Back => tracing::info!(store = %store_at, "the shared store answers again"),
+            Line::WasDown => {
                 tracing::warn!(store = %store_at, error, "the shared store was down for a moment");
             }
-            Health::Up => tracing::info!(store = %store_at, "the shared store answers again"),
-            Health::Partly => {
+            Line::Partly => {
                 tracing::warn!(store = %store_at, error, "a part of the shared store's cluster is down");
             }
-            Health::Down => tracing::warn!(store = %store_at, error, "the shared store is down"),
+            Line::Down => tracing::warn!(store = %store_at, error, "the shared store is down"),
         }
-        (self.told, self.told_opened) = (health, opened);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Down,
+    Partly,
+    Back,
+    /// It was down since the last line, and is not any more.
+    WasDown,
+}
+
+/// A line for each change, as long as there are not too many; then for the last one as soon as there may be another.
+struct Lines {
+    limiter: Limiter<SystemClock>,
+    told: Health,
+    opened: u64,
+}
+
+impl Lines {
+    fn new() -> Self {
+        let quota = Quota::per_minute(LINES);
+        Self { limiter: Limiter::new(Policy::token_bucket(quota)), told: Health::Up, opened: 0 }
+    }
+
+    fn next(&mut self, health: Health, any_open: bool, opened: u64, now: Nanos) -> Option<Line> {
+        let line = match health {
+            Health::Up if self.told != Health::Up => Line::Back,
+            Health::Up if opened != self.opened => Line::WasDown,
+            // One that has not been reached yet is not down before that is found out.
+            Health::Down if self.told != Health::Down && any_open => Line::Down,
+            Health::Partly if self.told != Health::Partly => Line::Partly,
+            _ => return None,
+        };
+        if self.limiter.acquire_at(1, now).is_denied() {
+            return None;
+        }
+        (self.told, self.opened) = (health, opened);
+        Some(line)
     }
 }
 
@@ -186,6 +210,44 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_comes_and_goes_is_no_flood_of_lines_and_how_it_is_in_the_end_is_told() {
+        let mut lines = Lines::new();
+        let at = |ms: u64| Nanos::from_millis(10_000_000 + ms);
+        let mut told = Vec::new();
+        // Ten minutes, ten changes a second.
+        for tick in 0..6_000 {
+            let (health, down) = if tick % 2 == 0 { (Health::Down, true) } else { (Health::Up, false) };
+            told.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
+        }
+        assert_eq!(told[..4], [Line::Down, Line::Back, Line::Down, Line::Back]);
+        assert!((60..=66).contains(&told.len()), "{} lines", told.len());
+        let end = at(600_000);
+        let last: Vec<_> = (0..10)
+            .filter_map(|s| {
+                lines.next(Health::Down, true, 3_001, end.saturating_add(Nanos::from_secs(2 * s)))
+            })
+            .collect();
+        assert_eq!(*last.last().or(told.last()).expect("there were lines"), Line::Down);
+        assert_eq!(
+            lines.next(Health::Up, false, 3_001, end.saturating_add(Nanos::from_secs(60))),
+            Some(Line::Back)
+        );
+    }
+
+    #[test]
+    fn an_outage_between_two_looks_and_a_part_of_a_cluster_are_told_for_what_they_are() {
+        let (mut lines, now) = (Lines::new(), Nanos::from_secs(1_000));
+        assert_eq!(lines.next(Health::Down, false, 0, now), None, "it has not been reached yet");
+        assert_eq!(lines.next(Health::Up, false, 0, now), None);
+        assert_eq!(lines.next(Health::Up, false, 1, now), Some(Line::WasDown));
+        assert_eq!(lines.next(Health::Up, false, 1, now), None);
+        assert_eq!(lines.next(Health::Partly, true, 2, now), Some(Line::Partly));
+        assert_eq!(lines.next(Health::Partly, true, 3, now), None);
+        assert_eq!(lines.next(Health::Down, true, 4, now), Some(Line::Down));
+        assert_eq!(lines.next(Health::Up, false, 4, now), Some(Line::Back));
+    }
 
     #[test]
     fn pauses_grow_to_two_seconds_and_shrink_only_when_the_store_was_well_for_a_while() {
