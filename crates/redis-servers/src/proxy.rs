@@ -125,9 +125,11 @@ fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
 fn pump(mut from: TcpStream, mut to: TcpStream, delay: impl Fn() -> Option<Duration>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        let Some(late) = delay() else { continue };
-        if !late.is_zero() {
+        if let Some(late) = delay().filter(|late| !late.is_zero()) {
             thread::park_timeout(late);
+        }
+        if delay().is_none() {
+            continue;
         }
         if to.write_all(&bytes[..length]).is_err() {
             break;

@@ -315,7 +315,8 @@ async fn a_connection_that_goes_silent_while_the_store_is_down_is_given_up() {
         let _ = limit.acquire("k", 1).await;
     }
     let connections = store.stats().connections;
-    until("there is another connection", || store.stats().connections > connections).await;
+    let another = || store.stats().connections > connections && store.health() == Health::Down;
+    until("it is tried by another connection", another).await;
     // The host dies without a word; new connections would lead to another one.
     proxy.silence();
     proxy.delay(Duration::ZERO);

@@ -42,6 +42,8 @@ fn limit(store: &Store, name: &str) -> SharedLimit {
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
+    /// Every test of this file does it: whether anybody is interested in a line is found out once for all threads, and one
+    /// without a subscriber might be asked.
     fn capture() -> (Self, tracing::subscriber::DefaultGuard) {
         let lines = Self::default();
         let writer = lines.clone();
@@ -124,6 +126,7 @@ async fn a_key_that_is_anothers_is_told_once_with_its_limit_and_without_the_key(
 
 #[tokio::test]
 async fn a_joint_decision_without_the_store_is_one_error() {
+    let _lines = Lines::capture();
     let mut server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let limit = limit(&store, "x");
@@ -139,6 +142,7 @@ async fn a_joint_decision_without_the_store_is_one_error() {
 
 #[tokio::test]
 async fn what_is_reported_in_the_background_is_counted_when_that_fails() {
+    let _lines = Lines::capture();
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let limit = store.limit("x", Policy::sliding_window(quota("100000/1h"))).mode(Mode::Reported);
@@ -153,6 +157,7 @@ async fn what_is_reported_in_the_background_is_counted_when_that_fails() {
 
 #[tokio::test]
 async fn permits_that_cannot_be_renewed_or_given_back_are_counted() {
+    let _lines = Lines::capture();
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let permits: Policy =
