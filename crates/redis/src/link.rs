@@ -16,10 +16,14 @@ use tokio::{runtime::Handle, sync::watch};
 
 use crate::{Address, StoreError, address::Place};
 
-/// How long making a connection may take, the handshake included.
+/// How long making a connection to a server may take, the handshake included.
 const CONNECT: Duration = Duration::from_secs(2);
-/// An answer of a cluster's node that is this late is of no use to anybody. (To a single server's, callers have deadlines.)
-const ANSWER: Duration = Duration::from_secs(10);
+/// And to a store: a cluster's client waits for a silent node twice, before and after it knows all of them, and goes on with
+/// the others.
+const ATTEMPT: Duration = Duration::from_secs(6);
+/// An answer of a cluster's node that is this late is of no use to anybody, and while the client asks a silent node who serves
+/// what, it asks no other. (To a single server's, callers have deadlines.)
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// A connection; cheap to clone.
 #[derive(Clone)]
@@ -87,7 +91,7 @@ impl Link {
         let (tell, told) = watch::channel(None);
         let (address, state) = (self.address.clone(), Arc::clone(&self.state));
         runtime.spawn(async move {
-            let made = tokio::time::timeout(CONNECT, connect(&address)).await;
+            let made = tokio::time::timeout(ATTEMPT, connect(&address)).await;
             let made = made.unwrap_or(Err(StoreError::TimedOut));
             let result = {
                 let mut state = lock(&state);
