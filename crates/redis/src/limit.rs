@@ -129,7 +129,8 @@ impl LimitBuilder {
         Self { on_error, ..self }
     }
 
-    /// How long a decision may take (default: 50 ms); then the store counts as failing.
+    /// How long a decision may take (default: 50 ms); then [`OnError`] decides. A store that is slower than the shortest of its
+    /// limits' deadlines (but those under 50 ms) counts as down.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
@@ -303,6 +304,9 @@ impl SharedLimit {
     /// answer is what [`OnError`] says.
     ///
     /// Dropped before it is done, the request may still be charged.
+    ///
+    /// # Panics
+    /// When it is polled outside a Tokio runtime; it needs one with time.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         match &self.0.leases {
             Some(leases) => self.acquire_leased(leases, key.as_ref(), cost).await,
