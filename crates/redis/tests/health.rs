@@ -333,9 +333,13 @@ async fn a_decision_that_its_program_stops_looking_after_holds_nobody_up() {
         limit.build().expect("the policy can be shared")
     };
     let (exact, leased) = (build("exact", Mode::Exact), build("leased", Mode::Leased));
-    let mut forgotten = pin!(exact.acquire("a", 1));
-    let polled = forgotten.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending());
+    // On a busy machine the answer may be there before the first look has ended.
+    let forgotten = loop {
+        let mut asking = Box::pin(exact.acquire("a", 1));
+        if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            break asking;
+        }
+    };
     for at in 0..20 {
         let others = ["b", "c"].map(|key| {
             let exact = exact.clone();
