@@ -24,6 +24,9 @@ struct Shared {
     delay: AtomicU64,
     refuse: AtomicBool,
     stop: AtomicBool,
+    /// Connections so far, and how many of them, from the first on, say nothing any more.
+    count: AtomicU64,
+    silent: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -78,6 +81,11 @@ impl Proxy {
         }
     }
 
+    /// What is open goes silent: no answer comes through any more, and nothing is closed. New connections are as ever.
+    pub fn silence(&self) {
+        self.shared.silent.store(self.shared.count.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
     /// Whether new connections are closed at once.
     pub fn refuse(&self, refuse: bool) {
         self.shared.refuse.store(refuse, Ordering::Relaxed);
@@ -102,20 +110,26 @@ fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
         let mut open = shared.open.lock().expect("no thread panics with the list");
         open.extend([client.try_clone(), server.try_clone()].into_iter().flatten());
     }
-    thread::spawn(move || pump(requests, to_server, || Duration::ZERO));
+    thread::spawn(move || pump(requests, to_server, || Some(Duration::ZERO)));
     let shared = Arc::clone(shared);
+    let number = shared.count.fetch_add(1, Ordering::SeqCst) + 1;
     thread::spawn(move || {
-        pump(answers, to_client, move || Duration::from_millis(shared.delay.load(Ordering::Relaxed)));
+        pump(answers, to_client, move || {
+            let silent = number <= shared.silent.load(Ordering::SeqCst);
+            (!silent).then(|| Duration::from_millis(shared.delay.load(Ordering::Relaxed)))
+        });
     });
 }
 
-/// Copies until either end closes; then both are closed.
-fn pump(mut from: TcpStream, mut to: TcpStream, delay: impl Fn() -> Duration) {
+/// Copies until either end closes; then both are closed. What has no delay does not arrive.
+fn pump(mut from: TcpStream, mut to: TcpStream, delay: impl Fn() -> Option<Duration>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        let late = delay();
-        if !late.is_zero() {
+        if let Some(late) = delay().filter(|late| !late.is_zero()) {
             thread::park_timeout(late);
+        }
+        if delay().is_none() {
+            continue;
         }
         if to.write_all(&bytes[..length]).is_err() {
             break;

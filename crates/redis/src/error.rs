@@ -123,17 +123,14 @@ impl StoreError {
 
     /// Whether only another connection (perhaps to another server) can help.
     pub(crate) const fn needs_reconnect(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply | Self::NotPermitted(_)
-        )
+        matches!(self, Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply)
     }
 
-    /// Whether one such error is enough to leave the store alone for a moment.
+    /// Whether the store as a whole takes no decisions, and has not taken this one.
     pub(crate) const fn is_certain(&self) -> bool {
         matches!(
             self,
-            Self::Refused(_) | Self::Loading | Self::ReadOnly | Self::NotPermitted(_) | Self::Address(_)
+            Self::Refused(_) | Self::Loading | Self::ReadOnly | Self::OutOfMemory | Self::Address(_)
         )
     }
 }

@@ -66,13 +66,15 @@ impl Exchange {
         }
     }
 
-    fn failed(mut self, error: &StoreError) {
+    fn failed(mut self, store: &Inner, error: &StoreError) {
         // First, so that the caller who asks again finds it so.
         if let Some(request) = self.request.take() {
             self.held.lease.failed(request);
         }
-        if let Some(caller) = self.caller.take() {
-            let _ = caller.send(Err(error.clone()));
+        match self.caller.take() {
+            // Counted by whoever asked.
+            Some(caller) => drop(caller.send(Err(error.clone()))),
+            None => store.counters.error(error),
         }
     }
 }
@@ -113,7 +115,11 @@ pub async fn ask(
         Ok(Ok(answer)) => answer,
         // The task that had the request has gone: the runtime is shutting down.
         Ok(Err(_)) => Err(StoreError::Down),
-        Err(_) => Err(StoreError::TimedOut),
+        Err(_) => {
+            // The call was sent later, and will tell later.
+            store.failed(at, &StoreError::TimedOut);
+            Err(StoreError::TimedOut)
+        }
     };
     if let Err(error) = &answer {
         store.counters.error(error);
@@ -170,11 +176,11 @@ async fn answer(store: &Arc<Inner>, at: usize, group: Group) {
                             exchange.granted(store, grant);
                         }
                     }
-                    Err(error) => exchanges.into_iter().for_each(|exchange| exchange.failed(&error)),
+                    Err(error) => exchanges.into_iter().for_each(|exchange| exchange.failed(store, &error)),
                 }
             }
         }
-        Err(error) => exchanges.into_iter().flatten().for_each(|exchange| exchange.failed(&error)),
+        Err(error) => exchanges.into_iter().flatten().for_each(|exchange| exchange.failed(store, &error)),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Requests of many callers, joined into few calls.
 //!
-//! The first caller sends its own request. Whoever comes while it is under way waits in the lane's queue; when an answer is
-//! there (or enough have gathered), a task sends all of them, one call for each limit. So one caller alone pays for no
-//! queue, and a thousand share a round trip.
+//! The first caller sends its own request: one caller alone pays for no queue and no task. For the next a task is started,
+//! and whoever comes while that waits for an answer waits in the lane's queue; when the answer is there (or enough have
+//! gathered), the task sends all of them, one call for each limit: a thousand share a round trip. Nobody waits for the first
+//! caller, whose program may have stopped looking after its own request.
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,7 @@ use crate::{
     store::Inner,
 };
 
-/// Calls under way in one lane.
+/// Calls of tasks under way in one lane.
 const IN_FLIGHT: usize = 4;
 /// So many waiting are worth a further call before the one under way has returned.
 const EARLY: usize = 32;
@@ -59,8 +60,32 @@ pub struct Lane(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
+    /// Empty where no task has a call under way.
     jobs: Vec<Job>,
+    /// Of tasks.
     in_flight: usize,
+    /// Whether a caller's own is under way.
+    own: bool,
+}
+
+impl Queue {
+    /// The jobs for a further call, if there should be one.
+    fn begin(&mut self) -> Option<Vec<Job>> {
+        let now = self.in_flight == 0 || (self.in_flight < IN_FLIGHT && self.jobs.len() >= EARLY);
+        now.then(|| {
+            self.in_flight += 1;
+            mem::take(&mut self.jobs)
+        })
+    }
+
+    /// The jobs for the next call of a task whose call has ended: where enough have gathered, or no other call will end.
+    fn next(&mut self) -> Option<Vec<Job>> {
+        let turn = self.jobs.len() >= EARLY || (self.in_flight == 1 && !self.jobs.is_empty());
+        if !turn {
+            self.in_flight -= 1;
+        }
+        turn.then(|| mem::take(&mut self.jobs))
+    }
 }
 
 impl Lane {
@@ -139,7 +164,7 @@ async fn send_own(
     deadline: Duration,
     mut give: impl FnMut(usize, Answer),
 ) {
-    let _place = Place { store, at };
+    let _own = Own { store, at };
     let batch = Batch { keys: vec![key], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
     let error = match send(store, at, plan, &batch, deadline).await {
         Ok((now, mut found)) => match found.pop() {
@@ -164,8 +189,8 @@ fn enter(
 ) -> Option<Vec<u8>> {
     let slot = store.slot(&key);
     let mut queue = store.lanes[at].lock();
-    if queue.in_flight == 0 && queue.jobs.is_empty() {
-        queue.in_flight = 1;
+    if queue.in_flight == 0 && !queue.own {
+        queue.own = true;
         return Some(key);
     }
     for (nth, &cost) in costs.iter().enumerate() {
@@ -176,12 +201,7 @@ fn enter(
         let (plan, follows) = (Arc::clone(plan), nth > 0);
         queue.jobs.push(Job::Decide(Question { plan, key, slot, cost, follows, deadline, answer }));
     }
-    if queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY {
-        queue.in_flight += 1;
-        let jobs = mem::take(&mut queue.jobs);
-        drop(queue);
-        spawn(store, at, jobs);
-    }
+    begin(store, at, queue);
     None
 }
 
@@ -189,29 +209,38 @@ fn enter(
 pub fn post(store: &Arc<Inner>, at: usize, exchange: Exchange) {
     let mut queue = store.lanes[at].lock();
     queue.jobs.push(Job::Exchange(exchange));
-    if queue.in_flight == 0 || (queue.in_flight < IN_FLIGHT && queue.jobs.len() >= EARLY) {
-        queue.in_flight += 1;
-        let jobs = mem::take(&mut queue.jobs);
-        drop(queue);
+    begin(store, at, queue);
+}
+
+fn begin(store: &Arc<Inner>, at: usize, mut queue: MutexGuard<'_, Queue>) {
+    let begun = queue.begin();
+    drop(queue);
+    if let Some(jobs) = begun {
         spawn(store, at, jobs);
     }
 }
 
-/// One of the lane's calls under way.
+/// A caller's own call under way.
+struct Own<'a> {
+    store: &'a Arc<Inner>,
+    at: usize,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        self.store.lanes[self.at].lock().own = false;
+    }
+}
+
+/// A task's call under way.
 struct Place<'a> {
     store: &'a Arc<Inner>,
     at: usize,
 }
 
 impl Place<'_> {
-    /// Those who wait, if this call's end is their turn: enough have gathered, or no other call will end.
     fn next(&self) -> Option<Vec<Job>> {
-        let mut queue = self.store.lanes[self.at].lock();
-        let turn = queue.jobs.len() >= EARLY || (queue.in_flight == 1 && !queue.jobs.is_empty());
-        if !turn {
-            queue.in_flight -= 1;
-        }
-        turn.then(|| mem::take(&mut queue.jobs))
+        self.store.lanes[self.at].lock().next()
     }
 }
 

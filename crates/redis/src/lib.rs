@@ -51,7 +51,8 @@
 //! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
 //!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
 //!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
-//!   be forgotten under pressure), or a step forward of the server's clock. What [`OnError`] admits meanwhile comes on top.
+//!   be forgotten under pressure), or a step forward of the server's clock, to which a new master's clock that is ahead
+//!   of the old one's is the same. What [`OnError`] admits meanwhile comes on top.
 //!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
 //! * A change of a limit's numbers keeps what was used: windows their counts, logs and permits their times, buckets (to the
 //!   microsecond) the time until they are as good as new. A change of a window, of slots or of the algorithm starts afresh,
@@ -59,17 +60,25 @@
 //!
 //! # When the store does not answer
 //!
-//! A decision has a deadline ([`LimitBuilder::deadline`]). A failure that leaves no doubt (nobody listens, loading, a
-//! read-only replica), or five others in a row over 50 ms, open a breaker: from then on every decision is made at once by
-//! the limit's [`OnError`], and one caller at a time tries the store, after pauses that grow from 25 ms to 2 s, each with
-//! its share of chance. In a cluster each 128 slots have a breaker of their own. [`Stats`] counts all of it; a line is logged when the
-//! store goes and when it comes back.
+//! A decision has a deadline ([`LimitBuilder::deadline`]). A failure that is the whole store's (nobody listens, loading, a
+//! read-only replica, memory full) opens a breaker at once; any other calls for a sign of life, a small write, which opens it
+//! when it is refused, or has no answer three times in a row. While it is open every decision is made at once by the limit's
+//! [`OnError`], and nobody waits: one task goes on giving signs of life, after pauses that grow from 25 ms to 2 s, each with its
+//! share of chance, and the first that succeeds lets everybody in again. It may take as long as the shortest of the limits'
+//! deadlines (at least 50 ms, at most 1 s): limits that can wait longer than others share the others' store only while it is
+//! quick enough for all. In a cluster each 128 slots have a breaker of their own.
+//!
+//! [`Stats`] counts all of it. A line is logged when the store goes and when it comes back, and one a minute for each other kind
+//! of error, never with a key.
 //!
 //! What a node holds by a lease it may use until its end, store or no store; only then does [`OnError`] decide.
 //!
 //! A request that timed out may still be charged. That errs on the safe side, as does asking again after a connection broke.
 //!
 //! # In Redis
+//!
+//! A user needs the keys `~prefix:*` and the commands that the scripts call: those of strings, `TIME`, and for the signs of life
+//! `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD` and `PEXPIRE`. One who may not give signs of life has no store.
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
 //! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within four seconds of its
@@ -100,6 +109,7 @@ mod mode;
 mod nodes;
 mod permit;
 mod plan;
+mod pulse;
 mod refund;
 mod script;
 mod slot;

@@ -100,7 +100,8 @@ impl LimitBuilder {
         Self { on_error, ..self }
     }
 
-    /// How long a decision may take (default: 50 ms); then the store counts as failing.
+    /// How long a decision may take (default: 50 ms); then [`OnError`] decides. A store that is slower than the shortest of its
+    /// limits' deadlines (but those under 50 ms) counts as down.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
@@ -168,6 +169,7 @@ impl LimitBuilder {
         if let Some(leases) = &leases {
             sweep::take_on(inner, leases);
         }
+        inner.add_deadline(self.deadline);
         Ok(SharedLimit(Arc::new(Shared {
             store: self.store,
             policy: self.policy,
@@ -269,6 +271,9 @@ impl SharedLimit {
     /// answer is what [`OnError`] says.
     ///
     /// Dropped before it is done, the request may still be charged.
+    ///
+    /// # Panics
+    /// When it is polled outside a Tokio runtime; it needs one with time.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
         self.acquire_after(key, cost, Duration::ZERO).await
     }
@@ -395,9 +400,7 @@ impl SharedLimit {
     /// What to answer when the store gave no decision.
     pub(crate) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
         let inner = self.0.store.inner();
-        if error.is_about_the_key() {
-            inner.tell(&error, &self.redis_key(key));
-        }
+        inner.counters.tell_of(&error, &self.0.prefix);
         let limit = self.policy().limit();
         match (self.0.on_error, &self.0.local) {
             (OnError::Local, Some(local)) => {
@@ -420,8 +423,9 @@ impl SharedLimit {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let inner = self.store.inner();
+        inner.remove_deadline(self.deadline);
         if let Some(leases) = &self.leases {
-            let inner = self.store.inner();
             let counts = leases.take_counts();
             inner.counters.leased.add(counts.decided);
             inner.counters.remembered.add(counts.remembered);

@@ -16,10 +16,14 @@ use tokio::{runtime::Handle, sync::watch};
 
 use crate::{Address, StoreError, address::Place};
 
-/// How long making a connection may take, the handshake included.
+/// How long making a connection to a server may take, the handshake included.
 const CONNECT: Duration = Duration::from_secs(2);
-/// An answer of a cluster's node that is this late is of no use to anybody. (To a single server's, callers have deadlines.)
-const ANSWER: Duration = Duration::from_secs(10);
+/// And to a store: a cluster's client waits for a silent node twice, before and after it knows all of them, and goes on with
+/// the others.
+const ATTEMPT: Duration = Duration::from_secs(6);
+/// An answer of a cluster's node that is this late is of no use to anybody, and while the client asks a silent node who serves
+/// what, it asks no other. (To a single server's, callers have deadlines.)
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// A connection; cheap to clone.
 #[derive(Clone)]
@@ -87,7 +91,7 @@ impl Link {
         let (tell, told) = watch::channel(None);
         let (address, state) = (self.address.clone(), Arc::clone(&self.state));
         runtime.spawn(async move {
-            let made = tokio::time::timeout(CONNECT, connect(&address)).await;
+            let made = tokio::time::timeout(ATTEMPT, connect(&address)).await;
             let made = made.unwrap_or(Err(StoreError::TimedOut)).map_err(|error| match error {
                 // There was none yet that could break.
                 StoreError::Lost(why) => StoreError::Refused(why),
@@ -108,17 +112,23 @@ impl Link {
         told
     }
 
-    /// Gives up a connection that failed.
-    pub fn lose(&self, number: u64) {
-        let mut state = lock(&self.state);
-        if state.connection.as_ref().is_some_and(|(mine, _)| *mine == number) {
-            state.connection = None;
-        }
+    /// The number of the connection, if there is one.
+    pub fn number(&self) -> Option<u64> {
+        lock(&self.state).connection.as_ref().map(|(number, _)| *number)
     }
 
-    /// Gives up whatever connection there is.
-    pub fn lose_any(&self) {
-        lock(&self.state).connection = None;
+    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its parts may
+    /// be well.
+    pub fn give_up(&self, number: u64, runtime: &Handle) {
+        let mut state = lock(&self.state);
+        if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
+            return;
+        }
+        if !self.address.is_cluster() {
+            state.connection = None;
+        } else if state.attempt.is_none() {
+            state.attempt = Some(self.attempt(runtime));
+        }
     }
 
     pub fn made(&self) -> u64 {

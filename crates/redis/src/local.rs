@@ -1,7 +1,10 @@
 //! Decisions in memory, for as long as the store gives none.
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,6 +26,8 @@ pub struct Local {
     limiter: KeyedLimiter,
     /// By how many the limit is divided now.
     nodes: AtomicU32,
+    /// Held for a change of that: of two at a time the later one stays.
+    change: Mutex<()>,
 }
 
 impl Local {
@@ -33,19 +38,27 @@ impl Local {
 
     pub fn new(policy: Policy, keys: usize) -> Result<Self, BuildError> {
         let limiter = KeyedLimiter::builder(policy).max_keys(keys).build()?;
-        Ok(Self { whole: policy, limiter, nodes: AtomicU32::new(1) })
+        Ok(Self { whole: policy, limiter, nodes: AtomicU32::new(1), change: Mutex::new(()) })
     }
 
     pub fn decide(&self, key: &[u8], cost: u32, nodes: u32) -> Decision {
         let now = self.limiter.clock().now();
         // Relaxed: the limiter's own change of policy is what orders.
+        if self.nodes.load(Ordering::Relaxed) != nodes {
+            self.change_share(nodes, now);
+        }
+        self.limiter.acquire_at(key, cost, now)
+    }
+
+    #[cold]
+    fn change_share(&self, nodes: u32, now: Nanos) {
+        let _changing = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if self.nodes.swap(nodes, Ordering::Relaxed) != nodes {
             // Without memory for it, the share stays what it was.
             if let Ok(share) = share(&self.whole, nodes) {
                 let _ = self.limiter.set_policy_at(share, now);
             }
         }
-        self.limiter.acquire_at(key, cost, now)
     }
 
     /// Gives back up to `cost` of what a key has in use; returns how much. Of two callers at the same time both may be told

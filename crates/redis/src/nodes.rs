@@ -1,8 +1,9 @@
-//! Who shares the store: each node leaves a sign of life in a sorted set.
+//! Who shares the store: each node leaves a sign of life in a sorted set. In a cluster there is a set in each part, so that
+//! the part that holds it is known to take writes; the nodes are counted in the first.
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -10,12 +11,8 @@ use redis::Value;
 
 use crate::{StoreError, script::Script, store::Inner};
 
-/// How often a node gives a sign of life; with a share of chance, so that nodes do not keep step.
-const EVERY: Duration = Duration::from_secs(2);
-/// After so long without one it counts no more.
-const GONE_MS: u64 = 10_000;
-/// A store that does not answer the sign of life is down.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// After so long without a sign of life a node counts no more.
+const GONE_MS: &str = "10000";
 
 const SCRIPT: &str = "
 local time = redis.call('TIME')
@@ -31,26 +28,54 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Gives signs of life for as long as the store exists.
-pub fn keep_registered(store: &Arc<Inner>) {
-    let (name, weak) = (format!("{:016x}{:016x}", random(), random()), Arc::downgrade(store));
-    let script = Script::new(SCRIPT.into());
-    let key = format!("{}:nodes", store.prefix).into_bytes();
-    store.runtime.spawn(async move {
-        while let Some(store) = weak.upgrade() {
-            let at = store.part_of(&key);
-            let gone = GONE_MS.to_string();
-            let arguments = [name.as_bytes(), gone.as_bytes()];
-            match store.call(at, &script, &[&key], &arguments, PATIENCE, true).await {
-                Ok(Value::Int(nodes)) => {
-                    store.nodes.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
-                }
-                Ok(_) => store.counters.error(&StoreError::BadReply),
-                // The next sign of life tries again.
-                Err(error) => store.counters.error(&error),
+/// The signs of life of one node.
+pub struct SignOfLife {
+    name: String,
+    script: Script,
+    /// A key in each part.
+    keys: Vec<Vec<u8>>,
+    /// Where the nodes are counted.
+    pub home: usize,
+}
+
+impl SignOfLife {
+    pub fn new(store: &Inner) -> Self {
+        let first = format!("{}:nodes", store.prefix).into_bytes();
+        let home = store.part_of(&first);
+        let mut keys = vec![Vec::new(); store.parts()];
+        let mut missing = keys.len() - 1;
+        keys[home] = first;
+        // Some hundreds of names until each of a cluster's parts has one.
+        for number in 0_u32.. {
+            if missing == 0 {
+                break;
             }
-            drop(store);
-            tokio::time::sleep(EVERY.mul_f64(0.75 + (random() % 1_000) as f64 / 2_000.0)).await;
+            let key = format!("{}:nodes:{number}", store.prefix).into_bytes();
+            let at = store.part_of(&key);
+            if keys[at].is_empty() {
+                keys[at] = key;
+                missing -= 1;
+            }
         }
-    });
+        Self {
+            name: format!("{:016x}{:016x}", random(), random()),
+            script: Script::new(SCRIPT.into()),
+            keys,
+            home,
+        }
+    }
+
+    /// Leaves a sign of life in a part of the store: a small write, as a replica or a full server would refuse.
+    pub async fn give(&self, store: &Inner, at: usize, deadline: Duration) -> Result<(), StoreError> {
+        let (keys, arguments) = ([&self.keys[at]], [self.name.as_bytes(), GONE_MS.as_bytes()]);
+        let call = store.try_call(&self.script, &keys, &arguments, true);
+        match tokio::time::timeout(deadline, call).await.unwrap_or(Err(StoreError::TimedOut))? {
+            Value::Int(nodes) if at == self.home => {
+                store.nodes.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+                Ok(())
+            }
+            Value::Int(_) => Ok(()),
+            _ => Err(StoreError::BadReply),
+        }
+    }
 }

@@ -81,8 +81,20 @@ impl Drop for Permit {
     }
 }
 
-/// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once.
+/// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once. Errors are
+/// counted.
 async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
+    let store = limit.store().inner();
+    // Not asked at all is counted where it was found out.
+    let counted = |error: &StoreError| {
+        if *error != StoreError::Down {
+            store.counters.error(error);
+        }
+    };
+    try_settle(limit, key, holder, renew).await.inspect_err(counted)
+}
+
+async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
     let store = limit.store().inner();
     let whole = limit.redis_key(key);
     let at = store.part_of(&whole);

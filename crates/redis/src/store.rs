@@ -1,17 +1,18 @@
 //! The store: one connection, its state of health, and what is asked of it.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use redis::{ErrorKind, ServerErrorKind, Value};
-use tidegate_core::{Clock, Decision, Nanos, Policy};
+use tidegate_core::{Decision, Nanos, Policy};
 use tidegate_limiter::SystemClock;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
     Address, LimitBuilder, Plan, Stats, StoreError,
@@ -22,7 +23,7 @@ use crate::{
     lane::{self, Lane},
     leases::Leases,
     link::Link,
-    nodes,
+    nodes, pulse,
     script::{Script, Scripts},
     slot::{SLOTS, slot},
     stats::Counters,
@@ -31,6 +32,9 @@ use crate::{
 
 /// How long a decision may take unless a limit says otherwise.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
+/// A sign of life may take as long as the shortest of the limits' deadlines, as long as that is between these; the longest
+/// where there is no limit.
+const PATIENCE: std::ops::RangeInclusive<Duration> = DEADLINE..=Duration::from_secs(1);
 /// The slots of a cluster that share a lane and a breaker.
 const SLOTS_A_LANE: usize = 128;
 
@@ -45,9 +49,13 @@ pub struct Inner {
     pub link: Link,
     pub scripts: Scripts,
     pub lanes: Vec<Lane>,
-    breakers: Vec<Breaker>,
-    /// How many of them are open.
-    open: AtomicUsize,
+    pub breakers: Vec<Breaker>,
+    /// Calls for a sign of life.
+    pub wake: Arc<Notify>,
+    /// What opened a breaker last.
+    why: Mutex<Option<StoreError>>,
+    /// How many limits have which deadline.
+    deadlines: Mutex<BTreeMap<Duration, usize>>,
     pub clock: SystemClock,
     pub denials: Denials,
     pub counters: Counters,
@@ -55,14 +63,7 @@ pub struct Inner {
     pub runtime: Handle,
     pub prefix: String,
     leased: Mutex<Leased>,
-    /// What the latest failure was.
-    trouble: Mutex<Option<StoreError>>,
-    /// When each kind of error about a key was last told in the log.
-    told: [AtomicU64; StoreError::NAMES.len()],
 }
-
-/// How often a kind of error about a key is told at most.
-const TELL: Nanos = Nanos::from_secs(60);
 
 /// The limits of which this node holds pieces.
 #[derive(Default)]
@@ -115,7 +116,9 @@ impl Store {
             scripts: Scripts::new(),
             lanes: (0..parts).map(|_| Lane::default()).collect(),
             breakers: (0..parts).map(|_| Breaker::default()).collect(),
-            open: AtomicUsize::new(0),
+            wake: Arc::default(),
+            why: Mutex::default(),
+            deadlines: Mutex::default(),
             clock,
             denials: Denials::new(seed),
             counters: Counters::default(),
@@ -123,10 +126,8 @@ impl Store {
             runtime: Handle::current(),
             prefix: prefix.into(),
             leased: Mutex::default(),
-            trouble: Mutex::default(),
-            told: std::array::from_fn(|_| AtomicU64::new(0)),
         });
-        nodes::keep_registered(&inner);
+        pulse::keep(&inner);
         Ok(Self(inner))
     }
 
@@ -138,34 +139,33 @@ impl Store {
     /// Counters and state, for metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.0.counters.read(self.0.nodes.load(Ordering::Relaxed));
+        let mut stats = self.0.counters.read(self.nodes(), self.0.link.made());
         let all = sweep::living(&mut self.0.leased());
         for leases in all {
             let counts = leases.counts();
             stats.leased += counts.decided;
             stats.remembered += counts.remembered;
         }
-        stats.connections = self.0.link.made();
         stats
     }
 
-    /// How the store is, as the latest answers (or their absence) show. A store that nobody asks is asked by itself
-    /// every two seconds.
+    /// How the store is, as the latest signs of life show: small writes, every two seconds and whenever a request fails.
+    /// Of a cluster those parts count that were asked for.
     #[must_use]
     pub fn health(&self) -> Health {
-        match self.0.open.load(Ordering::Relaxed) {
-            _ if self.0.link.made() == 0 => Health::Down,
-            0 => Health::Up,
-            open if open > 0 && open < self.0.breakers.len() => Health::Partly,
-            _ => Health::Down,
-        }
+        self.0.health()
     }
 
-    /// What the store failed with last, unless it is [up](Health::Up).
+    /// How many nodes share the store, as last seen; at least 1.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.0.nodes.load(Ordering::Relaxed)
+    }
+
+    /// What the store was found to be down by, unless it is [up](Health::Up).
     #[must_use]
     pub fn trouble(&self) -> Option<StoreError> {
-        let trouble = || self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if self.health() == Health::Up { None } else { trouble() }
+        if self.health() == Health::Up { None } else { self.0.why() }
     }
 
     /// Where the store is.
@@ -207,10 +207,7 @@ impl Store {
         let at = self.0.part_of(&key);
         self.0.admit(at)?;
         let answer = lane::decide(&self.0, at, plan, key, cost, deadline).await;
-        match &answer {
-            Ok(_) => self.0.counters.decided.add(1),
-            Err(error) => self.0.counters.error(error),
-        }
+        self.0.count(&answer);
         answer
     }
 
@@ -264,12 +261,21 @@ impl Store {
         deadline: Duration,
     ) -> Result<(Vec<Decision>, Nanos), StoreError> {
         let answer = joint::decide(&self.0, requests, takes, deadline).await;
-        match &answer {
-            Ok(_) => self.0.counters.decided.add(1),
-            Err(error) => self.0.counters.error(error),
+        self.0.count(&answer);
+        if let Err(error) = &answer
+            && error.is_about_the_key()
+        {
+            let limits: Vec<_> = requests.iter().map(|request| limit_of(&request.key)).collect();
+            self.0.counters.tell_of(error, &limits.join(&b' '));
         }
         answer
     }
+}
+
+/// Of a whole key the part that names the limit.
+fn limit_of(key: &[u8]) -> &[u8] {
+    let colons = key.iter().enumerate().filter(|(_, byte)| **byte == b':');
+    colons.map(|(at, _)| &key[..=at]).nth(2).unwrap_or_default()
 }
 
 /// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
@@ -302,7 +308,12 @@ impl Inner {
     }
 
     pub fn leased(&self) -> MutexGuard<'_, Leased> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.leased)
+    }
+
+    /// How many parts have a breaker each.
+    pub fn parts(&self) -> usize {
+        self.breakers.len()
     }
 
     /// Whether a part of the store was found to be down.
@@ -310,15 +321,65 @@ impl Inner {
         self.breakers[at].is_open()
     }
 
+    /// Whether any was.
+    pub fn any_open(&self) -> bool {
+        self.breakers.iter().any(Breaker::is_open)
+    }
+
+    /// Whether a sign of life is wanted anywhere.
+    pub fn is_in_doubt(&self) -> bool {
+        self.breakers.iter().any(Breaker::is_in_doubt)
+    }
+
+    pub fn health(&self) -> Health {
+        let asked = self.breakers.iter().filter(|breaker| breaker.is_asked() || breaker.is_open());
+        let (open, all) =
+            asked.fold((0, 0), |(open, all), breaker| (open + usize::from(breaker.is_open()), all + 1));
+        match open {
+            _ if self.link.made() == 0 => Health::Down,
+            0 => Health::Up,
+            open if open < all => Health::Partly,
+            _ => Health::Down,
+        }
+    }
+
     /// Whether the store may be asked.
     pub fn admit(&self, at: usize) -> Result<(), StoreError> {
-        // The clock is read only where it matters.
-        let breaker = &self.breakers[at];
-        if breaker.is_open() && !breaker.admits(self.clock.now()) {
-            self.counters.error(&StoreError::Down);
-            return Err(StoreError::Down);
+        if self.breakers[at].admits() {
+            return Ok(());
         }
-        Ok(())
+        self.counters.count(&StoreError::Down);
+        Err(StoreError::Down)
+    }
+
+    /// Counts what came of a decision. One that was [not admitted](Self::admit) is counted there.
+    fn count<T>(&self, answer: &Result<T, StoreError>) {
+        match answer {
+            Ok(_) => self.counters.decided.add(1),
+            Err(StoreError::Down) => {}
+            Err(error) => self.counters.error(error),
+        }
+    }
+
+    /// Notes a limit's deadline, for as long as there is the limit.
+    pub fn add_deadline(&self, deadline: Duration) {
+        *lock(&self.deadlines).entry(deadline).or_default() += 1;
+    }
+
+    pub fn remove_deadline(&self, deadline: Duration) {
+        let mut deadlines = lock(&self.deadlines);
+        if let Some(count) = deadlines.get_mut(&deadline) {
+            *count -= 1;
+            if *count == 0 {
+                deadlines.remove(&deadline);
+            }
+        }
+    }
+
+    /// How long a sign of life may take: no longer than a decision, or callers would wait for a store that is too slow.
+    pub fn patience(&self) -> Duration {
+        let shortest = lock(&self.deadlines).first_key_value().map(|(&deadline, _)| deadline);
+        shortest.unwrap_or(*PATIENCE.end()).clamp(*PATIENCE.start(), *PATIENCE.end())
     }
 
     /// Calls a script, and learns from the outcome how the store is. `may_repeat`: whether to ask again where a connection
@@ -335,15 +396,14 @@ impl Inner {
         let outcome =
             tokio::time::timeout(deadline, self.try_call(script, keys, arguments, may_repeat)).await;
         let outcome = outcome.unwrap_or(Err(StoreError::TimedOut));
-        match &outcome {
-            Ok(_) => self.succeeded(at),
-            Err(error) if error.is_about_the_key() => self.succeeded(at),
-            Err(error) => self.failed(at, error),
+        if let Err(error) = &outcome {
+            self.failed(at, error);
         }
         outcome
     }
 
-    async fn try_call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    /// The same, with nothing learned and no deadline.
+    pub async fn try_call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         script: &Script,
         keys: &[K],
@@ -365,8 +425,9 @@ impl Inner {
                 Ok(reply) => return Ok(reply),
                 Err(error) => StoreError::from(error),
             };
-            if error.needs_reconnect() {
-                self.link.lose(number);
+            // A cluster's client makes connections to its nodes anew by itself.
+            if error.needs_reconnect() && !self.is_cluster() {
+                self.link.give_up(number, &self.runtime);
             }
             // A connection may have been closed while it was idle. Asked again, the request may be charged twice, which
             // is on the safe side.
@@ -377,44 +438,37 @@ impl Inner {
         }
     }
 
-    fn succeeded(&self, at: usize) {
-        if self.breakers[at].succeeded() {
-            self.counters.closed.add(1);
-            if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-                tracing::info!(store = %self.link.address(), "the shared store answers again");
-            }
-        }
-    }
-
-    /// Tells of an error about a key, now and then: whoever asks may ask often.
-    pub fn tell(&self, error: &StoreError, key: &[u8]) {
-        let (told, now) = (&self.told[error.index()], self.clock.now());
-        // Relaxed: it orders nothing; of two at the same time one tells.
-        let last = told.load(Ordering::Relaxed);
-        let due = last == 0 || now.saturating_since(Nanos::new(last)) >= TELL;
-        let now = now.get().max(1);
-        if due && told.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            let key = String::from_utf8_lossy(&key[..key.len().min(256)]);
-            let store = self.link.address();
-            tracing::warn!(%store, %key, %error, "the shared store cannot decide on a key (told once a minute)");
-        }
-    }
-
-    /// Notes a failure.
+    /// Notes a failure: one that leaves no doubt, or that calls for a sign of life.
     pub fn failed(&self, at: usize, error: &StoreError) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
-        let chance = (nodes::random() >> 11) as f64 / (1_u64 << 53) as f64;
-        // What has never been reached is not down by chance, but misnamed or not there yet.
-        let certain = error.is_certain() || self.link.made() == 0;
-        if self.breakers[at].failed(self.clock.now(), certain, chance) {
-            self.counters.opened.add(1);
-            if self.open.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!(store = %self.link.address(), %error, "the shared store is down");
-            }
-            if self.lanes.len() == 1 {
-                // Perhaps only this connection is dead: the one who tries next makes its own.
-                self.link.lose_any();
-            }
+        if error.is_certain() {
+            self.open(at, error);
+        } else if !error.is_about_the_key() && self.breakers[at].suspect() {
+            self.wake.notify_one();
         }
     }
+
+    /// The part is down.
+    pub fn open(&self, at: usize, error: &StoreError) {
+        *lock(&self.why) = Some(error.clone());
+        if self.breakers[at].open() {
+            self.counters.opened.add(1);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The part takes writes.
+    pub fn close(&self, at: usize) {
+        if self.breakers[at].close() {
+            self.counters.closed.add(1);
+        }
+    }
+
+    /// What opened a breaker last.
+    pub fn why(&self) -> Option<StoreError> {
+        lock(&self.why).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

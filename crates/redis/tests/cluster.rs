@@ -154,3 +154,65 @@ async fn nodes_that_hold_pieces_are_never_over_while_a_slot_moves_and_refunds_co
         assert_eq!(told.decision.remaining(), 6, "{key}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_though_nobody_asks_meanwhile() {
+    let cluster = Cluster::start(3);
+    let store = Store::open(&format!("redis+cluster://{}", cluster.addresses().join(",")))
+        .expect("the address is well formed");
+    let limit = limit(&store, "x");
+    for at in 0..30 {
+        use_up(&limit, &format!("key{at}")).await;
+    }
+    assert_eq!(store.health(), Health::Up);
+    // The others are to go on meanwhile, and the replica to take over however long that is.
+    for server in &cluster.servers {
+        server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        server.ask(&["CONFIG", "SET", "cluster-replica-validity-factor", "0"]);
+    }
+    // One whose part is not the one that a sign of life looks at anyway.
+    let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]).text().parse::<usize>();
+    let silent = (home.expect("a slot") * 3 / 16_384 + 1) % 3;
+    let replica = &cluster.servers[3 + silent];
+    replica.freeze();
+    cluster.servers[silent].freeze();
+    let condition = async |what: &str, health: Health| {
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            if store.health() == health {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("still not so: {what}: {store:?}");
+    };
+    // Those who ask meanwhile find that out, each at its deadline.
+    let quota: Quota = "10/1h".parse().expect("the quota is well formed");
+    let hasty = store.limit("y", Policy::token_bucket(quota)).deadline(Duration::from_millis(500));
+    let hasty = hasty.build().expect("the policy can be shared");
+    let asked = (0..30).map(|at| {
+        let hasty = hasty.clone();
+        tokio::spawn(async move { hasty.acquire(format!("key{at}"), 0).await })
+    });
+    for asked in asked.collect::<Vec<_>>() {
+        let _ = asked.await.expect("no task panics");
+    }
+    condition("a part is down", Health::Partly).await;
+    drop(hasty);
+    let asked = (0..30).map(|at| {
+        let limit = limit.clone();
+        tokio::spawn(async move { limit.acquire(format!("key{at}"), 0).await.source })
+    });
+    let mut decided = 0;
+    for asked in asked.collect::<Vec<_>>() {
+        decided += usize::from(asked.await.expect("no task panics") == Source::Store);
+    }
+    assert!(decided >= 10, "of 30 keys the other masters decide on {decided}");
+    replica.thaw();
+    condition("the replica serves, and that is found out", Health::Up).await;
+    for at in 0..30 {
+        let again = use_up(&limit, &format!("key{at}")).await;
+        assert!(again <= 10, "key{at}: what was not replicated may be admitted again, and no more");
+    }
+    condition("the cluster is well", Health::Up).await;
+    assert!(store.stats().opened > 0 && store.stats().closed > 0, "{store:?}");
+}

@@ -72,7 +72,7 @@ impl SharedStore {
                 return Ok(throttle.told(&asked, decision));
             }
         }
-        throttle.acquire(key, quota.share(self.store.stats().nodes), quantity, now)
+        throttle.acquire(key, quota.share(self.store.nodes()), quantity, now)
     }
 
     fn plan(&self, quota: ThrottleQuota, policy: tidegate_core::Policy) -> Option<Arc<Plan>> {

@@ -1,0 +1,366 @@
+//! What a store that fails is taken for: when it counts as down, for how long, and what that costs.
+
+use std::{
+    future::Future,
+    net::TcpListener,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tidegate_core::{Policy, Quota};
+use tidegate_redis::{Health, Mode, OnError, Part, SharedLimit, Source, Store, StoreError};
+use tidegate_redis_servers::{PATIENCE, Proxy, Server};
+use tokio::time::{Instant, pause, sleep};
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+fn log(text: &str) -> Policy {
+    Policy::sliding_log(quota(text)).expect("the log is short")
+}
+
+fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
+    store.limit(name, policy).remember_denials(false).build().expect("the policy can be shared")
+}
+
+fn open(address: &str) -> Store {
+    Store::open(address).expect("the address is well formed")
+}
+
+/// A store that has been reached.
+async fn reach(address: &str) -> Store {
+    let store = open(address);
+    until("the store is reached", || store.health() == Health::Up).await;
+    store
+}
+
+/// Waits, in pauses that let the runtime do other work.
+async fn until(what: &str, mut yes: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if yes() {
+            return;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("still not so: {what}");
+}
+
+/// Asks until the store decides.
+async fn until_decided(limit: &SharedLimit) {
+    for at in 0..PATIENCE.as_millis() / 5 {
+        if limit.acquire(format!("decided{at}"), 1).await.source == Source::Store {
+            return;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the store does not decide: {:?}", limit.store());
+}
+
+/// The answer that is there without any wait.
+fn at_once<T>(answer: impl Future<Output = T>) -> T {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("a decision waits for a store that is down"),
+    }
+}
+
+/// Keys of which each is used up, and new ones: denials, which write nothing, and admissions, which do.
+async fn mixed(limit: &SharedLimit, round: u64) {
+    let _ = limit.acquire(format!("used{}", round % 10), 1).await;
+    let _ = limit.acquire(format!("new{round}"), 1).await;
+    sleep(Duration::from_millis(2)).await;
+}
+
+/// A limit of one in a store that has been reached, ten of its keys used up. It can wait: nothing that is told of the store
+/// hangs on how busy the machine is.
+async fn used(server: &Server) -> SharedLimit {
+    let store = reach(&server.address()).await;
+    let limit = store.limit("x", log("1/1h")).deadline(PATIENCE).remember_denials(false);
+    let limit = limit.build().expect("the policy can be shared");
+    for at in 0..10 {
+        let answer = limit.acquire(format!("used{at}"), 1).await;
+        assert!(answer.is_allowed() && answer.source == Source::Store, "{answer:?}");
+    }
+    limit
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_store_is_down_no_decision_waits_and_none_of_them_asks() {
+    // It is connected to, and says nothing.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
+    let address = silent.local_addr().expect("a bound socket has an address");
+    let store = open(&format!("redis://{address}"));
+    let exact = limit(&store, "exact", log("1000/1h"));
+    let leased = store.limit("leased", Policy::token_bucket(quota("1000/1s"))).mode(Mode::Leased).build();
+    let leased = leased.expect("the policy can be shared");
+    until("the store is found to be down", || store.stats().opened == 1).await;
+    let begun = store.stats();
+    // Several more signs of life fail meanwhile.
+    let mut asked = 0;
+    while store.stats().errors_of("timed-out") < begun.errors_of("timed-out") + 5 {
+        for _ in 0..10 {
+            let answer = at_once(exact.acquire("k", 1));
+            assert_eq!(answer.source, Source::Local(StoreError::Down));
+            let part = Part { limit: &exact, key: b"k", cost: 1 };
+            let answers = at_once(store.acquire_all(&[part])).expect("one key is of one slot");
+            assert_eq!(answers[0].source, Source::Local(StoreError::Down));
+            asked += 2;
+        }
+        assert!(matches!(leased.acquire("k", 1).await.source, Source::Local(_)));
+        asked += 1;
+        sleep(Duration::from_millis(1)).await;
+    }
+    let ended = store.stats();
+    assert_eq!(ended.errors_of("down") - begun.errors_of("down"), asked, "each is counted, once");
+    assert_eq!((ended.opened, ended.closed, store.health()), (1, 0, Health::Down));
+}
+
+/// Virtual time that a future takes while nothing else happens.
+async fn took<T>(what: impl Future<Output = T>) -> Duration {
+    let begun = Instant::now();
+    what.await;
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn every_decision_is_there_by_the_deadline_of_fifty_milliseconds() {
+    let server = Server::start(&[]);
+    for reached in [true, false] {
+        for kind in ["exact", "leased", "joint"] {
+            let proxy = Proxy::before(server.port());
+            let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
+            let silent = listener.local_addr().expect("a bound socket has an address");
+            let store =
+                if reached { reach(&proxy.address()).await } else { open(&format!("redis://{silent}")) };
+            let mode = if kind == "leased" { Mode::Leased } else { Mode::Exact };
+            let limit = store.limit("x", Policy::token_bucket(quota("1000/1s"))).mode(mode).build();
+            let limit = limit.expect("the policy can be shared");
+            proxy.silence();
+            pause();
+            let part = Part { limit: &limit, key: b"k", cost: 1 };
+            let ask = async || {
+                if kind == "joint" {
+                    let _ = store.acquire_all(&[part]).await;
+                } else {
+                    let _ = limit.acquire("k", 1).await;
+                }
+            };
+            // The first sends its own call, the second starts a task, the others wait for that.
+            let all = took(async { tokio::join!(ask(), ask(), ask(), ask()) }).await;
+            let usual = Duration::from_millis(50)..Duration::from_millis(60);
+            assert!(usual.contains(&all), "{kind}, reached: {reached}: {all:?}");
+            tokio::time::resume();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_falls_silent_is_found_down_within_four_seconds_though_nobody_asks() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    let _limit = limit(&store, "x", log("5/1h"));
+    proxy.silence();
+    // Nothing but time passes.
+    pause();
+    let found = took(async {
+        while store.health() == Health::Up {
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let found = found.await;
+    assert!(found < Duration::from_secs(4), "{found:?}");
+    assert_eq!((store.health(), store.stats().opened), (Health::Down, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_still_denies_is_not_taken_for_a_master() {
+    let server = Server::start(&[]);
+    let limit = used(&server).await;
+    let store = limit.store();
+    let before = store.stats();
+    // Of a master that is not there: what it has it keeps.
+    server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    let mut round = 0;
+    while store.stats().errors_of("read-only") < 8 {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    let after = store.stats();
+    assert_eq!((after.opened, after.closed, store.health()), (1, 0, Health::Down));
+    let refused = after.errors_of("read-only");
+    assert!(after.connections - before.connections <= refused, "one for each refusal at most: {after:?}");
+    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    until_decided(&limit).await;
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 1, Health::Up));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_is_down_also_while_it_still_denies() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let limit = used(&server).await;
+    let store = limit.store();
+    server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut round = 0;
+    while store.stats().errors_of("out-of-memory") < 8 {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    until_decided(&limit).await;
+    assert_eq!((store.stats().closed, store.health()), (1, Health::Up));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_writes_for_any_other_reason_is_down_too() {
+    let server = Server::start(&[]);
+    let limit = used(&server).await;
+    let store = limit.store();
+    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let mut round = 0;
+    until("it is found to be down", || store.health() == Health::Down).await;
+    while store.stats().errors_of("server") < 8 {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    until_decided(&limit).await;
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_whose_keys_are_not_permitted_hurts_no_other() {
+    let server = Server::start(&[]);
+    let keys = ["~tidegate:nodes", "~tidegate:good:*"];
+    server.ask(&["ACL", "SETUSER", "app", "on", ">secret", keys[0], keys[1], "+@all"]);
+    let store = reach(&format!("redis://app:secret@127.0.0.1:{}", server.port())).await;
+    let build = |name| store.limit(name, log("1000/1h")).deadline(PATIENCE).build();
+    let (good, bad) = (build("good").expect("as any"), build("bad").expect("as any"));
+    for at in 0..50 {
+        let refused = bad.acquire("k", 1).await;
+        assert!(matches!(&refused.source, Source::Local(error) if *error != StoreError::Down), "{refused:?}");
+        assert_eq!(good.acquire(format!("k{at}"), 1).await.source, Source::Store);
+    }
+    let stats = store.stats();
+    assert_eq!((stats.opened, stats.connections, store.health()), (0, 1, Health::Up));
+    assert_eq!(stats.errors_of("not-permitted") + stats.errors_of("server"), 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    let limit = limit(&store, "x", log("1000/1h"));
+    until_decided(&limit).await;
+    let quick = store.stats();
+    proxy.delay(Duration::from_millis(200));
+    let mut round = 0;
+    // So many that nothing from before is under way any more.
+    while store.health() == Health::Up
+        || store.stats().errors_of("timed-out") < quick.errors_of("timed-out") + 8
+    {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    let opened = store.stats();
+    // From now on nobody but the signs of life asks.
+    while store.stats().errors_of("timed-out") < opened.errors_of("timed-out") + 6 {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    let slow = store.stats();
+    assert_eq!((slow.opened - opened.opened, slow.closed - opened.closed), (0, 0), "{slow:?}");
+    assert_eq!(store.health(), Health::Down);
+    proxy.delay(Duration::ZERO);
+    until_decided(&limit).await;
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_distant_store_is_well_for_limits_that_can_wait() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = open(&proxy.address());
+    let patient =
+        store.limit("x", log("1000/1h")).deadline(PATIENCE).build().expect("the policy can be shared");
+    until_decided(&patient).await;
+    proxy.delay(Duration::from_millis(100));
+    let calls = store.stats().calls;
+    // Signs of life, and decisions.
+    until("more signs of life", || store.stats().calls >= calls + 3).await;
+    assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
+    assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
+    // One that cannot wait, and then is no more.
+    let hasty = limit(&store, "y", log("1000/1h"));
+    assert!(matches!(hasty.acquire("k", 1).await.source, Source::Local(_)));
+    until("the store is too slow for it", || store.health() == Health::Down).await;
+    drop(hasty);
+    until("the store is well for the other", || store.health() == Health::Up).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_goes_silent_while_the_store_is_down_is_given_up() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    let limit = limit(&store, "x", log("1000/1h"));
+    until_decided(&limit).await;
+    proxy.delay(Duration::from_millis(120));
+    while store.stats().opened == 0 {
+        let _ = limit.acquire("k", 1).await;
+    }
+    let connections = store.stats().connections;
+    let another = || store.stats().connections > connections && store.health() == Health::Down;
+    until("it is tried by another connection", another).await;
+    // The host dies without a word; new connections would lead to another one.
+    proxy.silence();
+    proxy.delay(Duration::ZERO);
+    until_decided(&limit).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_that_its_program_stops_looking_after_holds_nobody_up() {
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let build = |name, mode| {
+        let limit =
+            store.limit(name, Policy::sliding_window(quota("100000/1h"))).mode(mode).deadline(PATIENCE);
+        limit.build().expect("the policy can be shared")
+    };
+    let (exact, leased) = (build("exact", Mode::Exact), build("leased", Mode::Leased));
+    // On a busy machine the answer may be there before the first look has ended.
+    let forgotten = loop {
+        let mut asking = Box::pin(exact.acquire("a", 1));
+        if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            break asking;
+        }
+    };
+    for at in 0..20 {
+        let others = ["b", "c"].map(|key| {
+            let exact = exact.clone();
+            tokio::spawn(async move { exact.acquire(key, 1).await.source })
+        });
+        for other in others {
+            assert_eq!(other.await.expect("no task panics"), Source::Store, "round {at}");
+        }
+        let answer = leased.acquire("b", 1).await;
+        assert!(matches!(answer.source, Source::Store | Source::Lease), "{answer:?}");
+    }
+    store.close().await;
+    assert_eq!(store.stats().opened, 0);
+    assert_eq!(forgotten.await.source, Source::Store, "and it has its answer as soon as somebody looks");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_was_never_reached_is_down() {
+    let store = open("redis+cluster://127.0.0.1:1,127.0.0.1:2");
+    let limit = store.limit("x", log("10/1h")).on_error(OnError::Closed).build().expect("as any");
+    assert!(limit.acquire("k", 1).await.is_denied());
+    until("that is found out", || store.stats().opened > 0).await;
+    assert_eq!(store.health(), Health::Down);
+}
