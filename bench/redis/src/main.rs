@@ -29,14 +29,15 @@ fn main() {
     if runs("exact") {
         // One thread, as redis-benchmark has.
         let runtime = runtime_of(1);
-        let (mut floor, mut tidegate, mut trypema) = (Vec::new(), Vec::new(), Vec::new());
-        // In turns, as the machine may do other work now and then.
-        for _ in 0..3 {
-            floor.push(floor::redis_benchmark(&server));
-            tidegate.push(runtime.block_on(exact::tidegate(&server)));
-            trypema.push(runtime.block_on(exact::trypema(&server)));
-        }
-        exact::summary(&floor, &tidegate, &trypema);
+        let [token_bucket, sliding_window] = exact::policies();
+        // In turns, as the machine may do other work now and then; what is compared side by side.
+        let round = |_| exact::Round {
+            token_bucket: runtime.block_on(exact::tidegate(&server, token_bucket)),
+            floor: floor::redis_benchmark(&server),
+            sliding_window: runtime.block_on(exact::tidegate(&server, sliding_window)),
+            trypema: runtime.block_on(exact::trypema(&server)),
+        };
+        exact::summary(&(0..5).map(round).collect::<Vec<_>>());
     }
     if runs("latency") {
         runtime.block_on(latency::one_caller(&server));
