@@ -65,10 +65,9 @@ impl Pass {
     #[inline]
     fn leave(&mut self, resource: &Resource) {
         if self.units == 0 {
-            self.outcome = Outcome::Cancelled; // A question, no call.
-        }
-        // A panic in a future that `run` polls drops the guard, too.
-        if self.outcome != Outcome::Failed && thread::panicking() {
+            self.outcome = Outcome::Cancelled; // A question, no call, whatever became of who asked.
+        } else if self.outcome != Outcome::Failed && thread::panicking() {
+            // A panic in a future that `run` polls drops the guard, too.
             self.outcome = Outcome::Failed;
         }
         leave::leave(resource, self);

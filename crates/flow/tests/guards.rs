@@ -66,6 +66,18 @@ fn a_guard_leaves_in_a_panic_and_the_call_has_failed() {
 }
 
 #[test]
+fn a_question_held_in_a_panic_is_no_failed_call() {
+    let (gate, _timer) = gate(breaker(1));
+    let r = gate.resource("r");
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _question = r.entry().count(0).enter().unwrap();
+        panic!("beside the question");
+    }));
+    assert!(caught.is_err());
+    assert_eq!((r.breakers()[0].1, r.node().counts(gate.now()).exception), (BreakerState::Closed, 0));
+}
+
+#[test]
 fn an_owned_guard_goes_to_another_thread() {
     let (gate, _timer) = gate(Rules::default());
     let r = gate.resource("r");
