@@ -301,6 +301,11 @@ impl<'e> Attempt<'e> {
             });
         };
         for (index, breaker) in rules.breakers.iter().enumerate() {
+            if self.entry.units == 0 {
+                let blocks = |wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait);
+                breaker.peek(at).map_err(blocks)?;
+                continue;
+            }
             let probe = breaker
                 .enter(at, &tell)
                 .map_err(|wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait))?;

@@ -78,6 +78,28 @@ fn a_question_held_in_a_panic_is_no_failed_call() {
 }
 
 #[test]
+fn a_question_takes_no_probe_and_changes_no_breaker() {
+    let (gate, timer) = gate(breaker(1));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
+    let r = gate.resource("r");
+    r.enter().unwrap().mark_failed();
+    let ask = || r.entry().count(0).enter();
+    assert_eq!(ask().unwrap_err().retry_after(), Some(ms(5_000)));
+    timer.advance(ms(5_000));
+    let question = ask().unwrap();
+    assert_eq!(
+        (r.breakers()[0].1, heard.lock().unwrap().as_slice()),
+        (BreakerState::Open, &[BreakerState::Open][..])
+    );
+    let probe = r.enter().expect("the question has not taken the probe's place");
+    assert!(ask().is_err());
+    drop((question, probe));
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+}
+
+#[test]
 fn an_owned_guard_goes_to_another_thread() {
     let (gate, _timer) = gate(Rules::default());
     let r = gate.resource("r");

@@ -144,6 +144,20 @@ impl Breaker {
         }
     }
 
+    /// What [`enter`](Self::enter) would answer; nothing is taken, and the state stays as it is.
+    pub(crate) fn peek(&self, now: Nanos) -> Result<(), Option<Duration>> {
+        let state = self.state.load(Ordering::Acquire);
+        match state & TAG {
+            CLOSED => Ok(()),
+            OPEN => match Nanos::new(state >> GOOD_SHIFT).saturating_since(now) {
+                Nanos::ZERO => Ok(()),
+                wait => Err(Some(wait.into())),
+            },
+            _ if state >> OUT_SHIFT & FIELD < self.rule.probes.into() => Ok(()),
+            _ => Err(self.probes_are_lost(now).then_some(self.rule.open_time)),
+        }
+    }
+
     fn probes_are_lost(&self, now: Nanos) -> bool {
         let timeout = self.rule.probe_timeout.unwrap_or(self.rule.open_time.saturating_mul(10));
         let since = Nanos::new(self.half_since.load(Ordering::Acquire));

@@ -151,6 +151,20 @@ fn probes_that_never_report_do_not_keep_it_half_open() {
 }
 
 #[test]
+fn a_look_answers_as_an_entry_would_and_changes_nothing() {
+    let breaker = opened(2);
+    assert_eq!(breaker.peek(ms(4_999)), Err(Some(Duration::from_millis(1))));
+    assert_eq!((breaker.peek(ms(5_000)), breaker.state()), (Ok(()), BreakerState::Open));
+    for _ in 0..2 {
+        assert_eq!(breaker.peek(ms(5_000)), Ok(()));
+        breaker.enter(ms(5_000), &quiet).unwrap().unwrap();
+    }
+    assert_eq!(breaker.peek(ms(5_000)), Err(None));
+    assert_eq!(breaker.peek(ms(55_000)), Err(Some(Duration::from_secs(5))), "its probes are lost");
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+}
+
+#[test]
 fn listeners_hear_each_change_once() {
     let breaker = opened(1);
     let heard = Mutex::new(Vec::new());
