@@ -36,7 +36,13 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
             FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
             FlowRule::new("r", 1).origins(Origins::Only(String::new())),
         ],
-        breakers: vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second)],
+        breakers: vec![
+            BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second),
+            BreakerRule {
+                probe_timeout: Some(Duration::ZERO),
+                ..BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, second)
+            },
+        ],
         hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 1).max_values(0)],
         system: vec![SystemRule::default()],
         isolation: vec![IsolationRule::new("", 1)],
@@ -47,7 +53,7 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
         error.rules.iter().filter(|e| e.kind == BlockKind::Flow).map(|e| e.index).collect::<Vec<_>>(),
         (1..10).collect::<Vec<_>>()
     );
-    assert_eq!(error.rules.len(), 13);
+    assert_eq!(error.rules.len(), 14);
     assert!(
         error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number from 0 on"),
         "{error}"
