@@ -35,6 +35,8 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
             FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
             FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
             FlowRule::new("r", 1).origins(Origins::Only(String::new())),
+            // Would close the group that patterns are put in, and match more than whole names.
+            FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
         ],
         breakers: vec![
             BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second),
@@ -51,9 +53,9 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     let error = gate.load(bad).unwrap_err();
     assert_eq!(
         error.rules.iter().filter(|e| e.kind == BlockKind::Flow).map(|e| e.index).collect::<Vec<_>>(),
-        (1..10).collect::<Vec<_>>()
+        (1..11).collect::<Vec<_>>()
     );
-    assert_eq!(error.rules.len(), 14);
+    assert_eq!(error.rules.len(), 15);
     assert!(
         error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number from 0 on"),
         "{error}"
