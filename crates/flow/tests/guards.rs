@@ -164,6 +164,40 @@ fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
 }
 
 #[test]
+fn a_call_that_outlives_an_outage_says_nothing_about_what_came_after() {
+    let (gate, timer) = gate(breaker(1));
+    let r = gate.resource("r");
+    let mut long = r.enter().unwrap();
+    r.enter().unwrap().mark_failed();
+    timer.advance(ms(5_000));
+    drop(r.enter().unwrap());
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    timer.advance(ms(1));
+    long.mark_failed();
+    drop(long);
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+}
+
+#[test]
+fn slow_calls_open_a_breaker_and_a_fast_probe_closes_it() {
+    let slow = Trip::SlowRatio { rt: ms(50), ratio: 0.5 };
+    let rule = BreakerRule::new("r", slow, ms(5_000)).min_calls(3);
+    let (gate, timer) = gate(Rules { breakers: vec![rule], ..Rules::default() });
+    let r = gate.resource("r");
+    let call = |rt: u64| {
+        let guard = r.enter().unwrap();
+        timer.advance(ms(rt));
+        drop(guard);
+        r.breakers()[0].1
+    };
+    assert_eq!([50, 51, 51].map(call), [BreakerState::Closed, BreakerState::Closed, BreakerState::Open]);
+    timer.advance(ms(5_000));
+    assert_eq!(call(51), BreakerState::Open);
+    timer.advance(ms(5_000));
+    assert_eq!(call(50), BreakerState::Closed);
+}
+
+#[test]
 fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
     let (gate, timer) = gate(breaker(1));
     let r = gate.resource("r");

@@ -14,7 +14,7 @@ fn opened() -> Arc<Breaker> {
     let trip = Trip::ErrorCount { count: 0 };
     let rule = BreakerRule { slots: 1, ..BreakerRule::new("r", trip, Duration::from_secs(1)) };
     let breaker = Breaker::new(rule.min_calls(1));
-    breaker.record(Nanos::ZERO, true, &quiet);
+    breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
     assert_eq!(breaker.state(), BreakerState::Open);
     Arc::new(breaker)
 }
@@ -49,7 +49,7 @@ fn two_verdicts_make_one_transition() {
     model(|| {
         let rule = BreakerRule { slots: 1, ..opened().rule.clone() };
         let breaker = Arc::new(Breaker::new(rule.probes(2)));
-        breaker.record(Nanos::ZERO, true, &quiet);
+        breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
         let now = Nanos::from_secs(1);
         let probes = [(); 2].map(|()| breaker.enter(now, &quiet).unwrap().unwrap());
         let other = {

@@ -13,8 +13,11 @@
 //! ```text
 //!   [ until 62                              │ 1 ]   open, until this time
 //!   [ period 22 │ probes out 20 │ good 20   │ 2 ]   half open
-//!   [ period 62                             │ 0 ]   closed
+//!   [ since 62                              │ 0 ]   closed, since this time
 //! ```
+//!
+//! No two closed states are alike, as at least the open time lies between them; half-open ones are told apart by their
+//! number.
 
 mod rule;
 
@@ -37,6 +40,8 @@ const PERIOD_SHIFT: u32 = 42;
 const OUT_SHIFT: u32 = 22;
 const GOOD_SHIFT: u32 = 2;
 const FIELD: u64 = (1 << 20) - 1;
+/// The latest time that a state can name: 146 years.
+const LATEST: u64 = (1 << 62) - 1;
 const TOTAL: usize = 0;
 const BAD: usize = 1;
 
@@ -166,7 +171,7 @@ impl Breaker {
 
     fn open(&self, now: Nanos) -> u64 {
         let until = now.saturating_add(self.rule.open_time.into());
-        until.get().min((1 << 62) - 1) << GOOD_SHIFT | OPEN
+        until.get().min(LATEST) << GOOD_SHIFT | OPEN
     }
 
     /// Ends a probe.
@@ -187,7 +192,7 @@ impl Breaker {
                     self.calls.turn_to(now);
                     self.total.forget(self.calls.tally(TOTAL));
                     self.bad.forget(self.calls.tally(BAD));
-                    self.periods.fetch_add(1, Ordering::Relaxed) << GOOD_SHIFT | CLOSED
+                    now.get().min(LATEST) << GOOD_SHIFT | CLOSED
                 }
             };
             match self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -208,9 +213,9 @@ impl Breaker {
 
     /// Counts a call that was no probe, and opens if there are too many bad ones.
     #[inline]
-    pub(crate) fn record(&self, now: Nanos, bad: bool, tell: Tell<'_>) {
+    pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         let state = self.state.load(Ordering::Acquire);
-        if state & TAG != CLOSED {
+        if state & TAG != CLOSED || started.get() < state >> GOOD_SHIFT {
             return; // A call from before; the calls of the closed state are judged, and the probes.
         }
         self.calls.turn_to(now);
