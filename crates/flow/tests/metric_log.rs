@@ -1,8 +1,16 @@
 //! The metric log: written second by second, read back, bounded.
 #![cfg(not(loom))]
 
-use std::{fs, io::Write, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    io::Write,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use tidegate_clock::{Clock, Timer};
 use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer,
@@ -84,6 +92,44 @@ fn each_second_has_its_lines_and_they_read_back() {
     assert_eq!(first.iter().map(|line| line.block).collect::<Vec<_>>(), [2]);
     assert_eq!(find(Query { from: Some(START + 3), ..Query::default() }), []);
     assert_eq!(find(Query { limit: Some(3), ..Query::default() }).len(), 3);
+}
+
+/// A clock that shows a second's last moment to whoever reads it while it is held.
+struct Held {
+    timer: ManualTimer,
+    shown: Mutex<Option<Nanos>>,
+}
+
+impl Clock for Held {
+    fn now(&self) -> Nanos {
+        self.shown.lock().unwrap().unwrap_or_else(|| self.timer.now())
+    }
+}
+
+impl Timer for Held {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
+        self.timer.sleep_until(at)
+    }
+}
+
+#[test]
+fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
+    let dir = Dir::new("late");
+    let timer = Arc::new(Held { timer: ManualTimer::new(Nanos::from_secs(START)), shown: Mutex::default() });
+    let gate = Gate::builder().timer(timer.clone()).build();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap();
+    let r = gate.resource("r");
+    drop(r.enter());
+    timer.timer.advance(Duration::from_secs(1));
+    assert_eq!(log.record(&gate).unwrap(), 1);
+    // It read the clock before the second ended, and was then stopped for a while.
+    *timer.shown.lock().unwrap() = Some(Nanos::new(Nanos::from_secs(START + 1).get() - 1));
+    drop(r.enter());
+    *timer.shown.lock().unwrap() = None;
+    timer.timer.advance(Duration::from_secs(1));
+    log.record(&gate).unwrap();
+    let lines = read(&dir.0, "app", &Query::default()).unwrap().lines;
+    assert_eq!(lines.iter().map(|line| line.pass).sum::<u64>(), 2);
 }
 
 #[test]

@@ -77,6 +77,9 @@ impl MetricLog {
         self.written = Some(self.written.map_or(last, |written| written.max(last)));
         let mut lines = Vec::new();
         let mut collect = |name: &str, node: &crate::Node| {
+            // A call that read the clock before its second ended, and is counted only now, counts in this second: what
+            // is written is complete.
+            node.window().look(now, |_| ());
             let ended = node.seconds(now).into_iter().filter(|second| {
                 (first..=last).contains(&(second.start.get() / 1_000_000_000))
                     && second.counts != tidegate_core::stats::Counts::default()
