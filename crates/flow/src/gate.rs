@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::BuildHasher,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -89,7 +90,9 @@ impl Shared {
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {
-            listener(change);
+            // The entry that changed the breaker goes on, or gives back what it has taken: a listener that panics must
+            // not come between. The panic hook has reported it.
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(change)));
         }
     }
 }
@@ -221,6 +224,7 @@ impl Gate {
     }
 
     /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
+    /// A panic in it goes no further than the panic hook: it is called again at the next change.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
         self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
     }

@@ -14,7 +14,9 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_flow::{
     BreakerState, Gate, ManualTimer,
-    rules::{Behaviour, BreakerRule, FlowRule, IsolationRule, Rules, Trip},
+    rules::{
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, ParamKey, ParamMeasure, Rules, Trip,
+    },
 };
 
 const fn ms(ms: u64) -> Duration {
@@ -260,4 +262,27 @@ fn listeners_hear_of_a_breaker() {
             (name(), BreakerState::HalfOpen, BreakerState::Closed, at(1_005)),
         ]
     );
+}
+
+#[test]
+fn a_listener_that_panics_takes_nothing_with_it() {
+    let in_flight = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
+    let (gate, timer) = gate(Rules { hot_params: vec![in_flight], ..breaker(1) });
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    gate.on_breaker_change(|_| panic!("in the listener"));
+    gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
+    let r = gate.resource("r");
+    let call = || r.entry().arg("a").enter();
+    // A guard that leaves while a panic is under way: a second one would end the process.
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = call().unwrap();
+        panic!("in the call");
+    }));
+    assert!(caught.is_err());
+    timer.advance(ms(5_000));
+    drop(call().expect("the probe"));
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    assert!(call().is_ok(), "nothing of the value's share is left behind");
+    assert_eq!(*heard.lock().unwrap(), [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed]);
 }
