@@ -1,16 +1,16 @@
-//! Rules from texts and files.
+//! Rules from texts: JSON in the words of Sentinel, and YAML.
 #![cfg(not(loom))]
 
-use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
+use std::time::Duration;
 
 use tidegate_flow::{
-    Arg, Gate,
+    Arg,
     rules::{
         Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
         ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
     sources::{
-        FileSource, RuleSource, RuleUpdate, SourceError,
+        RuleUpdate,
         sentinel::{self, Kind},
         yaml,
     },
@@ -229,97 +229,4 @@ flow:
   - { resource: a, limit: 5/1s }
 ";
     assert_eq!(yaml::parse(text).unwrap(), Rules { flow: vec![FlowRule::new("a", 5)], ..Rules::default() });
-}
-
-/// A directory of its own that goes with the test.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
-fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
-    let dir = Dir::new("watch");
-    let path = dir.0.join("rules.yaml");
-    let limit = |n: u32| format!("flow: [{{ resource: r, limit: {n}/1s }}]");
-    fs::write(&path, limit(1)).unwrap();
-    let gate = Gate::new();
-    let (report, reports) = mpsc::channel();
-    let source = FileSource::yaml(&path).every(ms(2));
-    let follower =
-        gate.follow(source, move |result| report.send(result.map_err(ToString::to_string)).unwrap()).unwrap();
-    let loaded = || gate.rules().flow[0].to_string();
-    assert_eq!(loaded(), "1/1s");
-    let next = || reports.recv_timeout(Duration::from_secs(20)).unwrap();
-
-    fs::write(dir.0.join("new"), limit(2)).unwrap();
-    fs::rename(dir.0.join("new"), &path).unwrap();
-    assert_eq!((next(), loaded()), (Ok(()), "2/1s".into()));
-
-    fs::write(dir.0.join("bad"), "flow: [{ resource: r, limit: 0/0s }]").unwrap();
-    fs::rename(dir.0.join("bad"), &path).unwrap();
-    let said = next().unwrap_err();
-    assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
-    assert_eq!(loaded(), "2/1s", "the old rules go on");
-    assert_eq!(follower.failure(), Some(said));
-
-    fs::remove_file(&path).unwrap();
-    assert!(next().unwrap_err().contains("cannot be read"));
-
-    #[cfg(unix)]
-    {
-        for (name, n) in [("v3", 3), ("v4", 4)] {
-            fs::create_dir(dir.0.join(name)).unwrap();
-            fs::write(dir.0.join(name).join("rules.yaml"), limit(n)).unwrap();
-            std::os::unix::fs::symlink(dir.0.join(name).join("rules.yaml"), dir.0.join("link")).unwrap();
-            fs::rename(dir.0.join("link"), &path).unwrap();
-            assert_eq!((next(), loaded()), (Ok(()), format!("{n}/1s")));
-        }
-        assert_eq!(follower.failure(), None);
-    }
-}
-
-#[test]
-fn a_source_of_ones_own_changes_only_its_kinds() {
-    struct Counter(u32);
-    impl RuleSource for Counter {
-        fn name(&self) -> String {
-            "counter".into()
-        }
-        fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
-            self.0 += 1;
-            match self.0 {
-                1 => {
-                    Ok(Some(RuleUpdate { flow: Some(vec![FlowRule::new("r", 1)]), ..RuleUpdate::default() }))
-                }
-                2 => Err(SourceError::Other(Box::new(io::Error::other("down")))),
-                _ => Ok(None),
-            }
-        }
-        fn pause(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
-    let gate = Gate::new();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
-    let (report, reports) = mpsc::channel();
-    let follower = gate
-        .follow(Counter(0), move |result| report.send(result.map_err(ToString::to_string)).unwrap())
-        .unwrap();
-    assert_eq!(reports.recv_timeout(Duration::from_secs(20)).unwrap(), Err("counter: down".into()));
-    drop(follower);
-    let rules = gate.rules();
-    assert_eq!((rules.flow.len(), rules.isolation.len()), (1, 1));
-    assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
 }
