@@ -155,8 +155,16 @@ impl Gate {
     ///
     /// # Errors
     /// When a rule blocks: an answer, not a failure.
+    ///
+    /// # Panics
+    /// In a build with debug assertions, when another gate made the resource: it would be entered there.
     #[inline]
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
+        debug_assert!(
+            Arc::ptr_eq(&self.shared, &resource.shared),
+            "the resource {} is another gate's; enter it there, or by Resource::enter",
+            resource.name()
+        );
         resource.enter()
     }
 
@@ -169,7 +177,8 @@ impl Gate {
         self.update(|old| *old = rules)
     }
 
-    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded.
+    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded. Loads come one after
+    /// the other, so `change` must not load rules of this gate itself: it would wait for its own end.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -125,6 +125,13 @@ fn two_gates_share_nothing() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "the resource r is another gate's")]
+fn a_resource_is_not_entered_in_another_gate_unnoticed() {
+    let _ = Gate::new().enter(&Gate::new().resource("r"));
+}
+
+#[test]
 fn resources_beyond_the_bound_share_a_place_that_is_seen() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_resources(3).build();
