@@ -7,6 +7,7 @@ use tidegate_core::Nanos;
 use crate::{
     blocked::Blocked,
     compiled::Compiled,
+    judge::Judge,
     leave,
     node::Node,
     resource::Resource,
@@ -141,6 +142,13 @@ macro_rules! guard {
             /// its place back. In the statistics it has ended, after the time it took.
             pub fn cancel(mut self) {
                 self.pass.outcome = Outcome::Cancelled;
+            }
+
+            /// For `#[guard]`, which names no crate.
+            #[doc(hidden)]
+            #[must_use]
+            pub const fn judge(&self) -> Judge {
+                Judge
             }
 
             /// Runs a future as this call; `failed` says of its output whether the call has failed. If the future is
