@@ -66,7 +66,8 @@ impl Shared {
         })
     }
 
-    fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
+    /// The state of a resource, if it has one or there is a place for it.
+    pub(crate) fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
         let hash = self.hasher.hash_one(name);
         let is_it = |state: &Arc<State>| *state.name == *name;
         // The table takes its places from the low bits and the top ones.
@@ -143,9 +144,14 @@ impl Gate {
     /// The resource of this name, made when it is first asked for. Keep the handle: it saves the look-up.
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
+        // Before the look-up: rules that are loaded meanwhile are looked at again.
+        let version = self.shared.version.load(Ordering::Acquire);
         let state = self.shared.state(name, false);
-        let alias = (*state.name != *name).then(|| name.into());
-        Resource { shared: self.shared.clone(), state, alias }
+        if *state.name == *name {
+            Resource::new(self.shared.clone(), state)
+        } else {
+            Resource::overflow(self.shared.clone(), state, name, version)
+        }
     }
 
     /// Enters a resource with one unit, outbound: the guard leaves when it is dropped. A resource is entered in the
@@ -217,7 +223,7 @@ impl Gate {
             .collect();
         states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         states.extend(self.shared.overflow.get().cloned());
-        let resource = |state| Resource { shared: self.shared.clone(), state, alias: None };
+        let resource = |state| Resource::new(self.shared.clone(), state);
         states.into_iter().map(resource).collect()
     }
 
@@ -288,8 +294,9 @@ impl GateBuilder {
 
     /// Keeps statistics of at most this many resources, about 4 KiB each. Default: 100,000.
     ///
-    /// Beyond that, resources that a loaded rule names still get a place. All others share one place, named
-    /// [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how often.
+    /// Beyond that, resources that a loaded rule names still get a place, also by handles from before it was loaded. All
+    /// others share one place, named [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how
+    /// often.
     #[must_use]
     pub fn max_resources(self, max_resources: usize) -> Self {
         Self { max_resources, ..self }

@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BreakerState, Gate, ManualTimer,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Rules, SystemRule,
-        Target, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Relation, Rules,
+        SystemRule, Target, Trip,
     },
 };
 
@@ -122,6 +122,35 @@ fn two_gates_share_nothing() {
     assert!(one.resource("r").enter().is_err());
     assert!(two.resource("r").enter().is_ok());
     assert_eq!(one.resource("r").node().counts(one.now()).pass, 0);
+}
+
+#[test]
+fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).max_resources(0).build();
+    let (x, y, other) = (gate.resource("x"), gate.resource("y"), gate.resource("other"));
+    let before = [x.enter(), y.enter()].map(Result::unwrap);
+    assert!(x.is_overflow() && x.node().in_flight() == 2);
+    let related = FlowRule::new("read", 1).relation(Relation::Related("y".into()));
+    gate.load(Rules { flow: vec![FlowRule::new("x", 1), related], ..Rules::default() }).unwrap();
+
+    let inside = x.enter().unwrap();
+    assert_eq!(x.enter().unwrap_err().resource(), "x");
+    assert!(x.entry().origin("o").enter().is_err() && x.enter_owned().is_err());
+    assert!(!x.is_overflow() && x.origin("o").is_some());
+    let counts = gate.resource("x").node().counts(gate.now());
+    assert_eq!((counts.pass, counts.block), (1, 3));
+    // What another resource is measured by has a place, too.
+    let read = gate.resource("read");
+    assert!(read.enter().is_ok());
+    drop([y.enter(), y.enter()]);
+    assert!(read.enter().is_err());
+
+    // Each guard leaves where it entered.
+    assert!(other.is_overflow());
+    assert_eq!([&x, &other].map(|r| r.node().in_flight()), [1, 2]);
+    drop((before, inside));
+    assert_eq!([&x, &other].map(|r| r.node().in_flight()), [0, 0]);
 }
 
 #[test]

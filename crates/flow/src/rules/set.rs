@@ -1,11 +1,15 @@
 //! All rules of a gate, and finding those of one resource.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 use regex::Regex;
 
 use super::{
-    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
+    Target,
 };
 use crate::blocked::BlockKind;
 
@@ -123,6 +127,8 @@ pub(crate) struct RuleSet {
     isolation: Index,
     adaptive: Index,
     breakers: Index,
+    /// The resources whose traffic some rule of another one measures.
+    related: HashSet<String>,
 }
 
 /// Places of one kind's rules by resource.
@@ -155,6 +161,13 @@ impl Index {
     }
 }
 
+fn related(rule: &FlowRule) -> Option<String> {
+    match &rule.relation {
+        Relation::Related(name) => Some(name.clone()),
+        Relation::Direct | Relation::Context(_) => None,
+    }
+}
+
 impl RuleSet {
     pub(crate) fn new(version: u64, rules: Rules) -> Self {
         Self {
@@ -165,15 +178,16 @@ impl RuleSet {
             isolation: Index::new(rules.isolation.iter().map(|rule| &rule.resource)),
             adaptive: Index::new(rules.adaptive.iter().map(|rule| &rule.resource)),
             breakers: Index::new(rules.breakers.iter().map(|rule| &rule.resource)),
+            related: rules.flow.iter().filter_map(related).collect(),
             rules,
         }
     }
 
-    /// Whether a rule is about the resource by its name (not by a pattern).
+    /// Whether a rule has the resource's name (a pattern has none): it is about it, or measures it.
     pub(crate) fn names(&self, resource: &str) -> bool {
         let indices =
             [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
-        indices.iter().any(|index| index.by_name.contains_key(resource))
+        indices.iter().any(|index| index.by_name.contains_key(resource)) || self.related.contains(resource)
     }
 
     pub(crate) fn authority(&self, resource: &str) -> Vec<&AuthorityRule> {
