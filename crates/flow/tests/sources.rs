@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_flow::{
     Arg,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
-        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins,
+        ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
     sources::{
         RuleUpdate,
@@ -131,6 +131,111 @@ fn what_no_rule_can_mean_is_refused_with_its_place() {
     ] {
         assert!(sentinel::parse(kind, text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn sentinels_flow_rules_in_go() {
+    let text = |rest: &str| format!(r#"[{{"resource":"r","threshold":10,{rest}}}]"#);
+    let read = |rest: &str| flow(&text(rest)).remove(0);
+    let (period, cold_factor) = (Duration::from_secs(20), 3.0);
+    let throttle = Behaviour::Throttle { max_wait: ms(700) };
+    let written = r#""relationStrategy":0,"refResource":"","warmUpPeriodSec":20,"warmUpColdFactor":0,"maxQueueingTimeMs":700,
+        "statIntervalInMs":0,"lowMemUsageThreshold":9,"highMemUsageThreshold":3,"memLowWaterMarkBytes":1,"memHighWaterMarkBytes":2"#;
+    let both = |strategy, behaviour| {
+        read(&format!(r#"{written},"tokenCalculateStrategy":{strategy},"controlBehavior":{behaviour}"#))
+    };
+    assert_eq!(both(0, 0), FlowRule::new("r", 10));
+    assert_eq!(both(0, 1), FlowRule::new("r", 10).behaviour(throttle));
+    assert_eq!(both(1, 0), FlowRule::new("r", 10).behaviour(Behaviour::WarmUp { period, cold_factor }));
+    let slowly = Behaviour::WarmUpThrottle { period, cold_factor, max_wait: ms(700) };
+    assert_eq!(both(1, 1), FlowRule::new("r", 10).behaviour(slowly));
+    let memory = MemoryThreshold { when_free: 9.0, when_scarce: 3.0, low_mark: 1, high_mark: 2 };
+    assert_eq!(both(2, 0), FlowRule::new("r", Threshold::Memory(memory)));
+    assert_eq!(both(2, 1), FlowRule::new("r", Threshold::Memory(memory)).behaviour(throttle));
+    let related = read(r#""relationStrategy":1,"refResource":"w""#);
+    assert_eq!(related, FlowRule::new("r", 10).relation(Relation::Related("w".into())));
+    for (rest, says) in [
+        (r#""controlBehavior":1,"maxQueueingTimeMs":500"#, "write count for the former"),
+        (r#""tokenCalculateStrategy":0,"controlBehavior":2"#, "controlBehavior is 2"),
+        (r#""tokenCalculateStrategy":3"#, "tokenCalculateStrategy is 3"),
+        (r#""count":10"#, "leave one of them out"),
+    ] {
+        let said = sentinel::parse(Kind::Flow, &text(rest)).unwrap_err().to_string();
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn what_would_be_misread_is_refused() {
+    for (kind, text, says) in [
+        (Kind::Flow, r#"[{"resource":"a","cuont":10}]"#, "rule 0: count is missing, or misspelt"),
+        (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
+        (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
+        (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
+        (Kind::System, r#"[{"higestCpuUsage":0.8}]"#, "the rule names no limit; it needs highestSystemLoad"),
+        (Kind::Flow, r#"[{"resource":"a","memHighWaterMarkBytes":2048}]"#, "lowMemUsageThreshold is missing"),
+        (
+            Kind::Flow,
+            r#"[{"resource":"a","memHighWaterMarkBytes":2048,"lowMemUsageThreshold":5}]"#,
+            "highMemUsageThreshold is missing",
+        ),
+        (Kind::Flow, r#"[{"resource":"a","count":1,"controlBehavior":2,"maxQueueingTimeMs":-1}]"#, "is -1"),
+        (
+            Kind::Degrade,
+            r#"[{"resource":"a","count":1,"grade":2,"timeWindow":5,"minRequestAmount":-1}]"#,
+            "is -1",
+        ),
+        (
+            Kind::Degrade,
+            r#"[{"resource":"a","strategy":1,"threshold":0.5,"retryTimeoutMs":5000}]"#,
+            "strategy is a field of Sentinel for Go",
+        ),
+        (Kind::System, r#"[{"metricType":1,"triggerCount":5}]"#, "metricType is a field of Sentinel for Go"),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","paramIndex":1,"metricType":0,"threshold":5}]"#,
+            "paramIndex is a field of Sentinel for Go, which is not read here; write paramIdx",
+        ),
+        (Kind::ParamFlow, r#"[{"resource":"a","count":5,"specificItems":[]}]"#, "write paramFlowItemList"),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":"7","classType":"Integer","count":1}]}]"#,
+            "has the classType Integer; it must be int",
+        ),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7.5,"count":1}]}]"#,
+            "the exception 7.5 is no long",
+        ),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7}]}]"#,
+            "the exception's count is missing",
+        ),
+    ] {
+        let said = sentinel::parse(kind, text).expect_err(text).to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
+}
+
+#[test]
+fn what_dashboards_leave_empty_is_as_good_as_left_out() {
+    let rules = flow(
+        r#"[{"id":null,"resource":"a","limitApp":null,"grade":null,"count":5,"strategy":null,"refResource":null,
+             "controlBehavior":null,"warmUpPeriodSec":null,"maxQueueingTimeMs":-1,"clusterMode":null,"regex":null},
+            {"resource":"a","count":5,"grade":0,"statIntervalInMs":-1,"warmUpPeriodSec":-1}]"#,
+    );
+    assert_eq!(rules, [FlowRule::new("a", 5), FlowRule::in_flight("a", 5)]);
+    let text = r#"[{"resource":"p","count":5,"paramFlowItemList":null,"burstCount":null,"maxQueueingTimeMs":-1},
+        {"resource":"p","count":5,"grade":0,"burstCount":-1,"durationInSec":-1,
+         "paramFlowItemList":[{"object":7,"count":9},{"object":true,"count":8,"classType":null},{"object":7,"count":6,"classType":"String"}]}]"#;
+    let first = HotParamRule::new("p", ParamKey::Index(0), 5);
+    let second = first.clone().measure(ParamMeasure::InFlight);
+    let second = second.exception(7, 9).exception(true, 8).exception("7", 6);
+    assert_eq!(sentinel::parse(Kind::ParamFlow, text).unwrap().hot_params.unwrap(), [first, second]);
+    let text = r#"[{"highestSystemLoad":-1,"highestCpuUsage":-1,"qps":-1,"avgRt":-1,"maxThread":-1},{"qps":7,"avgRt":null}]"#;
+    let want = SystemRule { qps: Some(7), ..SystemRule::default() };
+    assert_eq!(sentinel::parse(Kind::System, text).unwrap().system.unwrap(), [want]);
 }
 
 #[test]
