@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BreakerState, Gate, ManualTimer,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Relation, Rules,
-        SystemRule, Target, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
+        Relation, Rules, SystemRule, Target, Trip,
     },
 };
 
@@ -101,6 +101,41 @@ fn a_changed_threshold_counts_what_has_passed() {
     }
     gate.load(Rules { flow: vec![FlowRule::new("r", 5)], ..Rules::default() }).unwrap();
     assert_eq!((0..9).filter(|_| r.enter().is_ok()).count(), 2);
+}
+
+#[test]
+fn what_is_in_flight_stays_counted_across_a_reload() {
+    let (gate, _timer) = gate();
+    let param = HotParamRule::new("r", ParamKey::Index(0), 2).measure(ParamMeasure::InFlight);
+    let rules = |units| Rules {
+        isolation: vec![IsolationRule::new("r", units)],
+        flow: vec![FlowRule::in_flight("r", 9).origins(Origins::Only("o".into()))],
+        hot_params: vec![param.clone()],
+        ..Rules::default()
+    };
+    gate.load(rules(3)).unwrap();
+    let r = gate.resource("r");
+    let enter = || r.entry().origin("o").arg("a").enter_owned();
+    let mut inside = vec![enter().unwrap(), enter().unwrap()];
+    let kind = || enter().unwrap_err().kind();
+    assert_eq!(kind(), BlockKind::HotParam);
+
+    gate.load(rules(2)).unwrap();
+    assert_eq!(kind(), BlockKind::HotParam, "the value's own count went on");
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
+    gate.load(Rules { flow: vec![FlowRule::in_flight("r", 2)], ..Rules::default() }).unwrap();
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
+    gate.load(Rules::default()).unwrap();
+    assert!(r.enter().is_ok());
+
+    // Who came in under the old rules leaves them, and everything else.
+    gate.load(rules(2)).unwrap();
+    drop(inside.pop());
+    inside.push(enter().unwrap());
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
+    inside.clear();
+    assert_eq!((r.node().in_flight(), r.origin("o").unwrap().in_flight()), (0, 0));
+    assert!([enter(), enter()].iter().all(Result::is_ok));
 }
 
 #[test]
