@@ -1,5 +1,6 @@
 //! Flow rules: how much of a resource may pass, and what to do with the rest.
 
+mod beside;
 mod rule;
 
 pub use rule::{Behaviour, FlowRule, Measure, Origins, Relation};
@@ -13,11 +14,11 @@ use tidegate_core::{
 
 use super::{
     Threshold,
-    throttle::{self, Place, Throttle},
+    throttle::{self, Asked, Place, Throttle},
     warm_up::{self, WarmUp},
 };
-use crate::{node::Node, sample::SystemSample};
-use rule::own_layout;
+use crate::{node::Node, resource::State, sample::SystemSample};
+use beside::{Beside, Interval};
 
 /// A flow rule at one resource, with what it remembers.
 pub(crate) struct Flow {
@@ -34,12 +35,13 @@ enum How {
     InFlight,
     /// By the node's own window.
     Window(Trailing),
-    /// By a window of the rule's own, as the interval is none of the node's. A look needs no time, as who enters has
-    /// turned it.
-    Own(Ring<1, 0>, Trailing),
+    /// By a window of the rule's own, as the interval is none of the node's.
+    Own(Beside<Interval>),
+    /// By a window that another resource keeps for the rule, for the same reason.
+    Watched(Interval),
     WarmUp(WarmUp, Trailing),
-    Throttle(Throttle, Nanos),
-    WarmUpThrottle(WarmUp, Throttle, Nanos),
+    Throttle(Beside<Throttle>, Nanos),
+    WarmUpThrottle(WarmUp, Beside<Throttle>, Nanos),
 }
 
 /// What a rule took that is not in a node's window.
@@ -49,37 +51,42 @@ pub(crate) enum Taken {
 }
 
 impl Flow {
-    pub(crate) fn new(rule: FlowRule, layout: Layout) -> Self {
-        let strict = |view: View| if rule.strict { view.strict() } else { view };
-        let second = || Trailing::new(strict(layout.view(1, rule.interval).unwrap_or(layout.whole())));
+    /// `related` is the state of the resource that the rule names as related.
+    pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<&State>) -> Self {
+        let view = |view: View| if rule.strict { view.strict() } else { view };
+        let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
         let warm_up = |period, factor| {
             let Threshold::Fixed(count) = rule.threshold else {
                 unreachable!("a validated warm-up is fixed")
             };
             WarmUp::new(count, period, factor).unwrap_or_else(|e| unreachable!("a validated warm-up: {e}"))
         };
+        let each = rule.origins == Origins::Others;
         let how = match (rule.measure, rule.behaviour) {
             (Measure::InFlight, _) => How::InFlight,
-            (Measure::Rate, Behaviour::Reject) => {
-                if let Ok(view) = layout.view(1, rule.interval) {
-                    How::Window(Trailing::new(strict(view)))
-                } else {
-                    let own = own_layout(rule.interval);
-                    let own = own.unwrap_or_else(|e| unreachable!("a validated interval: {e}"));
-                    How::Own(Ring::new(own), Trailing::new(strict(own.whole())))
+            (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), related) {
+                (None, _) => How::Window(second()),
+                (Some(own), Some(related)) => {
+                    How::Watched(Interval::new(related.watched(own), view(own.whole())))
                 }
-            }
+                (Some(own), None) => {
+                    let view = view(own.whole());
+                    How::Own(Beside::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
+                }
+            },
             (Measure::Rate, Behaviour::WarmUp { period, cold_factor }) => {
                 How::WarmUp(warm_up(period, cold_factor), second())
             }
             (Measure::Rate, Behaviour::Throttle { max_wait }) => {
-                How::Throttle(Throttle::new(), max_wait.into())
+                How::Throttle(Beside::new(each, Throttle::new), max_wait.into())
             }
             (Measure::Rate, Behaviour::WarmUpThrottle { period, cold_factor, max_wait }) => {
-                How::WarmUpThrottle(warm_up(period, cold_factor), Throttle::new(), max_wait.into())
+                let throttle = Beside::new(each, Throttle::new);
+                How::WarmUpThrottle(warm_up(period, cold_factor), throttle, max_wait.into())
             }
         };
-        Self { label: rule.to_string().into(), rule, related: None, named: Vec::new(), how }
+        let related = related.map(|state| state.node.clone());
+        Self { label: rule.to_string().into(), rule, related, named: Vec::new(), how }
     }
 
     /// Whether the rule takes something beside what the node counts.
@@ -123,7 +130,7 @@ impl Flow {
                 let over = look.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
                 return if over { Err(None) } else { Ok(()) };
             }
-            How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
+            How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
         };
         // Each other origin has its own window; a place kept at hand would be another's.
         let used = match self.rule.origins {
@@ -142,82 +149,90 @@ impl Flow {
     /// What [`take`](Self::take) would say.
     pub(crate) fn peek(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         now: Nanos,
         n: u32,
         sample: &SystemSample,
     ) -> Result<(), Option<Duration>> {
+        let limit = || self.rule.threshold.units(sample);
         match &self.how {
-            How::Own(ring, trailing) => {
-                ring.turn_to(now);
-                let (tally, head) = ring.standing(0);
-                self.own_fits((ring, trailing), (tally, head), now, n, sample)
-            }
+            How::Own(own) => own.of(node, |own| own.peek(now, n, limit())),
+            How::Watched(interval) => interval.peek(now, n, limit()),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
-                let cost = self.cost(node, now, n, sample).ok_or(None)?;
-                throttle.peek(now, cost, *max_wait).map_err(Some)
+                let asked = self.asked(node, now, n, *max_wait, sample)?;
+                throttle.of(node, |throttle| throttle.peek(asked)).map_err(Some)
             }
-            _ => Ok(()),
+            How::InFlight | How::Window(_) | How::WarmUp(..) => Ok(()),
         }
     }
 
-    /// Takes what the rule keeps beside the node's window.
+    /// Takes what the rule keeps beside the node's window; a throttle gives a place that is not before `earliest`.
+    ///
+    /// # Errors
+    /// As [`fits`](Self::fits).
     pub(crate) fn take(
         &self,
-        node: &Node,
-        now: Nanos,
+        node: &Arc<Node>,
+        (now, earliest): (Nanos, Nanos),
         n: u32,
         sample: &SystemSample,
     ) -> Result<Option<Taken>, Option<Duration>> {
         match &self.how {
-            How::Own(ring, trailing) => {
-                ring.turn_to(now);
-                let fits = |tally, head| self.own_fits((ring, trailing), (tally, head), now, n, sample);
-                ring.add_if(0, n, fits).map(|tally| Some(Taken::Own(tally)))
+            How::Own(own) => {
+                let limit = self.rule.threshold.units(sample);
+                own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(Taken::Own(tally)))
             }
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
-                let cost = self.cost(node, now, n, sample).ok_or(None)?;
-                throttle.take(now, cost, *max_wait).map(|place| Some(Taken::Place(place))).map_err(Some)
+                let asked = self.asked(node, now, n, *max_wait, sample)?;
+                let place = throttle.of(node, |throttle| throttle.take(asked, earliest));
+                place.map(|place| Some(Taken::Place(place))).map_err(Some)
             }
-            _ => Ok(None),
+            How::InFlight | How::Window(_) | How::Watched(_) | How::WarmUp(..) => Ok(None),
         }
     }
 
+    /// Puts a throttle's place off to `start`, or to a later one if others have queued up behind it.
+    ///
+    /// # Errors
+    /// As [`fits`](Self::fits).
+    pub(crate) fn put_off(
+        &self,
+        node: &Arc<Node>,
+        place: &mut Place,
+        start: Nanos,
+    ) -> Result<(), Option<Duration>> {
+        let (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _)) = &self.how else {
+            return Ok(());
+        };
+        throttle.of(node, |throttle| throttle.put_off(place, start)).map_err(Some)
+    }
+
     /// Gives back what [`take`](Self::take) took.
-    pub(crate) fn give_back(&self, n: u32, taken: &Taken) {
+    pub(crate) fn give_back(&self, node: &Arc<Node>, n: u32, taken: &Taken) {
         match (&self.how, taken) {
-            (How::Own(ring, _), Taken::Own(tally)) => drop(ring.undo(0, n, *tally)),
+            (How::Own(own), Taken::Own(tally)) => own.of(node, |own| own.give_back(n, *tally)),
             (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _), Taken::Place(place)) => {
-                throttle.give_back(*place);
+                throttle.of(node, |throttle| throttle.give_back(*place));
             }
             _ => {}
         }
     }
 
-    fn cost(&self, node: &Node, now: Nanos, n: u32, sample: &SystemSample) -> Option<Nanos> {
+    fn asked(
+        &self,
+        node: &Node,
+        now: Nanos,
+        n: u32,
+        longest: Nanos,
+        sample: &SystemSample,
+    ) -> Result<Asked, Option<Duration>> {
         let rate = match &self.how {
             How::WarmUpThrottle(warm_up, ..) => {
                 warm_up.rate(now, || node.window().passed_last_second(now).unwrap_or(0))
             }
             _ => self.rule.threshold.now(sample),
         };
-        throttle::cost(n, rate, self.rule.interval.into())
-    }
-
-    fn own_fits(
-        &self,
-        (ring, trailing): (&Ring<1, 0>, &Trailing),
-        (tally, head): (Tally, tidegate_core::stats::Head),
-        now: Nanos,
-        n: u32,
-        sample: &SystemSample,
-    ) -> Result<(), Option<Duration>> {
-        let (n, limit) = (u64::from(n), self.rule.threshold.units(sample));
-        match trailing.used(ring, 0, tally, head) {
-            Some(used) if used + n > limit => Err(limit
-                .checked_sub(n)
-                .map(|goal| ring.fits_after(0, tally, head, now, trailing.view(), goal))),
-            _ => Ok(()),
-        }
+        let cost = throttle::cost(n, rate, self.rule.interval.into()).ok_or(None)?;
+        Ok(Asked { now, cost, longest })
     }
 }

@@ -56,7 +56,8 @@ pub enum Relation {
     #[default]
     Direct,
     /// That of another resource: entries are blocked while the other has more than the threshold. They do not count
-    /// in it themselves, so this bounds nothing by itself.
+    /// in it themselves, so this bounds nothing by itself. A throttle cannot be related; a warm-up throttle spaces the
+    /// resource's own entries, at the rate that the other is warm enough for.
     Related(String),
     /// The resource's own within one context; entries in other contexts are not checked.
     Context(String),
@@ -70,7 +71,8 @@ pub enum Origins {
     Any,
     /// Those of one origin.
     Only(String),
-    /// Those of each origin that no other flow rule of the resource names, each origin by itself.
+    /// Those of each origin that no other flow rule of the resource names, each origin by itself; with another relation
+    /// than [`Relation::Direct`], all of them by the traffic that it names.
     Others,
 }
 
@@ -87,9 +89,10 @@ pub enum Behaviour {
         /// The full rate divided by the rate at first; above 1, and usually 3.
         cold_factor: f64,
     },
-    /// Lets entries through one after the other, evenly spaced; those that come early are delayed.
+    /// Lets entries through one after the other, evenly spaced; those that come early are delayed. An entry that several
+    /// throttles space goes when the last of them lets it, and is spaced from there in each.
     Throttle {
-        /// The longest delay; who would have to wait longer is blocked.
+        /// The longest delay that this rule may ask for; who would have to wait longer is blocked.
         max_wait: Duration,
     },
     /// Spaces entries at a rate that rises to the threshold.
@@ -154,6 +157,15 @@ impl FlowRule {
         Self { strict: true, ..self }
     }
 
+    /// The slots in which the rule counts the units that pass, where its interval is no view of a node's `layout`.
+    pub(crate) fn layout_beside(&self, layout: Layout) -> Option<Layout> {
+        let counts = self.measure == Measure::Rate && self.behaviour == Behaviour::Reject;
+        if !counts || layout.view(1, self.interval).is_ok() {
+            return None;
+        }
+        Some(own_layout(self.interval).unwrap_or_else(|e| unreachable!("a validated interval: {e}")))
+    }
+
     /// What makes the rule impossible, said so that it can be mended.
     pub(crate) fn validate(&self) -> Result<(), String> {
         self.resource.compile()?;
@@ -195,7 +207,14 @@ impl FlowRule {
                 WarmUp::new(count, period, cold_factor).map(drop)
             }
             Behaviour::Reject => own_layout(self.interval).map(drop),
-            Behaviour::Throttle { .. } => Ok(()),
+            Behaviour::Throttle { .. } => match self.relation {
+                Relation::Related(_) => {
+                    Err("a throttle spaces the resource's own calls, whatever passes elsewhere; \
+                                             make the relation direct, or the behaviour reject"
+                        .into())
+                }
+                Relation::Direct | Relation::Context(_) => Ok(()),
+            },
         }
     }
 }
@@ -233,7 +252,7 @@ impl fmt::Display for FlowRule {
 }
 
 /// Ten slots of the interval, or fewer where they would be too short.
-pub(super) fn own_layout(interval: Duration) -> Result<Layout, String> {
+fn own_layout(interval: Duration) -> Result<Layout, String> {
     [10, 8, 5, 4, 2, 1]
         .into_iter()
         .find_map(|slots| Layout::new(slots, interval).ok())

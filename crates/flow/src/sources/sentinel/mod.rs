@@ -168,6 +168,8 @@ impl Flow {
         let other = self.ref_resource.unwrap_or_default();
         let relation = match self.strategy {
             0 => Relation::Direct,
+            // Sentinel's throttle looks at no traffic, whatever the strategy.
+            1 if measure == Measure::Rate && self.control_behavior == 2 => Relation::Direct,
             1 => Relation::Related(other),
             2 => Relation::Context(other),
             other => return Err(unknown("strategy", other, "0 (direct), 1 (relate) or 2 (chain)")),
