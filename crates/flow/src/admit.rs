@@ -22,7 +22,7 @@ use crate::{
     node::Node,
     resource::{Kind, Resource},
     rules::{
-        BreakerState, Origins, Relation, StateChange,
+        BreakerState, FlowRule, Origins, Relation, StateChange,
         breaker::{Breaker, Verdict},
         flow::{Flow, Taken},
         hot_param::{Held, HotParam},
@@ -196,21 +196,20 @@ struct Attempt<'e> {
 impl<'e> Attempt<'e> {
     fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
         let Resource { shared, state, .. } = entry.resource;
-        let named =
-            |rule: &dyn Fn(&Flow) -> bool| rules.is_some_and(|r| r.flow.iter().any(|flow| rule(flow)));
-        let node = |family: &crate::node::Family, name: &str, named| {
-            family.node(name, shared.layout, shared.max_origins, named)
+        let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
+        let origin = |origin| {
+            let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
+            let measured =
+                || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
+            state.origins.node(origin, shared, named, measured)
+        };
+        let context = |context| {
+            let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
+            state.contexts.node(context, shared, named, || false)
         };
         let extra = Extra {
-            origin: entry.origin.map(|origin| {
-                let named = named(&|flow| matches!(&flow.rule.origins, Origins::Only(of) if of == origin));
-                node(&state.origins, origin, named)
-            }),
-            context: entry.context.map(|context| {
-                let named =
-                    named(&|flow| matches!(&flow.rule.relation, Relation::Context(of) if of == context));
-                node(&state.contexts, context, named)
-            }),
+            origin: entry.origin.and_then(origin),
+            context: entry.context.and_then(context),
             ..Extra::default()
         };
         Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), start: now }

@@ -251,7 +251,8 @@ impl Resource {
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
     }
 
-    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others.
+    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others, or
+    /// were counted in the resource alone.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         let rules = self.state.rules();

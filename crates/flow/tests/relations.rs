@@ -150,6 +150,28 @@ fn who_is_named_keeps_a_place_in_a_flood() {
 }
 
 #[test]
+fn a_flood_of_origins_and_contexts_of_all_resources_is_bounded() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_020)));
+    let gate = Gate::builder().timer(timer).max_origins(20).max_origins_in_all(50).build();
+    let others = FlowRule::new("r9", 1).origins(Origins::Others);
+    load(&gate, vec![FlowRule::new("r9", 1).origins(Origins::Only("named".into())), others]);
+    let resources: Vec<_> = (0..10).map(|n| gate.resource(&format!("r{n}"))).collect();
+    let mut passed = 0;
+    for resource in &resources {
+        for n in 0..30 {
+            let (origin, context) = (format!("origin {n}"), format!("context {n}"));
+            passed += usize::from(resource.entry().origin(&origin).context(&context).enter().is_ok());
+        }
+    }
+    assert_eq!(passed, 9 * 30 + 1, "where others have a limit they have one together");
+    let kept = |resource: &Resource| (resource.origins().len(), resource.contexts().len());
+    assert_eq!(resources[..4].iter().map(kept).collect::<Vec<_>>(), [(20, 20), (5, 5), (0, 0), (0, 0)]);
+    assert_eq!(resources.iter().map(Resource::crowded).sum::<u64>(), 600 - 50);
+    assert_eq!(passes_from(&resources[9], "named", 2), 1);
+    assert_eq!(kept(&resources[9]), (1, 0));
+}
+
+#[test]
 fn blocks_are_counted_for_the_origin_and_for_the_context() {
     let (gate, _timer) = gate(9, vec![FlowRule::new("r", 1)]);
     let r = gate.resource("r");
