@@ -22,7 +22,7 @@ use crate::{
     node::Node,
     resource::{Kind, Resource},
     rules::{
-        BreakerState, Origins, Relation, StateChange,
+        BreakerState, FlowRule, Origins, Relation, StateChange,
         breaker::{Breaker, Verdict},
         flow::{Flow, Taken},
         hot_param::{Held, HotParam},
@@ -80,6 +80,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     let system = if inbound { &rules.system[..] } else { &[] };
     match admit_simply(resource, rules, system, units, now) {
         Ok(()) => {
+            rules.count_watched(units, now);
             if inbound && system.is_empty() {
                 shared.inbound.window().pass(now, units);
             }
@@ -187,36 +188,41 @@ struct Attempt<'e> {
     rules: Option<&'e Arc<Compiled>>,
     extra: Extra,
     params: Vec<(Arc<HotParam>, Held)>,
-    taken: Vec<(&'e Flow, Taken)>,
-    delay: Duration,
+    taken: Vec<(&'e Flow, Arc<Node>, Taken)>,
+    /// When the call may go ahead: `now` unless a throttle has given it a later place.
+    start: Nanos,
 }
 
 impl<'e> Attempt<'e> {
     fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
         let Resource { shared, state, .. } = entry.resource;
-        let named =
-            |rule: &dyn Fn(&Flow) -> bool| rules.is_some_and(|r| r.flow.iter().any(|flow| rule(flow)));
-        let node = |family: &crate::node::Family, name: &str, named| {
-            family.node(name, shared.layout, shared.max_origins, named)
+        let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
+        let origin = |origin| {
+            let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
+            let measured =
+                || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
+            state.origins.node(origin, shared, named, measured)
+        };
+        let context = |context| {
+            let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
+            state.contexts.node(context, shared, named, || false)
         };
         let extra = Extra {
-            origin: entry.origin.map(|origin| {
-                let named = named(&|flow| matches!(&flow.rule.origins, Origins::Only(of) if of == origin));
-                node(&state.origins, origin, named)
-            }),
-            context: entry.context.map(|context| {
-                let named =
-                    named(&|flow| matches!(&flow.rule.relation, Relation::Context(of) if of == context));
-                node(&state.contexts, context, named)
-            }),
+            origin: entry.origin.and_then(origin),
+            context: entry.context.and_then(context),
             ..Extra::default()
         };
-        Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), delay: Duration::ZERO }
+        Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), start: now }
     }
 
     fn run(mut self) -> Result<Pass, Blocked> {
         match self.check().and_then(|()| self.take()).and_then(|()| self.commit()) {
-            Ok(()) => Ok(self.pass()),
+            Ok(()) => {
+                if let Some(rules) = self.rules {
+                    rules.count_watched(self.entry.units, self.now);
+                }
+                Ok(self.pass())
+            }
             Err(refusal) => {
                 self.give_back();
                 Err(block(self.entry, self.now, refusal, Some(&self.extra)))
@@ -228,12 +234,12 @@ impl<'e> Attempt<'e> {
         &self.entry.resource.shared
     }
 
-    fn own(&self) -> &'e Node {
+    fn own(&self) -> &'e Arc<Node> {
         &self.entry.resource.state.node
     }
 
     /// The node that a flow rule measures for this entry; `None` where it is not about it.
-    fn measured<'n>(&'n self, flow: &'n Flow) -> Option<&'n Node> {
+    fn measured<'n>(&'n self, flow: &'n Flow) -> Option<&'n Arc<Node>> {
         let by_origin = match &flow.rule.origins {
             Origins::Any => false,
             Origins::Only(origin) if self.entry.origin == Some(origin) => true,
@@ -245,12 +251,10 @@ impl<'e> Attempt<'e> {
             Origins::Only(_) | Origins::Others => return None,
         };
         match &flow.rule.relation {
-            Relation::Related(_) => flow.related.as_deref(),
-            Relation::Context(context) if self.entry.context == Some(context) => {
-                self.extra.context.as_deref()
-            }
+            Relation::Related(_) => flow.related.as_ref(),
+            Relation::Context(context) if self.entry.context == Some(context) => self.extra.context.as_ref(),
             Relation::Context(_) => None,
-            Relation::Direct if by_origin => self.extra.origin.as_deref(),
+            Relation::Direct if by_origin => self.extra.origin.as_ref(),
             Relation::Direct => Some(self.own()),
         }
     }
@@ -270,9 +274,9 @@ impl<'e> Attempt<'e> {
         for param in &rules.params {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
             let held = param
-                .take(arg, now, n)
+                .take(arg, now, self.start, n)
                 .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
-            self.delay = self.delay.max(held.delay);
+            self.start = held.start;
             self.params.push((param.clone(), held));
         }
         for flow in &rules.flow {
@@ -321,15 +325,38 @@ impl<'e> Attempt<'e> {
             return Ok(());
         }
         for flow in rules.flow.iter().filter(|flow| flow.takes()) {
-            let Some(node) = self.measured(flow) else { continue };
+            let Some(node) = self.measured(flow).cloned() else { continue };
             let taken = flow
-                .take(node, self.now, self.entry.units, &self.shared().sample)
+                .take(&node, (self.now, self.start), self.entry.units, &self.shared().sample)
                 .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
             let Some(taken) = taken else { continue };
             if let Taken::Place(place) = &taken {
-                self.delay = self.delay.max(place.delay);
+                self.start = place.start();
             }
-            self.taken.push((flow, taken));
+            self.taken.push((flow, node, taken));
+        }
+        self.start_together()
+    }
+
+    /// Gives the places in all throttles one start, the latest: in a throttle that had given an earlier one the next
+    /// call would come too close to this.
+    fn start_together(&mut self) -> Result<(), Refusal> {
+        let (entry, mut agreed) = (self.entry, Nanos::ZERO);
+        while agreed < self.start {
+            agreed = self.start;
+            for (param, held) in &mut self.params {
+                let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
+                param
+                    .put_off(arg, held, entry.units, self.start)
+                    .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
+                self.start = self.start.max(held.start);
+            }
+            for (flow, node, taken) in &mut self.taken {
+                let Taken::Place(place) = taken else { continue };
+                flow.put_off(node, place, self.start)
+                    .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                self.start = self.start.max(place.start());
+            }
         }
         Ok(())
     }
@@ -367,7 +394,7 @@ impl<'e> Attempt<'e> {
     fn part_fits(&self, node: &Node, look: Look<'_>) -> Result<(), Refusal> {
         for flow in self.rules.iter().flat_map(|rules| &rules.flow) {
             let is_its = !matches!(flow.rule.relation, Relation::Related(_))
-                && self.measured(flow).is_some_and(|measured| std::ptr::eq(measured, node));
+                && self.measured(flow).is_some_and(|measured| std::ptr::eq(Arc::as_ptr(measured), node));
             if is_its {
                 flow.fits(node, look, self.now, self.entry.units, &self.shared().sample)
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
@@ -378,8 +405,8 @@ impl<'e> Attempt<'e> {
 
     fn give_back(&mut self) {
         let units = self.entry.units;
-        for (flow, taken) in self.taken.drain(..).rev() {
-            flow.give_back(units, &taken);
+        for (flow, node, taken) in self.taken.drain(..).rev() {
+            flow.give_back(&node, units, &taken);
         }
         for (param, held) in self.params.drain(..) {
             param.give_back(&held, units);
@@ -392,10 +419,10 @@ impl<'e> Attempt<'e> {
     }
 
     fn pass(self) -> Pass {
-        let Self { entry, now, rules, mut extra, params, delay, .. } = self;
+        let Self { entry, now, rules, mut extra, params, start, .. } = self;
         extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
-        let mut pass = Pass::new(now.saturating_add(delay.into()), entry.units, entry.inbound);
-        pass.delay = Nanos::from(delay).get();
+        let mut pass = Pass::new(start, entry.units, entry.inbound);
+        pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()
             && extra.probes.is_empty()

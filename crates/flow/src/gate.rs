@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) rules: ArcSwap<RuleSet>,
     loading: Mutex<()>,
     pub(crate) max_origins: usize,
+    max_origins_in_all: usize,
+    origins: AtomicUsize,
     max_resources: usize,
     resources: Box<[Shard]>,
     count: AtomicUsize,
@@ -86,6 +88,13 @@ impl Shared {
         let state = Arc::new(State::new(name.into(), self));
         shard.insert_unique(hash, state.clone(), |state| self.hasher.hash_one(&*state.name));
         Some(state)
+    }
+
+    /// Counts one more origin or context of some resource, if there is a place for it or it is `needed`.
+    pub(crate) fn place_origin(&self, needed: bool) -> bool {
+        // Relaxed, as for resources.
+        let place = |count| (count < self.max_origins_in_all || needed).then_some(count + 1);
+        self.origins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
     }
 
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
@@ -132,7 +141,13 @@ impl Gate {
     /// A gate with settings of one's own.
     #[must_use]
     pub fn builder() -> GateBuilder {
-        GateBuilder { timer: None, layout: Layout::second(), max_resources: 100_000, max_origins: 1_000 }
+        GateBuilder {
+            timer: None,
+            layout: Layout::second(),
+            max_resources: 100_000,
+            max_origins: 1_000,
+            max_origins_in_all: 100_000,
+        }
     }
 
     /// The time on the gate's clock.
@@ -264,6 +279,7 @@ pub struct GateBuilder {
     layout: Layout,
     max_resources: usize,
     max_origins: usize,
+    max_origins_in_all: usize,
 }
 
 impl GateBuilder {
@@ -302,11 +318,21 @@ impl GateBuilder {
         Self { max_resources, ..self }
     }
 
-    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000. Those
-    /// beyond share one place, unless a rule names them; [`Resource::crowded`] counts them.
+    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000.
+    ///
+    /// Beyond that, those that a loaded rule names are still kept. All others are counted in the resource alone; a rule
+    /// about each other origin ([`Origins::Others`](crate::rules::Origins::Others)) takes them for one.
+    /// [`Resource::crowded`] says how often.
     #[must_use]
     pub fn max_origins(self, max_origins: usize) -> Self {
         Self { max_origins, ..self }
+    }
+
+    /// Keeps statistics of at most this many origins and contexts of all resources together, about 4 KiB each: who calls
+    /// often makes them up. Default: 100,000. Beyond that, as with [`max_origins`](Self::max_origins).
+    #[must_use]
+    pub fn max_origins_in_all(self, max_origins_in_all: usize) -> Self {
+        Self { max_origins_in_all, ..self }
     }
 
     /// The gate.
@@ -322,6 +348,8 @@ impl GateBuilder {
             rules: ArcSwap::from_pointee(RuleSet::new(0, Rules::default())),
             loading: Mutex::new(()),
             max_origins: self.max_origins,
+            max_origins_in_all: self.max_origins_in_all,
+            origins: AtomicUsize::new(0),
             max_resources: self.max_resources,
             resources: (0..SHARDS).map(|_| Shard::default()).collect(),
             count: AtomicUsize::new(0),

@@ -3,14 +3,17 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::{Nanos, stats::Headroom};
+use tidegate_core::{
+    Nanos,
+    stats::{Headroom, Layout, Ring},
+};
 
 use crate::{
     BreakerState, admit,
@@ -42,6 +45,7 @@ pub(crate) struct State {
     second: Headroom,
     compiled: ArcSwapOption<Compiled>,
     compiling: Mutex<()>,
+    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
 }
 
 impl State {
@@ -57,7 +61,20 @@ impl State {
             second: Headroom::new(shared.layout.view(1, SECOND).unwrap_or(shared.layout.whole())),
             compiled: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
+            watched: Mutex::default(),
         }
+    }
+
+    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
+    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|ring| ring.strong_count() > 0);
+        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
+        known.unwrap_or_else(|| {
+            let ring = Arc::new(Ring::new(layout));
+            watched.push(Arc::downgrade(&ring));
+            ring
+        })
     }
 
     /// What rules there are, once they are those of the newest version.
@@ -94,7 +111,7 @@ impl State {
         let set = shared.rules.load();
         let old = self.compiled.load();
         if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
-            let compiled = Compiled::new(&set, &self.name, old.as_deref(), shared);
+            let compiled = Compiled::new(&set, self, old.as_deref(), shared);
             let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
             let kind = match (&compiled, plain) {
                 (None, _) => Kind::None,
@@ -282,7 +299,8 @@ impl Resource {
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
     }
 
-    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others.
+    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others, or
+    /// were counted in the resource alone.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         let state = &self.placed().state;

@@ -46,6 +46,8 @@ fn sentinels_flow_rules() {
     assert_eq!(rules[3], FlowRule { id: Some("7".into()), ..seventh });
     let both =
         Behaviour::WarmUpThrottle { period: Duration::from_secs(10), cold_factor: 3.0, max_wait: ms(500) };
+    let unrelated = r#"[{"resource":"b","count":10,"controlBehavior":2,"strategy":1,"refResource":"write"}]"#;
+    assert_eq!(flow(unrelated)[0].relation, Relation::Direct, "as Sentinel does");
     assert_eq!(rules[4], FlowRule::new("b", 10).behaviour(both).relation(Relation::Related("write".into())));
     let users = FlowRule::new(Target::Pattern("/users/[0-9]+".into()), 1).interval(Duration::from_mins(1));
     assert_eq!(rules[5], users.relation(Relation::Context("checkout".into())));

@@ -1,9 +1,6 @@
 //! All rules of a gate, and finding those of one resource.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-};
+use std::{collections::HashMap, fmt};
 
 use regex::Regex;
 
@@ -127,8 +124,8 @@ pub(crate) struct RuleSet {
     isolation: Index,
     adaptive: Index,
     breakers: Index,
-    /// The resources whose traffic some rule of another one measures.
-    related: HashSet<String>,
+    /// Flow rules by the resource that they name as related.
+    related: HashMap<String, Vec<usize>>,
 }
 
 /// Places of one kind's rules by resource.
@@ -161,24 +158,23 @@ impl Index {
     }
 }
 
-fn related(rule: &FlowRule) -> Option<String> {
-    match &rule.relation {
-        Relation::Related(name) => Some(name.clone()),
-        Relation::Direct | Relation::Context(_) => None,
-    }
-}
-
 impl RuleSet {
     pub(crate) fn new(version: u64, rules: Rules) -> Self {
+        let mut related: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, rule) in rules.flow.iter().enumerate() {
+            if let Relation::Related(other) = &rule.relation {
+                related.entry(other.clone()).or_default().push(at);
+            }
+        }
         Self {
             version,
+            related,
             authority: Index::new(rules.authority.iter().map(|rule| &rule.resource)),
             hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),
             flow: Index::new(rules.flow.iter().map(|rule| &rule.resource)),
             isolation: Index::new(rules.isolation.iter().map(|rule| &rule.resource)),
             adaptive: Index::new(rules.adaptive.iter().map(|rule| &rule.resource)),
             breakers: Index::new(rules.breakers.iter().map(|rule| &rule.resource)),
-            related: rules.flow.iter().filter_map(related).collect(),
             rules,
         }
     }
@@ -187,7 +183,8 @@ impl RuleSet {
     pub(crate) fn names(&self, resource: &str) -> bool {
         let indices =
             [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
-        indices.iter().any(|index| index.by_name.contains_key(resource)) || self.related.contains(resource)
+        indices.iter().any(|index| index.by_name.contains_key(resource))
+            || self.related.contains_key(resource)
     }
 
     pub(crate) fn authority(&self, resource: &str) -> Vec<&AuthorityRule> {
@@ -200,6 +197,11 @@ impl RuleSet {
 
     pub(crate) fn flow(&self, resource: &str) -> Vec<&FlowRule> {
         self.flow.of(&self.rules.flow, resource)
+    }
+
+    /// The flow rules that look at the resource as related to theirs.
+    pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
+        self.related.get(resource).into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
     }
 
     pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {

@@ -54,6 +54,8 @@ impl Flow {
         let other = self.ref_resource.unwrap_or_default();
         let relation = match self.strategy {
             None | Some(0) => Relation::Direct,
+            // Sentinel's throttle looks at no traffic, whatever the strategy.
+            Some(1) if how.throttles && !how.warms => Relation::Direct,
             Some(1) => Relation::Related(other),
             Some(2) => Relation::Context(other),
             Some(other) => return Err(unknown("strategy", other, "0 (direct), 1 (relate) or 2 (chain)")),
