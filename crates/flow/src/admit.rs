@@ -106,7 +106,8 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let passed = own.window().pass_if(now, units, |look| own_fits(rules, own, look, now, units, shared))?;
+    let passed =
+        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
     if !system.is_empty() {
         let inside =
             shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
@@ -140,7 +141,7 @@ fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Nanos) -> Res
 #[inline]
 fn own_fits(
     rules: &Compiled,
-    own: &Node,
+    own: &Arc<Node>,
     look: Look<'_>,
     now: Nanos,
     n: u32,
@@ -372,7 +373,7 @@ impl<'e> Attempt<'e> {
         })?;
         done[0] = Some((own, passed));
         let result = (|| {
-            for (at, node) in [(1, self.extra.origin.as_deref()), (2, self.extra.context.as_deref())] {
+            for (at, node) in [(1, &self.extra.origin), (2, &self.extra.context)] {
                 let Some(node) = node else { continue };
                 done[at] = Some((node, node.window().pass_if(now, n, |look| self.part_fits(node, look))?));
             }
@@ -391,10 +392,10 @@ impl<'e> Attempt<'e> {
     }
 
     /// The flow rules that an origin's or a context's window decides.
-    fn part_fits(&self, node: &Node, look: Look<'_>) -> Result<(), Refusal> {
+    fn part_fits(&self, node: &Arc<Node>, look: Look<'_>) -> Result<(), Refusal> {
         for flow in self.rules.iter().flat_map(|rules| &rules.flow) {
             let is_its = !matches!(flow.rule.relation, Relation::Related(_))
-                && self.measured(flow).is_some_and(|measured| std::ptr::eq(Arc::as_ptr(measured), node));
+                && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
                 flow.fits(node, look, self.now, self.entry.units, &self.shared().sample)
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;

@@ -116,6 +116,30 @@ fn each_other_origin_is_throttled_by_itself() {
 }
 
 #[test]
+fn each_other_origin_warms_up_by_itself() {
+    let warm_up = Behaviour::WarmUp { period: Duration::from_secs(10), cold_factor: 3.0 };
+    let (gate, timer) = gate(9, vec![FlowRule::new("r", 10).behaviour(warm_up).origins(Origins::Others)]);
+    let r = gate.resource("r");
+    let busy = (0..30).map(|_| {
+        timer.advance(ms(1_000));
+        passes_from(&r, "a", 10)
+    });
+    let busy: Vec<_> = busy.collect();
+    assert_eq!((busy[0], busy[29]), (3, 10), "{busy:?}");
+    timer.advance(ms(1_000));
+    assert_eq!(["a", "b"].map(|from| passes_from(&r, from, 10)), [10, 3]);
+
+    let both = Behaviour::WarmUpThrottle {
+        period: Duration::from_secs(10),
+        cold_factor: 3.0,
+        max_wait: Duration::ZERO,
+    };
+    load(&gate, vec![FlowRule::new("r", 10).behaviour(both).origins(Origins::Others)]);
+    timer.advance(ms(1_000));
+    assert_eq!(["a", "b"].map(|from| passes_from(&r, from, 2)), [1, 1]);
+}
+
+#[test]
 fn others_are_those_whom_the_rules_of_now_do_not_name() {
     let others = || FlowRule::new("r", 1).origins(Origins::Others);
     let (gate, _timer) = gate(9, vec![others()]);

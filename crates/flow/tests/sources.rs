@@ -54,6 +54,9 @@ fn sentinels_flow_rules() {
     assert!(
         matches!(rules[6].threshold, Threshold::Memory(memory) if (memory.when_scarce - 10.0).abs() < 1e-9)
     );
+    let others = flow(r#"[{"resource":"w","count":10,"controlBehavior":1,"limitApp":"other"}]"#);
+    let warm_up = Behaviour::WarmUp { period: Duration::from_secs(10), cold_factor: 3.0 };
+    assert_eq!(others[0], FlowRule::new("w", 10).behaviour(warm_up).origins(Origins::Others));
     assert!(rules.iter().all(|rule| rule.measure == Measure::Rate || rule == &rules[1]));
     Rules { flow: rules, ..Rules::default() }.validate().unwrap();
 }

@@ -39,9 +39,9 @@ enum How {
     Own(Beside<Interval>),
     /// By a window that another resource keeps for the rule, for the same reason.
     Watched(Interval),
-    WarmUp(WarmUp, Trailing),
+    WarmUp(Beside<WarmUp>, Trailing),
     Throttle(Beside<Throttle>, Nanos),
-    WarmUpThrottle(WarmUp, Beside<Throttle>, Nanos),
+    WarmUpThrottle(Beside<WarmUp>, Beside<Throttle>, Nanos),
 }
 
 /// What a rule took that is not in a node's window.
@@ -55,13 +55,14 @@ impl Flow {
     pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<&State>) -> Self {
         let view = |view: View| if rule.strict { view.strict() } else { view };
         let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
+        let each = rule.origins == Origins::Others;
         let warm_up = |period, factor| {
             let Threshold::Fixed(count) = rule.threshold else {
                 unreachable!("a validated warm-up is fixed")
             };
-            WarmUp::new(count, period, factor).unwrap_or_else(|e| unreachable!("a validated warm-up: {e}"))
+            let new = move || WarmUp::new(count, period, factor);
+            Beside::new(each, move || new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}")))
         };
-        let each = rule.origins == Origins::Others;
         let how = match (rule.measure, rule.behaviour) {
             (Measure::InFlight, _) => How::InFlight,
             (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), related) {
@@ -114,7 +115,7 @@ impl Flow {
     #[inline]
     pub(crate) fn fits(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         look: Look<'_>,
         now: Nanos,
         n: u32,
@@ -122,10 +123,7 @@ impl Flow {
     ) -> Result<(), Option<Duration>> {
         let (trailing, limit) = match &self.how {
             How::Window(trailing) => (trailing, self.rule.threshold.units(sample)),
-            How::WarmUp(warm_up, trailing) => (
-                trailing,
-                warm_up::whole(warm_up.rate(now, || node.window().passed_last_second(now).unwrap_or(0))),
-            ),
+            How::WarmUp(warm_up, trailing) => (trailing, warm_up::whole(rate(warm_up, node, now))),
             How::InFlight => {
                 let over = look.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
                 return if over { Err(None) } else { Ok(()) };
@@ -220,19 +218,23 @@ impl Flow {
 
     fn asked(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         now: Nanos,
         n: u32,
         longest: Nanos,
         sample: &SystemSample,
     ) -> Result<Asked, Option<Duration>> {
         let rate = match &self.how {
-            How::WarmUpThrottle(warm_up, ..) => {
-                warm_up.rate(now, || node.window().passed_last_second(now).unwrap_or(0))
-            }
+            How::WarmUpThrottle(warm_up, ..) => rate(warm_up, node, now),
             _ => self.rule.threshold.now(sample),
         };
         let cost = throttle::cost(n, rate, self.rule.interval.into()).ok_or(None)?;
         Ok(Asked { now, cost, longest })
     }
+}
+
+/// The rate that a warm-up lets `node` have now.
+fn rate(warm_up: &Beside<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
+    let last_second = || node.window().passed_last_second(now).unwrap_or(0);
+    warm_up.of(node, |warm_up| warm_up.rate(now, last_second))
 }

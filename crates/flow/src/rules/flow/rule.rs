@@ -199,11 +199,6 @@ impl FlowRule {
                 if self.interval != Duration::from_secs(1) {
                     return Err("a warm-up counts by the second; set the interval to 1s".into());
                 }
-                if self.origins == Origins::Others {
-                    return Err(
-                        "a warm-up is of one traffic; name the origin, or make the rule about any".into()
-                    );
-                }
                 WarmUp::new(count, period, cold_factor).map(drop)
             }
             Behaviour::Reject => own_layout(self.interval).map(drop),
