@@ -35,7 +35,8 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
         }),
     };
     // Only where it is used.
-    let judge = (options.failed.is_none() && is_result(&output)).then(|| quote!(let __judge = __guard.judge();));
+    let judge =
+        (options.failed.is_none() && is_result(&output)).then(|| quote!(let __judge = __guard.judge();));
     let ItemFn { attrs, vis, sig, block } = function;
     let body = if is_async {
         quote! {

@@ -113,7 +113,8 @@ fn a_block_further_in_is_no_failure() {
     let exceptions = || gate.resource("outer").node().counts(gate.now()).exception;
     assert_eq!(outer(&gate).unwrap_err().resource(), "inner");
     assert!(outer_boxed(&gate, false).unwrap_err().is::<Blocked>());
-    let Poll::Ready(Err(error)) = pin!(outer_async(&gate)).poll(&mut Context::from_waker(Waker::noop())) else {
+    let Poll::Ready(Err(error)) = pin!(outer_async(&gate)).poll(&mut Context::from_waker(Waker::noop()))
+    else {
         panic!("it has nothing to wait for");
     };
     assert!(error.is::<Blocked>());
