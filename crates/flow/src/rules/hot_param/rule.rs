@@ -57,7 +57,7 @@ pub enum ParamMeasure {
     #[default]
     Rate,
     /// Units that passed, evenly spaced; who is early is delayed up to a longest time, then blocked. With other
-    /// throttles it works together as [`Behaviour::Throttle`](super::Behaviour::Throttle) says.
+    /// throttles it works together as [`Behaviour::Throttle`](crate::rules::Behaviour::Throttle) says.
     Throttle {
         /// The longest delay that this rule may ask for.
         max_wait: Duration,
