@@ -182,6 +182,23 @@ fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>)
     Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
 }
 
+/// The node that a flow rule measures for an entry; `None` where it is not about it.
+fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Option<&'n Arc<Node>> {
+    let by_origin = match &flow.rule.origins {
+        Origins::Any => false,
+        Origins::Only(origin) if entry.origin == Some(origin) => true,
+        Origins::Others if entry.origin.is_some_and(|from| flow.named.iter().all(|of| of != from)) => true,
+        Origins::Only(_) | Origins::Others => return None,
+    };
+    match &flow.rule.relation {
+        Relation::Related(_) => flow.related.as_ref(),
+        Relation::Context(context) if entry.context == Some(context) => extra.context.as_ref(),
+        Relation::Context(_) => None,
+        Relation::Direct if by_origin => extra.origin.as_ref(),
+        Relation::Direct => Some(&entry.resource.state.node),
+    }
+}
+
 /// An entry on its way, with what it has taken so far.
 struct Attempt<'e> {
     entry: &'e Entry<'e>,
@@ -189,7 +206,7 @@ struct Attempt<'e> {
     rules: Option<&'e Arc<Compiled>>,
     extra: Extra,
     params: Vec<(Arc<HotParam>, Held)>,
-    taken: Vec<(&'e Flow, Arc<Node>, Taken)>,
+    taken: Vec<(&'e Flow, Taken)>,
     /// When the call may go ahead: `now` unless a throttle has given it a later place.
     start: Nanos,
 }
@@ -239,25 +256,8 @@ impl<'e> Attempt<'e> {
         &self.entry.resource.state.node
     }
 
-    /// The node that a flow rule measures for this entry; `None` where it is not about it.
     fn measured<'n>(&'n self, flow: &'n Flow) -> Option<&'n Arc<Node>> {
-        let by_origin = match &flow.rule.origins {
-            Origins::Any => false,
-            Origins::Only(origin) if self.entry.origin == Some(origin) => true,
-            Origins::Others
-                if self.entry.origin.is_some_and(|from| flow.named.iter().all(|of| of != from)) =>
-            {
-                true
-            }
-            Origins::Only(_) | Origins::Others => return None,
-        };
-        match &flow.rule.relation {
-            Relation::Related(_) => flow.related.as_ref(),
-            Relation::Context(context) if self.entry.context == Some(context) => self.extra.context.as_ref(),
-            Relation::Context(_) => None,
-            Relation::Direct if by_origin => self.extra.origin.as_ref(),
-            Relation::Direct => Some(self.own()),
-        }
+        measured(self.entry, &self.extra, flow)
     }
 
     /// Looks at every rule in order; takes what cannot be looked at without taking.
@@ -326,17 +326,18 @@ impl<'e> Attempt<'e> {
             return Ok(());
         }
         for flow in rules.flow.iter().filter(|flow| flow.takes()) {
-            let Some(node) = self.measured(flow).cloned() else { continue };
+            let Some(node) = measured(self.entry, &self.extra, flow) else { continue };
             let taken = flow
-                .take(&node, (self.now, self.start), self.entry.units, &self.shared().sample)
+                .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
                 .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
             let Some(taken) = taken else { continue };
             if let Taken::Place(place) = &taken {
                 self.start = place.start();
             }
-            self.taken.push((flow, node, taken));
+            self.taken.push((flow, taken));
         }
-        self.start_together()
+        // One alone agrees with itself.
+        if self.params.len() + self.taken.len() > 1 { self.start_together() } else { Ok(()) }
     }
 
     /// Gives the places in all throttles one start, the latest: in a throttle that had given an earlier one the next
@@ -352,8 +353,9 @@ impl<'e> Attempt<'e> {
                     .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
                 self.start = self.start.max(held.start);
             }
-            for (flow, node, taken) in &mut self.taken {
+            for (flow, taken) in &mut self.taken {
                 let Taken::Place(place) = taken else { continue };
+                let Some(node) = measured(entry, &self.extra, flow) else { continue };
                 flow.put_off(node, place, self.start)
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
                 self.start = self.start.max(place.start());
@@ -406,8 +408,10 @@ impl<'e> Attempt<'e> {
 
     fn give_back(&mut self) {
         let units = self.entry.units;
-        for (flow, node, taken) in self.taken.drain(..).rev() {
-            flow.give_back(&node, units, &taken);
+        for (flow, taken) in self.taken.drain(..).rev() {
+            if let Some(node) = measured(self.entry, &self.extra, flow) {
+                flow.give_back(node, units, &taken);
+            }
         }
         for (param, held) in self.params.drain(..) {
             param.give_back(&held, units);

@@ -153,18 +153,19 @@ fn batches_in_flight_leave_whole() {
 
 #[test]
 fn a_value_in_flight_at_the_shared_place_is_counted_at_its_own() {
-    let (r, _) = gate(rule(1).measure(ParamMeasure::InFlight).max_values(1));
+    let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
     let enter = |value: &'static str| r.entry().arg(value).enter();
     let a = enter("a").unwrap();
     let shared = enter("x").unwrap();
     drop(a);
-    assert!(enter("x").is_err(), "it is in flight, if elsewhere");
-    assert!(enter("y").is_err(), "nor is it known that y is not");
-    drop(shared);
     let own = enter("x").unwrap();
+    assert!(enter("x").is_err(), "two are in flight, one elsewhere");
+    drop(shared);
+    let other = enter("y").unwrap();
+    let both = enter("x").expect("what others have there now is not x's");
     assert!(enter("x").is_err());
-    drop(own);
-    assert!(enter("y").is_ok());
+    drop((own, both, other));
+    assert!(r.entry().arg("y").count(2).enter().is_ok());
 }
 
 #[test]
@@ -172,7 +173,9 @@ fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
     // Who asks for how much in which millisecond: x has a place and loses it, or shares one and gets one of its own.
     let loses = [("x", 0, 1), ("b", 1, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_001, 5)];
     let gets = [("b", 1, 1), ("c", 1_000, 1), ("x", 1_999, 4), ("x", 2_000, 5), ("x", 2_001, 5)];
-    for (places, calls) in [(2, &loses[..]), (1, &gets)] {
+    let shares =
+        [("x", 0, 1), ("b", 500, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_500, 5)];
+    for (places, calls) in [(2, &loses[..]), (1, &gets), (1, &shares)] {
         let (r, timer) = gate(rule(5).max_values(places));
         let mut passed = HashMap::new();
         for &(value, ms, asked) in calls {

@@ -215,7 +215,9 @@ mod loom_tests {
 
     #[test]
     fn nor_when_a_place_is_put_off() {
-        loom::model(|| {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
             let throttle = Arc::new(Throttle::new());
             let put_off = |throttle: &Throttle, later| {
                 let mut place = throttle.take(ASKED, Nanos::ZERO).unwrap();

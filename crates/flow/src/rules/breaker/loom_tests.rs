@@ -61,3 +61,25 @@ fn two_verdicts_make_one_transition() {
         assert_eq!(breaker.state(), BreakerState::Open, "one bad probe opens it, whoever reports first");
     });
 }
+
+#[test]
+fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
+    model(|| {
+        let breaker = opened();
+        let slept = {
+            let breaker = breaker.clone();
+            thread::spawn(move || {
+                let now = Nanos::from_secs(1);
+                if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
+                    breaker.settle(probe, Verdict::Bad, now, &quiet);
+                }
+            })
+        };
+        let probe = breaker.enter(Nanos::from_secs(20), &quiet);
+        slept.join().unwrap();
+        if let Ok(Some(_)) = probe {
+            // Not lost before ten open times have passed.
+            assert_eq!(breaker.enter(Nanos::from_secs(29), &quiet), Err(None));
+        }
+    });
+}

@@ -52,7 +52,8 @@ pub(crate) struct Breaker {
     /// Longer response times are slow.
     slow: Nanos,
     state: AtomicU64,
-    /// When the newest half-open period began; only its latest value matters, and being late by one call does not.
+    /// When the newest half-open period began, or one that somebody wanted to begin then: it only ever grows, so a thread
+    /// that slept since an earlier one sets it back no more.
     half_since: AtomicU64,
     periods: AtomicU64,
     calls: Ring<2, 0>,
@@ -123,7 +124,7 @@ impl Breaker {
                     }
                     let period = self.periods.fetch_add(1, Ordering::Relaxed) & ((1 << 22) - 1);
                     // Before the state that it belongs to is published.
-                    self.half_since.store(now.get(), Ordering::Release);
+                    self.half_since.fetch_max(now.get(), Ordering::Release);
                     (period << PERIOD_SHIFT | 1 << OUT_SHIFT | HALF, Ok(Some(Probe { period })))
                 }
                 _ => {

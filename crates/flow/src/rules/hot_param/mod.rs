@@ -247,3 +247,42 @@ impl Share {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_values_place_is_put_off_alone_and_behind_others_taken_anew() {
+        let max_wait = Duration::from_secs(1);
+        let rule =
+            HotParamRule::new("r", ParamKey::Index(0), 10).measure(ParamMeasure::Throttle { max_wait });
+        let param = HotParam::new(rule);
+        let (arg, ms) = (Arg::from("a"), Nanos::from_millis);
+        let take = || param.take(&arg, ms(0), ms(0), 1).unwrap();
+        let mut first = take();
+        param.put_off(&arg, &mut first, 1, ms(250)).unwrap();
+        let second = take();
+        assert_eq!([&first, &second].map(|held| held.start), [ms(250), ms(350)]);
+        param.put_off(&arg, &mut first, 1, ms(300)).unwrap();
+        assert_eq!(first.start, ms(450), "the second goes ahead as it was told");
+        param.give_back(&first, 1);
+        assert_eq!(take().start, ms(450));
+    }
+
+    #[test]
+    fn units_that_were_renewed_meanwhile_are_not_given_back_once_more() {
+        let param = HotParam::new(HotParamRule::new("r", ParamKey::Index(0), 5));
+        let arg = Arg::from("a");
+        let take = |second, n| param.take(&arg, Nanos::from_secs(second), Nanos::ZERO, n);
+        let refused = take(1, 3).unwrap();
+        assert!(take(1, 1).is_ok());
+        assert!(take(2, 5).is_ok());
+        param.give_back(&refused, 3);
+        assert!(take(2, 1).is_err());
+        let refused = take(3, 3).unwrap();
+        assert!(take(3, 2).is_ok());
+        param.give_back(&refused, 3);
+        assert!(take(3, 3).is_ok() && take(3, 1).is_err());
+    }
+}
