@@ -46,6 +46,13 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --lock
 say "the core without the standard library"
 cargo check --locked --quiet -p tidegate-core --no-default-features
 
+say "examples of flow control"
+cargo build --workspace --all-features --examples --locked --quiet
+for example in hot_keys http_breaker "axum_overload --short"; do # each fails if it does not show what it promises
+    # shellcheck disable=SC2086 # its name and its arguments
+    "${CARGO_TARGET_DIR:-target}"/debug/examples/$example
+done
+
 say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
     -p tidegate-core -p tidegate-keyed -p tidegate-flow -p tidegate-lease --lib --test 'loom_*'

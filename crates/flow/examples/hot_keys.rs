@@ -64,5 +64,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         f64::from(passed) * 100.0 / f64::from(asked)
     );
     println!("values that shared a place: {}", search.crowded());
+
+    // At most five in each second that begins, and the busy ones asked for more.
+    let is_held = |user, most: u32| {
+        calls.get(&user).is_some_and(|&(asked, passed)| asked > passed && passed <= most * (SECONDS + 1))
+    };
+    if !([1, 2, 4, 5].iter().all(|&user| is_held(user, 5)) && is_held(3, 50) && passed * 100 > asked * 99) {
+        return Err("the busy users were not held back, or the others were".into());
+    }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! A breaker around an HTTP client: `cargo run -p tidegate-flow --example http_breaker`.
 //!
 //! A small server answers well, then fails for a while, then is well again. With the breaker the client leaves it alone
-//! while it fails, tries it with one call at a time, and comes back by itself.
+//! while it fails, tries it with one call at a time, and comes back by itself. The calls are real; the time between them is
+//! simulated, so that nobody has to wait for it.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -14,8 +15,9 @@ use std::{
     time::Duration,
 };
 
+use tidegate_core::Nanos;
 use tidegate_flow::{
-    Blocked, Gate, Resource,
+    Blocked, BreakerState, Gate, ManualTimer, Resource,
     rules::{BreakerRule, Rules, Trip},
 };
 
@@ -75,7 +77,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Arc::new(Server::default());
     let at = serve(server.clone())?;
 
-    let gate = Gate::new();
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1)));
+    let gate = Gate::builder().timer(timer.clone()).build();
     let open_time = Duration::from_millis(300);
     let rule = BreakerRule::new("backend", Trip::ErrorRatio { ratio: 0.5 }, open_time).min_calls(5);
     gate.load(Rules { breakers: vec![rule], ..Rules::default() })?;
@@ -83,6 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let backend = gate.resource("backend");
 
     println!("time      good failed blocked | asked of the server");
+    let mut bothered = 0;
     for tick in 0..20 {
         server.is_ill.store((4..12).contains(&tick), Ordering::Relaxed);
         let asked = server.asked.load(Ordering::Relaxed);
@@ -101,11 +105,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
             }
             // Ten calls spread over the tick.
-            thread::park_timeout(Duration::from_millis(10));
+            timer.advance(Duration::from_millis(10));
         }
         let asked = server.asked.load(Ordering::Relaxed) - asked;
+        bothered += if (4..12).contains(&tick) { asked } else { 0 };
         let health = if (4..12).contains(&tick) { "ill " } else { "well" };
         println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}", tick * 100);
+    }
+    println!("while it was ill, the server was asked {bothered} times by 80 calls");
+    if bothered > 50 || backend.breakers()[0].1 != BreakerState::Closed {
+        return Err("the client did not leave the server alone, or did not come back".into());
     }
     Ok(())
 }

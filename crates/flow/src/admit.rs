@@ -22,7 +22,7 @@ use crate::{
     node::Node,
     resource::{Kind, Resource},
     rules::{
-        BreakerState, Origins, Relation, StateChange,
+        BreakerState, FlowRule, Origins, Relation, StateChange,
         breaker::{Breaker, Verdict},
         flow::{Flow, Taken},
         hot_param::{Held, HotParam},
@@ -80,6 +80,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     let system = if inbound { &rules.system[..] } else { &[] };
     match admit_simply(resource, rules, system, units, now) {
         Ok(()) => {
+            rules.count_watched(units, now);
             if inbound && system.is_empty() {
                 shared.inbound.window().pass(now, units);
             }
@@ -105,7 +106,8 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let passed = own.window().pass_if(now, units, |look| own_fits(rules, own, look, now, units, shared))?;
+    let passed =
+        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
     if !system.is_empty() {
         let inside =
             shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
@@ -139,7 +141,7 @@ fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Nanos) -> Res
 #[inline]
 fn own_fits(
     rules: &Compiled,
-    own: &Node,
+    own: &Arc<Node>,
     look: Look<'_>,
     now: Nanos,
     n: u32,
@@ -180,6 +182,23 @@ fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>)
     Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
 }
 
+/// The node that a flow rule measures for an entry; `None` where it is not about it.
+fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Option<&'n Arc<Node>> {
+    let by_origin = match &flow.rule.origins {
+        Origins::Any => false,
+        Origins::Only(origin) if entry.origin == Some(origin) => true,
+        Origins::Others if entry.origin.is_some_and(|from| flow.named.iter().all(|of| of != from)) => true,
+        Origins::Only(_) | Origins::Others => return None,
+    };
+    match &flow.rule.relation {
+        Relation::Related(_) => flow.related.as_ref(),
+        Relation::Context(context) if entry.context == Some(context) => extra.context.as_ref(),
+        Relation::Context(_) => None,
+        Relation::Direct if by_origin => extra.origin.as_ref(),
+        Relation::Direct => Some(&entry.resource.state.node),
+    }
+}
+
 /// An entry on its way, with what it has taken so far.
 struct Attempt<'e> {
     entry: &'e Entry<'e>,
@@ -188,35 +207,40 @@ struct Attempt<'e> {
     extra: Extra,
     params: Vec<(Arc<HotParam>, Held)>,
     taken: Vec<(&'e Flow, Taken)>,
-    delay: Duration,
+    /// When the call may go ahead: `now` unless a throttle has given it a later place.
+    start: Nanos,
 }
 
 impl<'e> Attempt<'e> {
     fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
         let Resource { shared, state, .. } = entry.resource;
-        let named =
-            |rule: &dyn Fn(&Flow) -> bool| rules.is_some_and(|r| r.flow.iter().any(|flow| rule(flow)));
-        let node = |family: &crate::node::Family, name: &str, named| {
-            family.node(name, shared.layout, shared.max_origins, named)
+        let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
+        let origin = |origin| {
+            let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
+            let measured =
+                || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
+            state.origins.node(origin, shared, named, measured)
+        };
+        let context = |context| {
+            let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
+            state.contexts.node(context, shared, named, || false)
         };
         let extra = Extra {
-            origin: entry.origin.map(|origin| {
-                let named = named(&|flow| matches!(&flow.rule.origins, Origins::Only(of) if of == origin));
-                node(&state.origins, origin, named)
-            }),
-            context: entry.context.map(|context| {
-                let named =
-                    named(&|flow| matches!(&flow.rule.relation, Relation::Context(of) if of == context));
-                node(&state.contexts, context, named)
-            }),
+            origin: entry.origin.and_then(origin),
+            context: entry.context.and_then(context),
             ..Extra::default()
         };
-        Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), delay: Duration::ZERO }
+        Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), start: now }
     }
 
     fn run(mut self) -> Result<Pass, Blocked> {
         match self.check().and_then(|()| self.take()).and_then(|()| self.commit()) {
-            Ok(()) => Ok(self.pass()),
+            Ok(()) => {
+                if let Some(rules) = self.rules {
+                    rules.count_watched(self.entry.units, self.now);
+                }
+                Ok(self.pass())
+            }
             Err(refusal) => {
                 self.give_back();
                 Err(block(self.entry, self.now, refusal, Some(&self.extra)))
@@ -228,31 +252,12 @@ impl<'e> Attempt<'e> {
         &self.entry.resource.shared
     }
 
-    fn own(&self) -> &'e Node {
+    fn own(&self) -> &'e Arc<Node> {
         &self.entry.resource.state.node
     }
 
-    /// The node that a flow rule measures for this entry; `None` where it is not about it.
-    fn measured<'n>(&'n self, flow: &'n Flow) -> Option<&'n Node> {
-        let by_origin = match &flow.rule.origins {
-            Origins::Any => false,
-            Origins::Only(origin) if self.entry.origin == Some(origin) => true,
-            Origins::Others
-                if self.entry.origin.is_some_and(|from| flow.named.iter().all(|of| of != from)) =>
-            {
-                true
-            }
-            Origins::Only(_) | Origins::Others => return None,
-        };
-        match &flow.rule.relation {
-            Relation::Related(_) => flow.related.as_deref(),
-            Relation::Context(context) if self.entry.context == Some(context) => {
-                self.extra.context.as_deref()
-            }
-            Relation::Context(_) => None,
-            Relation::Direct if by_origin => self.extra.origin.as_deref(),
-            Relation::Direct => Some(self.own()),
-        }
+    fn measured<'n>(&'n self, flow: &'n Flow) -> Option<&'n Arc<Node>> {
+        measured(self.entry, &self.extra, flow)
     }
 
     /// Looks at every rule in order; takes what cannot be looked at without taking.
@@ -270,9 +275,9 @@ impl<'e> Attempt<'e> {
         for param in &rules.params {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
             let held = param
-                .take(arg, now, n)
+                .take(arg, now, self.start, n)
                 .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
-            self.delay = self.delay.max(held.delay);
+            self.start = held.start;
             self.params.push((param.clone(), held));
         }
         for flow in &rules.flow {
@@ -301,6 +306,11 @@ impl<'e> Attempt<'e> {
             });
         };
         for (index, breaker) in rules.breakers.iter().enumerate() {
+            if self.entry.units == 0 {
+                let blocks = |wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait);
+                breaker.peek(at).map_err(blocks)?;
+                continue;
+            }
             let probe = breaker
                 .enter(at, &tell)
                 .map_err(|wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait))?;
@@ -316,15 +326,40 @@ impl<'e> Attempt<'e> {
             return Ok(());
         }
         for flow in rules.flow.iter().filter(|flow| flow.takes()) {
-            let Some(node) = self.measured(flow) else { continue };
+            let Some(node) = measured(self.entry, &self.extra, flow) else { continue };
             let taken = flow
-                .take(node, self.now, self.entry.units, &self.shared().sample)
+                .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
                 .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
             let Some(taken) = taken else { continue };
             if let Taken::Place(place) = &taken {
-                self.delay = self.delay.max(place.delay);
+                self.start = place.start();
             }
             self.taken.push((flow, taken));
+        }
+        // One alone agrees with itself.
+        if self.params.len() + self.taken.len() > 1 { self.start_together() } else { Ok(()) }
+    }
+
+    /// Gives the places in all throttles one start, the latest: in a throttle that had given an earlier one the next
+    /// call would come too close to this.
+    fn start_together(&mut self) -> Result<(), Refusal> {
+        let (entry, mut agreed) = (self.entry, Nanos::ZERO);
+        while agreed < self.start {
+            agreed = self.start;
+            for (param, held) in &mut self.params {
+                let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
+                param
+                    .put_off(arg, held, entry.units, self.start)
+                    .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
+                self.start = self.start.max(held.start);
+            }
+            for (flow, taken) in &mut self.taken {
+                let Taken::Place(place) = taken else { continue };
+                let Some(node) = measured(entry, &self.extra, flow) else { continue };
+                flow.put_off(node, place, self.start)
+                    .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                self.start = self.start.max(place.start());
+            }
         }
         Ok(())
     }
@@ -340,7 +375,7 @@ impl<'e> Attempt<'e> {
         })?;
         done[0] = Some((own, passed));
         let result = (|| {
-            for (at, node) in [(1, self.extra.origin.as_deref()), (2, self.extra.context.as_deref())] {
+            for (at, node) in [(1, &self.extra.origin), (2, &self.extra.context)] {
                 let Some(node) = node else { continue };
                 done[at] = Some((node, node.window().pass_if(now, n, |look| self.part_fits(node, look))?));
             }
@@ -359,10 +394,10 @@ impl<'e> Attempt<'e> {
     }
 
     /// The flow rules that an origin's or a context's window decides.
-    fn part_fits(&self, node: &Node, look: Look<'_>) -> Result<(), Refusal> {
+    fn part_fits(&self, node: &Arc<Node>, look: Look<'_>) -> Result<(), Refusal> {
         for flow in self.rules.iter().flat_map(|rules| &rules.flow) {
             let is_its = !matches!(flow.rule.relation, Relation::Related(_))
-                && self.measured(flow).is_some_and(|measured| std::ptr::eq(measured, node));
+                && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
                 flow.fits(node, look, self.now, self.entry.units, &self.shared().sample)
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
@@ -374,7 +409,9 @@ impl<'e> Attempt<'e> {
     fn give_back(&mut self) {
         let units = self.entry.units;
         for (flow, taken) in self.taken.drain(..).rev() {
-            flow.give_back(units, &taken);
+            if let Some(node) = measured(self.entry, &self.extra, flow) {
+                flow.give_back(node, units, &taken);
+            }
         }
         for (param, held) in self.params.drain(..) {
             param.give_back(&held, units);
@@ -387,10 +424,10 @@ impl<'e> Attempt<'e> {
     }
 
     fn pass(self) -> Pass {
-        let Self { entry, now, rules, mut extra, params, delay, .. } = self;
+        let Self { entry, now, rules, mut extra, params, start, .. } = self;
         extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
-        let mut pass = Pass::new(now.saturating_add(delay.into()), entry.units, entry.inbound);
-        pass.delay = Nanos::from(delay).get();
+        let mut pass = Pass::new(start, entry.units, entry.inbound);
+        pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()
             && extra.probes.is_empty()

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -30,7 +31,8 @@ impl Background {
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                work();
+                // Work that panics has been reported by the panic hook, and is done again the next time.
+                let _ = catch_unwind(AssertUnwindSafe(&mut work));
             }
         };
         let thread = thread::Builder::new().name(name.into()).spawn(run)?;
@@ -46,7 +48,7 @@ impl Drop for Background {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // The work's own panic has been reported by the panic hook.
+            // The thread catches the work's panics.
             let _ = thread.join();
         }
     }

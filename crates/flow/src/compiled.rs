@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use tidegate_core::stats::{Layout, View};
+use tidegate_core::{
+    Nanos,
+    stats::{Layout, Ring, View},
+};
 
 use crate::{
     gate::Shared,
+    resource::State,
     rules::{
         AuthorityRule, IsolationRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker,
         flow::Flow, hot_param::HotParam, system::System,
@@ -21,14 +25,17 @@ pub(crate) struct Compiled {
     pub(crate) isolation: Vec<(IsolationRule, Arc<str>)>,
     pub(crate) adaptive: Vec<Arc<Adaptive>>,
     pub(crate) breakers: Vec<Arc<Breaker>>,
+    /// Where what passes is counted, too, for rules of other resources.
+    pub(crate) watched: Vec<Arc<Ring<1, 0>>>,
     /// Nothing but what the windows of the resource and of all that comes in decide, and breakers.
     pub(crate) is_simple: bool,
 }
 
 impl Compiled {
     /// `None` when no rule is about the resource. Rules that `old` has, word for word, come over with their state.
-    pub(crate) fn new(set: &RuleSet, name: &str, old: Option<&Self>, shared: &Shared) -> Option<Self> {
-        let layout = shared.layout;
+    pub(crate) fn new(set: &RuleSet, state: &State, old: Option<&Self>, shared: &Shared) -> Option<Self> {
+        let (layout, name) = (shared.layout, &*state.name);
+        let related = set.related(name).into_iter();
         let authority = set.authority(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
         let isolation = set.isolation(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
         let system = set.rules.system.iter().map(|rule| System::new(rule.clone(), layout));
@@ -48,8 +55,11 @@ impl Compiled {
                 |rule| Adaptive::new(rule.clone()),
             ),
             breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule| Breaker::new(rule.clone())),
+            watched: related.filter_map(|rule| Some(state.watched(rule.layout_beside(layout)?))).collect(),
             is_simple: false,
         };
+        compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
+        compiled.watched.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = |flow: &Arc<Flow>| {
             !flow.takes() && flow.rule.relation == Relation::Direct && flow.rule.origins == Origins::Any
         };
@@ -60,18 +70,28 @@ impl Compiled {
             && compiled.flow.is_empty()
             && compiled.isolation.is_empty()
             && compiled.adaptive.is_empty()
-            && compiled.breakers.is_empty();
+            && compiled.breakers.is_empty()
+            && compiled.watched.is_empty();
         (!is_empty).then_some(compiled)
     }
 
     /// The threshold of the resource's window, where that is all there is to an entry that is outbound.
     pub(crate) fn plain(&self, view: View) -> Option<u64> {
-        let others = self.authority.len() + self.params.len() + self.isolation.len();
+        let others = self.authority.len() + self.params.len() + self.isolation.len() + self.watched.len();
         if others > 0 || self.learns() {
             return None;
         }
         let limits = self.flow.iter().map(|flow| flow.plain(view));
         limits.reduce(|a, b| Some(a?.min(b?))).flatten()
+    }
+
+    /// Counts units that have passed for the rules of other resources.
+    #[inline]
+    pub(crate) fn count_watched(&self, units: u32, now: Nanos) {
+        for ring in &self.watched {
+            ring.turn_to(now);
+            ring.add(0, units);
+        }
     }
 
     /// Whether some rule wants to know how calls go.
@@ -112,12 +132,13 @@ fn keep_flow(
         })
         .collect();
     let made = |rule: &crate::rules::FlowRule| {
-        let mut flow = Flow::new(rule.clone(), layout);
+        let related = match &rule.relation {
+            Relation::Related(other) => Some(shared.state(other, true)),
+            Relation::Direct | Relation::Context(_) => None,
+        };
+        let mut flow = Flow::new(rule.clone(), layout, related.as_deref());
         if rule.origins == Origins::Others {
             flow.named.clone_from(&named);
-        }
-        if let Relation::Related(other) = &rule.relation {
-            flow.related = Some(shared.state(other, true).node.clone());
         }
         flow
     };

@@ -54,8 +54,8 @@ impl<'a> Entry<'a> {
     }
 
     /// Asks for this many units at once: all of them or none. Statistics count units; a response time counts once for
-    /// each. With 0 it is a question: rules are asked,
-    /// but nothing is counted, nor judged by breakers.
+    /// each. With 0 it is a question: rules are asked, but nothing is counted or taken, and a breaker that would let a
+    /// probe through neither changes its state nor gives its place away.
     #[inline]
     pub const fn count(mut self, units: u32) -> Self {
         self.units = units;

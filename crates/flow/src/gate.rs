@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::BuildHasher,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) rules: ArcSwap<RuleSet>,
     loading: Mutex<()>,
     pub(crate) max_origins: usize,
+    max_origins_in_all: usize,
+    origins: AtomicUsize,
     max_resources: usize,
     resources: Box<[Shard]>,
     count: AtomicUsize,
@@ -65,7 +68,8 @@ impl Shared {
         })
     }
 
-    fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
+    /// The state of a resource, if it has one or there is a place for it.
+    pub(crate) fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
         let hash = self.hasher.hash_one(name);
         let is_it = |state: &Arc<State>| *state.name == *name;
         // The table takes its places from the low bits and the top ones.
@@ -86,10 +90,19 @@ impl Shared {
         Some(state)
     }
 
+    /// Counts one more origin or context of some resource, if there is a place for it or it is `needed`.
+    pub(crate) fn place_origin(&self, needed: bool) -> bool {
+        // Relaxed, as for resources.
+        let place = |count| (count < self.max_origins_in_all || needed).then_some(count + 1);
+        self.origins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
+    }
+
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {
-            listener(change);
+            // The entry that changed the breaker goes on, or gives back what it has taken: a listener that panics must
+            // not come between. The panic hook has reported it.
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(change)));
         }
     }
 }
@@ -128,7 +141,13 @@ impl Gate {
     /// A gate with settings of one's own.
     #[must_use]
     pub fn builder() -> GateBuilder {
-        GateBuilder { timer: None, layout: Layout::second(), max_resources: 100_000, max_origins: 1_000 }
+        GateBuilder {
+            timer: None,
+            layout: Layout::second(),
+            max_resources: 100_000,
+            max_origins: 1_000,
+            max_origins_in_all: 100_000,
+        }
     }
 
     /// The time on the gate's clock.
@@ -140,9 +159,14 @@ impl Gate {
     /// The resource of this name, made when it is first asked for. Keep the handle: it saves the look-up.
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
+        // Before the look-up: rules that are loaded meanwhile are looked at again.
+        let version = self.shared.version.load(Ordering::Acquire);
         let state = self.shared.state(name, false);
-        let alias = (*state.name != *name).then(|| name.into());
-        Resource { shared: self.shared.clone(), state, alias }
+        if *state.name == *name {
+            Resource::new(self.shared.clone(), state)
+        } else {
+            Resource::overflow(self.shared.clone(), state, name, version)
+        }
     }
 
     /// Enters a resource with one unit, outbound: the guard leaves when it is dropped. A resource is entered in the
@@ -152,8 +176,16 @@ impl Gate {
     ///
     /// # Errors
     /// When a rule blocks: an answer, not a failure.
+    ///
+    /// # Panics
+    /// In a build with debug assertions, when another gate made the resource: it would be entered there.
     #[inline]
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
+        debug_assert!(
+            Arc::ptr_eq(&self.shared, &resource.shared),
+            "the resource {} is another gate's; enter it there, or by Resource::enter",
+            resource.name()
+        );
         resource.enter()
     }
 
@@ -166,7 +198,8 @@ impl Gate {
         self.update(|old| *old = rules)
     }
 
-    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded.
+    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded. Loads come one after
+    /// the other, so `change` must not load rules of this gate itself: it would wait for its own end.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -205,7 +238,7 @@ impl Gate {
             .collect();
         states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         states.extend(self.shared.overflow.get().cloned());
-        let resource = |state| Resource { shared: self.shared.clone(), state, alias: None };
+        let resource = |state| Resource::new(self.shared.clone(), state);
         states.into_iter().map(resource).collect()
     }
 
@@ -221,6 +254,7 @@ impl Gate {
     }
 
     /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
+    /// A panic in it goes no further than the panic hook: it is called again at the next change.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
         self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
     }
@@ -245,6 +279,7 @@ pub struct GateBuilder {
     layout: Layout,
     max_resources: usize,
     max_origins: usize,
+    max_origins_in_all: usize,
 }
 
 impl GateBuilder {
@@ -275,18 +310,29 @@ impl GateBuilder {
 
     /// Keeps statistics of at most this many resources, about 4 KiB each. Default: 100,000.
     ///
-    /// Beyond that, resources that a loaded rule names still get a place. All others share one place, named
-    /// [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how often.
+    /// Beyond that, resources that a loaded rule names still get a place, also by handles from before it was loaded. All
+    /// others share one place, named [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how
+    /// often.
     #[must_use]
     pub fn max_resources(self, max_resources: usize) -> Self {
         Self { max_resources, ..self }
     }
 
-    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000. Those
-    /// beyond share one place, unless a rule names them; [`Resource::crowded`] counts them.
+    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000.
+    ///
+    /// Beyond that, those that a loaded rule names are still kept. All others are counted in the resource alone; a rule
+    /// about each other origin ([`Origins::Others`](crate::rules::Origins::Others)) takes them for one.
+    /// [`Resource::crowded`] says how often.
     #[must_use]
     pub fn max_origins(self, max_origins: usize) -> Self {
         Self { max_origins, ..self }
+    }
+
+    /// Keeps statistics of at most this many origins and contexts of all resources together, about 4 KiB each: who calls
+    /// often makes them up. Default: 100,000. Beyond that, as with [`max_origins`](Self::max_origins).
+    #[must_use]
+    pub fn max_origins_in_all(self, max_origins_in_all: usize) -> Self {
+        Self { max_origins_in_all, ..self }
     }
 
     /// The gate.
@@ -302,6 +348,8 @@ impl GateBuilder {
             rules: ArcSwap::from_pointee(RuleSet::new(0, Rules::default())),
             loading: Mutex::new(()),
             max_origins: self.max_origins,
+            max_origins_in_all: self.max_origins_in_all,
+            origins: AtomicUsize::new(0),
             max_resources: self.max_resources,
             resources: (0..SHARDS).map(|_| Shard::default()).collect(),
             count: AtomicUsize::new(0),

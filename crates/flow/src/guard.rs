@@ -7,6 +7,7 @@ use tidegate_core::Nanos;
 use crate::{
     blocked::Blocked,
     compiled::Compiled,
+    judge::Judge,
     leave,
     node::Node,
     resource::Resource,
@@ -65,10 +66,9 @@ impl Pass {
     #[inline]
     fn leave(&mut self, resource: &Resource) {
         if self.units == 0 {
-            self.outcome = Outcome::Cancelled; // A question, no call.
-        }
-        // A panic in a future that `run` polls drops the guard, too.
-        if self.outcome != Outcome::Failed && thread::panicking() {
+            self.outcome = Outcome::Cancelled; // A question, no call, whatever became of who asked.
+        } else if self.outcome != Outcome::Failed && thread::panicking() {
+            // A panic in a future that `run` polls drops the guard, too.
             self.outcome = Outcome::Failed;
         }
         leave::leave(resource, self);
@@ -142,6 +142,13 @@ macro_rules! guard {
             /// its place back. In the statistics it has ended, after the time it took.
             pub fn cancel(mut self) {
                 self.pass.outcome = Outcome::Cancelled;
+            }
+
+            /// For `#[guard]`, which names no crate.
+            #[doc(hidden)]
+            #[must_use]
+            pub const fn judge(&self) -> Judge {
+                Judge
             }
 
             /// Runs a future as this call; `failed` says of its output whether the call has failed. If the future is

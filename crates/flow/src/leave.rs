@@ -59,7 +59,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             (Some((_, probe)), _) if bad => breaker.settle(*probe, Verdict::Bad, now, &tell),
             (Some((_, probe)), _) => breaker.settle(*probe, Verdict::Good, now, &tell),
             (None, Outcome::Cancelled) => {}
-            (None, _) => breaker.record(now, bad, &tell),
+            (None, _) => breaker.record(pass.started, now, bad, &tell),
         }
     }
 }

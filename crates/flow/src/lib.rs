@@ -41,6 +41,7 @@ mod compiled;
 mod entry;
 mod gate;
 mod guard;
+mod judge;
 mod leave;
 mod machine;
 pub mod metric_log;

@@ -14,6 +14,8 @@ use tidegate_core::{
     stats::{Counts, Event, Layout, Slot, Window},
 };
 
+use crate::gate::Shared;
+
 /// The statistics of one traffic.
 pub struct Node {
     window: Window,
@@ -84,19 +86,31 @@ impl Family {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The node of `name`, made if there are fewer than `most`; or, for one that a rule names, always. Names beyond
-    /// that share one node, and are counted.
-    pub(crate) fn node(&self, name: &str, layout: Layout, most: usize, named: bool) -> Arc<Node> {
+    /// The node of `name`, made if the resource and the gate have a place for it; or, for one that is `named` by a rule,
+    /// always. Names beyond that are counted, and have one node together if a rule `measures` them.
+    pub(crate) fn node(
+        &self,
+        name: &str,
+        shared: &Shared,
+        named: impl FnOnce() -> bool,
+        measures: impl FnOnce() -> bool,
+    ) -> Option<Arc<Node>> {
         if let Some(node) = self.get(name) {
-            return node;
+            return Some(node);
         }
+        let (named, new) = (named(), || Arc::new(Node::new(shared.layout)));
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        if !nodes.contains_key(name) && nodes.len() >= most && !named {
+        if let Some(node) = nodes.get(name) {
+            return Some(node.clone());
+        }
+        if !named && nodes.len() >= shared.max_origins || !shared.place_origin(named) {
             // Relaxed: a count for people.
             self.left_out.fetch_add(1, Ordering::Relaxed);
-            return self.rest.get_or_init(|| Arc::new(Node::new(layout))).clone();
+            return measures().then(|| self.rest.get_or_init(new).clone());
         }
-        nodes.entry(name.into()).or_insert_with(|| Arc::new(Node::new(layout))).clone()
+        let node = new();
+        nodes.insert(name.into(), node.clone());
+        Some(node)
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

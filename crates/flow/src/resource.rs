@@ -3,14 +3,17 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::{Nanos, stats::Headroom};
+use tidegate_core::{
+    Nanos,
+    stats::{Headroom, Layout, Ring},
+};
 
 use crate::{
     BreakerState, admit,
@@ -42,6 +45,7 @@ pub(crate) struct State {
     second: Headroom,
     compiled: ArcSwapOption<Compiled>,
     compiling: Mutex<()>,
+    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
 }
 
 impl State {
@@ -57,7 +61,20 @@ impl State {
             second: Headroom::new(shared.layout.view(1, SECOND).unwrap_or(shared.layout.whole())),
             compiled: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
+            watched: Mutex::default(),
         }
+    }
+
+    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
+    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|ring| ring.strong_count() > 0);
+        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
+        known.unwrap_or_else(|| {
+            let ring = Arc::new(Ring::new(layout));
+            watched.push(Arc::downgrade(&ring));
+            ring
+        })
     }
 
     /// What rules there are, once they are those of the newest version.
@@ -94,7 +111,7 @@ impl State {
         let set = shared.rules.load();
         let old = self.compiled.load();
         if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
-            let compiled = Compiled::new(&set, &self.name, old.as_deref(), shared);
+            let compiled = Compiled::new(&set, self, old.as_deref(), shared);
             let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
             let kind = match (&compiled, plain) {
                 (None, _) => Kind::None,
@@ -142,31 +159,76 @@ impl Kind {
 pub struct Resource {
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Arc<State>,
-    /// The name asked for, where the resource shares the state of all that found no place.
-    pub(crate) alias: Option<Arc<str>>,
+    /// Where the resource shares the state of all that found no place. Behind [`placed`](Self::placed), everything looks
+    /// at what that returns.
+    alias: Option<Arc<Alias>>,
+}
+
+/// A resource that found no place of its own, until it gets one.
+struct Alias {
+    name: Arc<str>,
+    /// The rules' version by which the resource had no place.
+    version: AtomicU64,
+    own: OnceLock<Resource>,
 }
 
 impl Resource {
+    pub(crate) const fn new(shared: Arc<Shared>, state: Arc<State>) -> Self {
+        Self { shared, state, alias: None }
+    }
+
+    /// A resource of this name, which has no place of its own under the rules of `version`.
+    pub(crate) fn overflow(shared: Arc<Shared>, state: Arc<State>, name: &str, version: u64) -> Self {
+        let alias = Alias { name: name.into(), version: AtomicU64::new(version), own: OnceLock::new() };
+        Self { shared, state, alias: Some(Arc::new(alias)) }
+    }
+
+    /// The resource with its own place, if it has one by now.
+    #[inline]
+    fn placed(&self) -> &Self {
+        match &self.alias {
+            None => self,
+            Some(alias) => self.placed_by(alias),
+        }
+    }
+
+    #[cold]
+    fn placed_by<'a>(&'a self, alias: &'a Alias) -> &'a Self {
+        if let Some(own) = alias.own.get() {
+            return own;
+        }
+        // Who sees a version finds its rules or newer ones, and may look in vain once more.
+        let version = self.shared.version.load(Ordering::Acquire);
+        if alias.version.load(Ordering::Acquire) != version {
+            if let Some(state) = self.shared.own_state(&alias.name, false) {
+                return alias.own.get_or_init(|| Self::new(self.shared.clone(), state));
+            }
+            alias.version.store(version, Ordering::Release);
+        }
+        self
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.alias.as_ref().unwrap_or(&self.state.name)
+        self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name)
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {
-        self.alias.as_ref().unwrap_or(&self.state.name).clone()
+        self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name).clone()
     }
 
     /// Whether the gate had no place for this resource, so that it shares statistics (and the rules of patterns) with
-    /// all others in the same case: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources).
+    /// all others in the same case: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). When a rule
+    /// is loaded that names the resource, it gets a place, and this becomes false.
     #[must_use]
-    pub const fn is_overflow(&self) -> bool {
-        self.alias.is_some()
+    pub fn is_overflow(&self) -> bool {
+        self.placed().alias.is_some()
     }
 
     /// An entry with options: a count, an origin, arguments, and so on.
     pub fn entry(&self) -> Entry<'_> {
-        Entry::new(self)
+        Entry::new(self.placed())
     }
 
     /// Enters with one unit, outbound: see [`Gate::enter`](crate::Gate::enter).
@@ -175,7 +237,8 @@ impl Resource {
     /// When a rule blocks.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
-        admit::admit_plain(self, 1, false).map(|pass| Guard::new(self, pass))
+        let placed = self.placed();
+        admit::admit_plain(placed, 1, false).map(|pass| Guard::new(placed, pass))
     }
 
     /// As [`enter`](Self::enter), with a guard that borrows nothing.
@@ -189,38 +252,39 @@ impl Resource {
     /// The resource's statistics.
     #[must_use]
     pub fn node(&self) -> &Node {
-        &self.state.node
+        &self.placed().state.node
     }
 
     /// The statistics of the entries from one origin, if any came.
     #[must_use]
     pub fn origin(&self, origin: &str) -> Option<Arc<Node>> {
-        self.state.origins.get(origin)
+        self.placed().state.origins.get(origin)
     }
 
     /// The statistics of the entries within one context, if any came.
     #[must_use]
     pub fn context(&self, context: &str) -> Option<Arc<Node>> {
-        self.state.contexts.get(context)
+        self.placed().state.contexts.get(context)
     }
 
     /// The origins that have statistics, in order.
     #[must_use]
     pub fn origins(&self) -> Vec<String> {
-        self.state.origins.names()
+        self.placed().state.origins.names()
     }
 
     /// The contexts that have statistics, in order.
     #[must_use]
     pub fn contexts(&self) -> Vec<String> {
-        self.state.contexts.names()
+        self.placed().state.contexts.names()
     }
 
     /// Where each of the resource's breakers stands, with its rule's id or what the rule says.
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
-        self.state.kind(&self.shared);
-        let rules = self.state.rules();
+        let state = &self.placed().state;
+        state.kind(&self.shared);
+        let rules = state.rules();
         let breakers = rules.iter().flat_map(|rules| &rules.breakers);
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
     }
@@ -228,18 +292,21 @@ impl Resource {
     /// How many units each of the resource's adaptive rules lets be in flight now, with its id or what it says.
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
-        self.state.kind(&self.shared);
-        let rules = self.state.rules();
+        let state = &self.placed().state;
+        state.kind(&self.shared);
+        let rules = state.rules();
         let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
     }
 
-    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others.
+    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others, or
+    /// were counted in the resource alone.
     #[must_use]
     pub fn crowded(&self) -> u64 {
-        let rules = self.state.rules();
+        let state = &self.placed().state;
+        let rules = state.rules();
         let values: u64 = rules.iter().flat_map(|rules| &rules.params).map(|param| param.crowded()).sum();
-        values + self.state.origins.left_out() + self.state.contexts.left_out()
+        values + state.origins.left_out() + state.contexts.left_out()
     }
 }
 

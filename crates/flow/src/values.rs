@@ -17,7 +17,8 @@ const SHARDS: usize = 16;
 const TRIED: usize = 8;
 
 /// States by value, at most a given number. When all places of a shard are taken and none of those looked at has
-/// recovered, the value shares the shard's spare state with all others in the same case.
+/// recovered, the value shares the shard's spare state with all others in the same case. A value that gets a place of
+/// its own later may have used or may hold some of the spare, so its own state begins with the spare's.
 pub(crate) struct Values<S> {
     shards: Box<[Mutex<Shard<S>>]>,
     /// Keyed by chance, so that nobody can choose values that meet.
@@ -28,22 +29,37 @@ pub(crate) struct Values<S> {
 struct Shard<S> {
     /// Indices into `places`, by the hash of the value there.
     index: HashTable<u32>,
-    places: Vec<(u64, Arg<'static>, S)>,
+    places: Vec<Own<S>>,
     most: usize,
     /// Where the search for a recovered value goes on.
     hand: usize,
     spare: S,
 }
 
-/// Where a value's state is; stays there while the state is not recovered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    shard: usize,
-    /// `None` for the shared state.
-    at: Option<u32>,
+/// The state of one value.
+struct Own<S> {
+    hash: u64,
+    value: Arg<'static>,
+    state: S,
+    /// How many values had the place before.
+    earlier: u32,
 }
 
-impl<S: Default> Values<S> {
+/// Where a value's state is; stays there while the state is not recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    shard: usize,
+    /// `None` for the shared state. And how many values had the place before, so that it is not taken for another's.
+    at: Option<(u32, u32)>,
+}
+
+impl Place {
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.at.is_none()
+    }
+}
+
+impl<S: Copy + Default> Values<S> {
     pub(crate) fn new(most: usize) -> Self {
         let shards = if most < SHARDS * 8 { 1 } else { SHARDS };
         let shard = |_| {
@@ -66,38 +82,39 @@ impl<S: Default> Values<S> {
         self.crowded.load(Ordering::Relaxed)
     }
 
-    /// Runs `change` on the state of `value`, which is a fresh one if the value has none. Its place may come from a
-    /// value that `recovered` finds to be as good as fresh.
+    /// Runs `change` on the state of `value` and the spare one. A value that has no state gets a place, perhaps from one
+    /// that `recovered` finds to be as good as fresh, and there what `begun` makes of the spare state; or the spare.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,
         recovered: impl Fn(&Arg<'static>, &S) -> bool,
-        change: impl FnOnce(&mut S, Place) -> T,
+        begun: impl FnOnce(&S) -> S,
+        change: impl FnOnce(&mut S, &S, Place) -> T,
     ) -> T {
         let hash = self.hasher.hash_one(value);
         let at_shard = (hash >> 32) as usize % self.shards.len();
         let mut shard = self.lock(at_shard);
-        let at = shard.find_or_place(hash, value, recovered);
+        let at = shard.find_or_place(hash, value, recovered, begun);
         if at.is_none() {
             // Relaxed: a count for people.
             self.crowded.fetch_add(1, Ordering::Relaxed);
         }
-        let place = Place { shard: at_shard, at };
-        change(shard.state(at), place)
+        let at = at.map(|at| (at, shard.places[at as usize].earlier));
+        let (spare, place) = (shard.spare, Place { shard: at_shard, at });
+        shard.state(&place).map_or_else(|| unreachable!("just found"), |state| change(state, &spare, place))
     }
 
-    /// Runs `change` on the state at a place.
+    /// Runs `change` on the state at a place, unless the place has gone to another value.
     pub(crate) fn at(&self, place: &Place, change: impl FnOnce(&mut S)) {
-        change(self.lock(place.shard).state(place.at));
+        self.lock(place.shard).state(place).map(change);
     }
 }
 
-impl<S: Default> Shard<S> {
-    fn state(&mut self, at: Option<u32>) -> &mut S {
-        match at.and_then(|at| self.places.get_mut(at as usize)) {
-            Some((.., state)) => state,
-            None => &mut self.spare,
-        }
+impl<S: Copy + Default> Shard<S> {
+    fn state(&mut self, place: &Place) -> Option<&mut S> {
+        let Some((at, earlier)) = place.at else { return Some(&mut self.spare) };
+        let own = self.places.get_mut(at as usize)?;
+        (own.earlier == earlier).then_some(&mut own.state)
     }
 
     fn find_or_place(
@@ -105,25 +122,27 @@ impl<S: Default> Shard<S> {
         hash: u64,
         value: &Arg<'_>,
         recovered: impl Fn(&Arg<'static>, &S) -> bool,
+        begun: impl FnOnce(&S) -> S,
     ) -> Option<u32> {
-        let known = self.index.find(hash, |&at| &self.places[at as usize].1 == value);
+        let known = self.index.find(hash, |&at| &self.places[at as usize].value == value);
         if let Some(&at) = known {
             return Some(at);
         }
+        let new = |state, earlier| Own { hash, value: value.clone().into_owned(), state, earlier };
         let at = if self.places.len() < self.most {
-            self.places.push((hash, value.clone().into_owned(), S::default()));
+            self.places.push(new(begun(&self.spare), 0));
             self.places.len() - 1
         } else {
             let at = self.free_place(recovered)?;
-            let gone = self.places[at].0;
-            if let Ok(entry) = self.index.find_entry(gone, |&other| other as usize == at) {
+            let gone = &self.places[at];
+            if let Ok(entry) = self.index.find_entry(gone.hash, |&other| other as usize == at) {
                 entry.remove();
             }
-            self.places[at] = (hash, value.clone().into_owned(), S::default());
+            self.places[at] = new(begun(&self.spare), gone.earlier.wrapping_add(1));
             at
         };
         let places = &self.places;
-        self.index.insert_unique(hash, at as u32, |&at| places[at as usize].0);
+        self.index.insert_unique(hash, at as u32, |&at| places[at as usize].hash);
         Some(at as u32)
     }
 
@@ -131,7 +150,7 @@ impl<S: Default> Shard<S> {
         for _ in 0..TRIED.min(self.places.len()) {
             let at = self.hand;
             self.hand = (at + 1) % self.places.len();
-            let (_, value, state) = &self.places[at];
+            let Own { value, state, .. } = &self.places[at];
             if recovered(value, state) {
                 return Some(at);
             }
@@ -148,14 +167,19 @@ mod tests {
     fn a_flood_of_values_resets_nobody_and_grows_no_memory() {
         let values: Values<u64> = Values::new(100);
         let used = |_: &Arg<'_>, state: &u64| *state == 0;
-        values.with(&"limited".into(), used, |state, _| *state = 7);
+        values.with(&"limited".into(), used, |_| 0, |state, _, _| *state = 7);
         for value in 0..100_000_i64 {
-            values.with(&Arg::from(value), used, |state, _| *state += 1);
+            values.with(&Arg::from(value), used, |_| 0, |state, _, _| *state += 1);
         }
-        values.with(&"limited".into(), used, |state, place| {
-            assert_eq!(*state, 7);
-            assert!(place.at.is_some());
-        });
+        values.with(
+            &"limited".into(),
+            used,
+            |_| 0,
+            |state, _, place| {
+                assert_eq!(*state, 7);
+                assert!(place.at.is_some());
+            },
+        );
         let kept: usize = values.shards.iter().map(|shard| shard.lock().unwrap().places.len()).sum();
         assert_eq!(kept, 100);
         assert_eq!(values.crowded(), 100_000 - 99);
@@ -166,12 +190,35 @@ mod tests {
         let values: Values<u64> = Values::new(2);
         let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
         for (value, state) in [("a", 1), ("b", 0), ("c", 2)] {
-            values.with(&Arg::from(value), recovered, |s, _| *s = state);
+            values.with(&Arg::from(value), recovered, |_| 0, |s, _, _| *s = state);
         }
         let mut seen = Vec::new();
         for value in ["a", "c"] {
-            values.with(&Arg::from(value), recovered, |s, _| seen.push(*s));
+            values.with(&Arg::from(value), recovered, |_| 0, |s, _, _| seen.push(*s));
         }
         assert_eq!((seen, values.crowded()), (vec![1, 2], 0));
+    }
+    #[test]
+    fn a_value_that_leaves_the_shared_state_takes_it_along_and_a_lost_place_is_nobodys() {
+        let values: Values<u64> = Values::new(1);
+        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
+        let add = |value: &'static str, n| {
+            values.with(
+                &value.into(),
+                recovered,
+                |spare| *spare,
+                |state, _, place| {
+                    *state += n;
+                    (*state, place)
+                },
+            )
+        };
+        let (_, first) = add("a", 1);
+        assert_eq!(add("b", 5).0, 5);
+        values.at(&first, |state| *state = 0);
+        let (state, own) = add("b", 1);
+        assert_eq!((state, own.is_shared()), (6, false));
+        values.at(&first, |state| *state = 99);
+        assert_eq!(add("b", 0).0, 6, "the place is no longer that of a");
     }
 }

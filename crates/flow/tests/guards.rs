@@ -14,7 +14,9 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_flow::{
     BreakerState, Gate, ManualTimer,
-    rules::{Behaviour, BreakerRule, FlowRule, IsolationRule, Rules, Trip},
+    rules::{
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, ParamKey, ParamMeasure, Rules, Trip,
+    },
 };
 
 const fn ms(ms: u64) -> Duration {
@@ -63,6 +65,40 @@ fn a_guard_leaves_in_a_panic_and_the_call_has_failed() {
     assert!(caught.is_err());
     assert_eq!((r.node().in_flight(), r.node().counts(gate.now()).exception), (0, 1));
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
+}
+
+#[test]
+fn a_question_held_in_a_panic_is_no_failed_call() {
+    let (gate, _timer) = gate(breaker(1));
+    let r = gate.resource("r");
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _question = r.entry().count(0).enter().unwrap();
+        panic!("beside the question");
+    }));
+    assert!(caught.is_err());
+    assert_eq!((r.breakers()[0].1, r.node().counts(gate.now()).exception), (BreakerState::Closed, 0));
+}
+
+#[test]
+fn a_question_takes_no_probe_and_changes_no_breaker() {
+    let (gate, timer) = gate(breaker(1));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
+    let r = gate.resource("r");
+    r.enter().unwrap().mark_failed();
+    let ask = || r.entry().count(0).enter();
+    assert_eq!(ask().unwrap_err().retry_after(), Some(ms(5_000)));
+    timer.advance(ms(5_000));
+    let question = ask().unwrap();
+    assert_eq!(
+        (r.breakers()[0].1, heard.lock().unwrap().as_slice()),
+        (BreakerState::Open, &[BreakerState::Open][..])
+    );
+    let probe = r.enter().expect("the question has not taken the probe's place");
+    assert!(ask().is_err());
+    drop((question, probe));
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
 }
 
 #[test]
@@ -130,6 +166,40 @@ fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
 }
 
 #[test]
+fn a_call_that_outlives_an_outage_says_nothing_about_what_came_after() {
+    let (gate, timer) = gate(breaker(1));
+    let r = gate.resource("r");
+    let mut long = r.enter().unwrap();
+    r.enter().unwrap().mark_failed();
+    timer.advance(ms(5_000));
+    drop(r.enter().unwrap());
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    timer.advance(ms(1));
+    long.mark_failed();
+    drop(long);
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+}
+
+#[test]
+fn slow_calls_open_a_breaker_and_a_fast_probe_closes_it() {
+    let slow = Trip::SlowRatio { rt: ms(50), ratio: 0.5 };
+    let rule = BreakerRule::new("r", slow, ms(5_000)).min_calls(3);
+    let (gate, timer) = gate(Rules { breakers: vec![rule], ..Rules::default() });
+    let r = gate.resource("r");
+    let call = |rt: u64| {
+        let guard = r.enter().unwrap();
+        timer.advance(ms(rt));
+        drop(guard);
+        r.breakers()[0].1
+    };
+    assert_eq!([50, 51, 51].map(call), [BreakerState::Closed, BreakerState::Closed, BreakerState::Open]);
+    timer.advance(ms(5_000));
+    assert_eq!(call(51), BreakerState::Open);
+    timer.advance(ms(5_000));
+    assert_eq!(call(50), BreakerState::Closed);
+}
+
+#[test]
 fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
     let (gate, timer) = gate(breaker(1));
     let r = gate.resource("r");
@@ -192,4 +262,27 @@ fn listeners_hear_of_a_breaker() {
             (name(), BreakerState::HalfOpen, BreakerState::Closed, at(1_005)),
         ]
     );
+}
+
+#[test]
+fn a_listener_that_panics_takes_nothing_with_it() {
+    let in_flight = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
+    let (gate, timer) = gate(Rules { hot_params: vec![in_flight], ..breaker(1) });
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    gate.on_breaker_change(|_| panic!("in the listener"));
+    gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
+    let r = gate.resource("r");
+    let call = || r.entry().arg("a").enter();
+    // A guard that leaves while a panic is under way: a second one would end the process.
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = call().unwrap();
+        panic!("in the call");
+    }));
+    assert!(caught.is_err());
+    timer.advance(ms(5_000));
+    drop(call().expect("the probe"));
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed);
+    assert!(call().is_ok(), "nothing of the value's share is left behind");
+    assert_eq!(*heard.lock().unwrap(), [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed]);
 }

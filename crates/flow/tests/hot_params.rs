@@ -137,6 +137,72 @@ fn a_flood_of_values_does_not_renew_a_used_one() {
     assert!(r.crowded() > 9_000);
 }
 
+#[test]
+fn batches_in_flight_leave_whole() {
+    let (r, _) = gate(rule(5).measure(ParamMeasure::InFlight));
+    let enter = |n| r.entry().arg("a").count(n).enter();
+    let (three, two) = (enter(3).unwrap(), enter(2).unwrap());
+    assert!(enter(1).is_err());
+    drop(three);
+    assert!(enter(4).is_err());
+    drop(enter(3).unwrap());
+    drop(two);
+    assert!(enter(6).is_err());
+    assert!(enter(5).is_ok());
+}
+
+#[test]
+fn a_value_in_flight_at_the_shared_place_is_counted_at_its_own() {
+    let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
+    let enter = |value: &'static str| r.entry().arg(value).enter();
+    let a = enter("a").unwrap();
+    let shared = enter("x").unwrap();
+    drop(a);
+    let own = enter("x").unwrap();
+    assert!(enter("x").is_err(), "two are in flight, one elsewhere");
+    drop(shared);
+    let other = enter("y").unwrap();
+    let both = enter("x").expect("what others have there now is not x's");
+    assert!(enter("x").is_err());
+    drop((own, both, other));
+    assert!(r.entry().arg("y").count(2).enter().is_ok());
+}
+
+#[test]
+fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
+    // Who asks for how much in which millisecond: x has a place and loses it, or shares one and gets one of its own.
+    let loses = [("x", 0, 1), ("b", 1, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_001, 5)];
+    let gets = [("b", 1, 1), ("c", 1_000, 1), ("x", 1_999, 4), ("x", 2_000, 5), ("x", 2_001, 5)];
+    let shares =
+        [("x", 0, 1), ("b", 500, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_500, 5)];
+    for (places, calls) in [(2, &loses[..]), (1, &gets), (1, &shares)] {
+        let (r, timer) = gate(rule(5).max_values(places));
+        let mut passed = HashMap::new();
+        for &(value, ms, asked) in calls {
+            timer.set(Nanos::from_millis(1_000_000 + ms));
+            *passed.entry((value, ms / 999)).or_insert(0) += passes(&r, value, asked);
+        }
+        let most = passed.iter().filter(|((value, _), _)| *value == "x").map(|(_, passed)| passed).max();
+        assert_eq!(most, Some(&9), "ten within a second is the bound: {passed:?}");
+    }
+}
+
+#[test]
+fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
+    let measure = ParamMeasure::Throttle { max_wait: s(0) };
+    let (r, timer) = gate(rule(10).measure(measure).max_values(1));
+    let enter = |value: &'static str, n| r.entry().arg(value).count(n).enter().is_ok();
+    assert!(enter("a", 10));
+    timer.advance(Duration::from_millis(120));
+    assert!(!enter("a", 10));
+    assert!(enter("b", 1));
+    assert!(!enter("a", 10), "b has another place");
+    timer.advance(Duration::from_millis(880));
+    assert!(enter("c", 1), "after a second the place is free");
+    timer.advance(Duration::from_millis(120));
+    assert!(enter("a", 10), "and now that of c, and b's call is a second ago, too");
+}
+
 /// What a value may have, as the rule's page says it, told by an oracle that works in whole milliseconds.
 #[derive(Default)]
 struct Oracle(HashMap<u8, (u64, u64)>);
@@ -189,6 +255,76 @@ proptest! {
                 }
             }
             asked.push((now, value, n));
+        }
+    }
+}
+
+/// Calls of few values with fewer places: the value, how long after the call before in ms, and the units.
+fn crowd() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
+    prop::collection::vec((0..6_u8, prop_oneof![3 => 0..60_u64, 1 => 0..1_200_u64], 1..4_u32), 1..250)
+}
+
+proptest! {
+    #[test]
+    fn a_crowd_never_gives_a_value_more_than_twice_its_share_in_a_duration(
+        calls in crowd(),
+        threshold in 1..6_u32,
+        burst in 0..4_u32,
+        places in 1..4_usize,
+    ) {
+        let (r, timer) = gate(rule(threshold).burst(burst).max_values(places));
+        let (mut now, mut passed) = (0, Vec::new());
+        for (value, later, n) in calls {
+            now += later;
+            timer.advance(Duration::from_millis(later));
+            if r.entry().arg(u32::from(value)).count(n).enter().is_ok() {
+                passed.push((value, now, n));
+            }
+        }
+        for &(value, from, _) in &passed {
+            let inside = passed.iter().filter(|(of, at, _)| *of == value && (from..from + 1_000).contains(at));
+            let units: u32 = inside.map(|(.., n)| n).sum();
+            prop_assert!(units <= 2 * (threshold + burst), "{units} of {value} from {from} on");
+        }
+    }
+
+    #[test]
+    fn a_crowd_never_brings_the_calls_of_a_value_closer(calls in crowd(), places in 1..4_usize) {
+        let measure = ParamMeasure::Throttle { max_wait: Duration::from_millis(150) };
+        let (r, timer) = gate(rule(20).measure(measure).max_values(places));
+        let (mut now, mut last) = (0, HashMap::new());
+        for (value, later, n) in calls {
+            now += later;
+            timer.advance(Duration::from_millis(later));
+            let Ok(guard) = r.entry().arg(u32::from(value)).count(n).enter() else { continue };
+            let start = u128::from(now) + guard.delay().as_millis();
+            if let Some((before, units)) = last.insert(value, (start, n)) {
+                prop_assert!(start - before >= u128::from(50 * n.min(units)), "{before} and {start} of {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_crowd_never_brings_more_of_a_value_in_flight(
+        steps in prop::collection::vec((0..6_u8, any::<bool>(), 1..3_u32, any::<prop::sample::Index>()), 1..200),
+        threshold in 1..4_u32,
+        places in 1..4_usize,
+    ) {
+        let (r, _) = gate(rule(threshold).measure(ParamMeasure::InFlight).max_values(places));
+        let mut inside = Vec::new();
+        for (value, enters, n, which) in steps {
+            if enters {
+                let entered = r.entry().arg(u32::from(value)).count(n).enter();
+                inside.extend(entered.map(|guard| (value, n, guard)));
+            } else if !inside.is_empty() {
+                drop(inside.swap_remove(which.index(inside.len())));
+            }
+            let units: u32 = inside.iter().filter(|(of, ..)| *of == value).map(|(_, n, _)| n).sum();
+            prop_assert!(units <= threshold, "{units} of {value}");
+        }
+        drop(inside);
+        for value in 0..6_u32 {
+            prop_assert!(r.entry().arg(value).count(threshold).enter().is_ok(), "all is free again");
         }
     }
 }

@@ -1,8 +1,17 @@
 //! The metric log: written second by second, read back, bounded.
 #![cfg(not(loom))]
 
-use std::{fs, io::Write, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 
+use tidegate_clock::{Clock, Timer};
 use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer,
@@ -84,6 +93,109 @@ fn each_second_has_its_lines_and_they_read_back() {
     assert_eq!(first.iter().map(|line| line.block).collect::<Vec<_>>(), [2]);
     assert_eq!(find(Query { from: Some(START + 3), ..Query::default() }), []);
     assert_eq!(find(Query { limit: Some(3), ..Query::default() }).len(), 3);
+}
+
+/// A clock that shows a second's last moment to whoever reads it while it is held.
+struct Held {
+    timer: ManualTimer,
+    shown: Mutex<Option<Nanos>>,
+}
+
+impl Clock for Held {
+    fn now(&self) -> Nanos {
+        self.shown.lock().unwrap().unwrap_or_else(|| self.timer.now())
+    }
+}
+
+impl Timer for Held {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
+        self.timer.sleep_until(at)
+    }
+}
+
+#[test]
+fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
+    let dir = Dir::new("late");
+    let timer = Arc::new(Held { timer: ManualTimer::new(Nanos::from_secs(START)), shown: Mutex::default() });
+    let gate = Gate::builder().timer(timer.clone()).build();
+    let mut log = MetricLog::open(&dir.0, "app").unwrap();
+    let r = gate.resource("r");
+    drop(r.enter());
+    timer.timer.advance(Duration::from_secs(1));
+    assert_eq!(log.record(&gate).unwrap(), 1);
+    // It read the clock before the second ended, and was then stopped for a while.
+    *timer.shown.lock().unwrap() = Some(Nanos::new(Nanos::from_secs(START + 1).get() - 1));
+    drop(r.enter());
+    *timer.shown.lock().unwrap() = None;
+    timer.timer.advance(Duration::from_secs(1));
+    log.record(&gate).unwrap();
+    let lines = read(&dir.0, "app", &Query::default()).unwrap().lines;
+    assert_eq!(lines.iter().map(|line| line.pass).sum::<u64>(), 2);
+}
+
+/// Asks until it is so, for minutes if need be: the logger's thread writes once a second.
+fn until(is_so: impl Fn() -> bool) {
+    let so = (0..30_000).any(|_| {
+        thread::park_timeout(Duration::from_millis(10));
+        is_so()
+    });
+    assert!(so, "it does not happen");
+}
+
+fn passed(dir: &Dir) -> Vec<u64> {
+    let query = Query { resource: Some("/foo_x".into()), ..Query::default() };
+    read(&dir.0, "app", &query).unwrap().lines.iter().map(|line| line.pass).collect()
+}
+
+#[test]
+fn a_logger_writes_each_second_and_at_its_end_what_is_left() {
+    let dir = Dir::new("logger");
+    let (gate, timer) = gate();
+    let log = MetricLog::open(&dir.0, "app").unwrap();
+    let logger = gate.log_metrics(log, |error| panic!("{error}")).unwrap();
+    call(&gate, &timer, 2);
+    until(|| passed(&dir) == [2]);
+    drop(gate.resource("/foo|x").enter());
+    drop(logger);
+    assert_eq!(passed(&dir), [2, 1], "the second under way, too");
+}
+
+#[test]
+fn a_program_that_lives_for_less_than_a_second_has_its_lines() {
+    let dir = Dir::new("short");
+    let (gate, _timer) = gate();
+    let logger =
+        gate.log_metrics(MetricLog::open(&dir.0, "app").unwrap(), |error| panic!("{error}")).unwrap();
+    drop(gate.resource("/foo|x").enter());
+    drop(logger);
+    assert_eq!(passed(&dir), [1]);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_says_so_on_its_own_thread_and_holds_up_no_call() {
+    let dir = Dir::new("stuck");
+    let (gate, timer) = gate();
+    let log = MetricLog::open(&dir.0, "app").unwrap();
+    fs::remove_dir_all(&dir.0).unwrap();
+    let (told, failures) = mpsc::channel();
+    let (go_on, going_on) = mpsc::channel::<()>();
+    let going_on = Mutex::new(going_on);
+    let logger = gate
+        .log_metrics(log, move |error| {
+            let _ = told.send((error.kind(), thread::current().name().map(str::to_owned)));
+            let _ = going_on.lock().unwrap().recv();
+        })
+        .unwrap();
+    call(&gate, &timer, 1);
+    let (kind, name) = failures.recv_timeout(Duration::from_mins(5)).unwrap();
+    assert_eq!((kind, name.as_deref()), (ErrorKind::NotFound, Some("tidegate-metrics")));
+    // The thread hangs now, as on a disk that does not answer.
+    for _ in 0..3 {
+        call(&gate, &timer, 1);
+    }
+    assert_eq!(gate.resource("/foo|x").node().seconds(gate.now()).len(), 4);
+    drop(go_on);
+    drop(logger);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BreakerState, Gate, ManualTimer,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Rules, SystemRule,
-        Target, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
+        Relation, Rules, SystemRule, Target, Trip,
     },
 };
 
@@ -35,8 +35,16 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
             FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
             FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
             FlowRule::new("r", 1).origins(Origins::Only(String::new())),
+            // Would close the group that patterns are put in, and match more than whole names.
+            FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
         ],
-        breakers: vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second)],
+        breakers: vec![
+            BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second),
+            BreakerRule {
+                probe_timeout: Some(Duration::ZERO),
+                ..BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, second)
+            },
+        ],
         hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 1).max_values(0)],
         system: vec![SystemRule::default()],
         isolation: vec![IsolationRule::new("", 1)],
@@ -45,9 +53,9 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     let error = gate.load(bad).unwrap_err();
     assert_eq!(
         error.rules.iter().filter(|e| e.kind == BlockKind::Flow).map(|e| e.index).collect::<Vec<_>>(),
-        (1..10).collect::<Vec<_>>()
+        (1..11).collect::<Vec<_>>()
     );
-    assert_eq!(error.rules.len(), 13);
+    assert_eq!(error.rules.len(), 15);
     assert!(
         error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number from 0 on"),
         "{error}"
@@ -96,6 +104,41 @@ fn a_changed_threshold_counts_what_has_passed() {
 }
 
 #[test]
+fn what_is_in_flight_stays_counted_across_a_reload() {
+    let (gate, _timer) = gate();
+    let param = HotParamRule::new("r", ParamKey::Index(0), 2).measure(ParamMeasure::InFlight);
+    let rules = |units| Rules {
+        isolation: vec![IsolationRule::new("r", units)],
+        flow: vec![FlowRule::in_flight("r", 9).origins(Origins::Only("o".into()))],
+        hot_params: vec![param.clone()],
+        ..Rules::default()
+    };
+    gate.load(rules(3)).unwrap();
+    let r = gate.resource("r");
+    let enter = || r.entry().origin("o").arg("a").enter_owned();
+    let mut inside = vec![enter().unwrap(), enter().unwrap()];
+    let kind = || enter().unwrap_err().kind();
+    assert_eq!(kind(), BlockKind::HotParam);
+
+    gate.load(rules(2)).unwrap();
+    assert_eq!(kind(), BlockKind::HotParam, "the value's own count went on");
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
+    gate.load(Rules { flow: vec![FlowRule::in_flight("r", 2)], ..Rules::default() }).unwrap();
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
+    gate.load(Rules::default()).unwrap();
+    assert!(r.enter().is_ok());
+
+    // Who came in under the old rules leaves them, and everything else.
+    gate.load(rules(2)).unwrap();
+    drop(inside.pop());
+    inside.push(enter().unwrap());
+    assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
+    inside.clear();
+    assert_eq!((r.node().in_flight(), r.origin("o").unwrap().in_flight()), (0, 0));
+    assert!([enter(), enter()].iter().all(Result::is_ok));
+}
+
+#[test]
 fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     let (gate, _timer) = gate();
     let before = gate.resource("a");
@@ -114,6 +157,42 @@ fn two_gates_share_nothing() {
     assert!(one.resource("r").enter().is_err());
     assert!(two.resource("r").enter().is_ok());
     assert_eq!(one.resource("r").node().counts(one.now()).pass, 0);
+}
+
+#[test]
+fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).max_resources(0).build();
+    let (x, y, other) = (gate.resource("x"), gate.resource("y"), gate.resource("other"));
+    let before = [x.enter(), y.enter()].map(Result::unwrap);
+    assert!(x.is_overflow() && x.node().in_flight() == 2);
+    let related = FlowRule::new("read", 1).relation(Relation::Related("y".into()));
+    gate.load(Rules { flow: vec![FlowRule::new("x", 1), related], ..Rules::default() }).unwrap();
+
+    let inside = x.enter().unwrap();
+    assert_eq!(x.enter().unwrap_err().resource(), "x");
+    assert!(x.entry().origin("o").enter().is_err() && x.enter_owned().is_err());
+    assert!(!x.is_overflow() && x.origin("o").is_some());
+    let counts = gate.resource("x").node().counts(gate.now());
+    assert_eq!((counts.pass, counts.block), (1, 3));
+    // What another resource is measured by has a place, too.
+    let read = gate.resource("read");
+    assert!(read.enter().is_ok());
+    drop([y.enter(), y.enter()]);
+    assert!(read.enter().is_err());
+
+    // Each guard leaves where it entered.
+    assert!(other.is_overflow());
+    assert_eq!([&x, &other].map(|r| r.node().in_flight()), [1, 2]);
+    drop((before, inside));
+    assert_eq!([&x, &other].map(|r| r.node().in_flight()), [0, 0]);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "the resource r is another gate's")]
+fn a_resource_is_not_entered_in_another_gate_unnoticed() {
+    let _ = Gate::new().enter(&Gate::new().resource("r"));
 }
 
 #[test]

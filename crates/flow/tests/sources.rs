@@ -1,16 +1,16 @@
-//! Rules from texts and files.
+//! Rules from texts: JSON in the words of Sentinel, and YAML.
 #![cfg(not(loom))]
 
-use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
+use std::time::Duration;
 
 use tidegate_flow::{
-    Arg, Gate,
+    Arg,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
-        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins,
+        ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
     sources::{
-        FileSource, RuleSource, RuleUpdate, SourceError,
+        RuleUpdate,
         sentinel::{self, Kind},
         yaml,
     },
@@ -46,12 +46,17 @@ fn sentinels_flow_rules() {
     assert_eq!(rules[3], FlowRule { id: Some("7".into()), ..seventh });
     let both =
         Behaviour::WarmUpThrottle { period: Duration::from_secs(10), cold_factor: 3.0, max_wait: ms(500) };
+    let unrelated = r#"[{"resource":"b","count":10,"controlBehavior":2,"strategy":1,"refResource":"write"}]"#;
+    assert_eq!(flow(unrelated)[0].relation, Relation::Direct, "as Sentinel does");
     assert_eq!(rules[4], FlowRule::new("b", 10).behaviour(both).relation(Relation::Related("write".into())));
     let users = FlowRule::new(Target::Pattern("/users/[0-9]+".into()), 1).interval(Duration::from_mins(1));
     assert_eq!(rules[5], users.relation(Relation::Context("checkout".into())));
     assert!(
         matches!(rules[6].threshold, Threshold::Memory(memory) if (memory.when_scarce - 10.0).abs() < 1e-9)
     );
+    let others = flow(r#"[{"resource":"w","count":10,"controlBehavior":1,"limitApp":"other"}]"#);
+    let warm_up = Behaviour::WarmUp { period: Duration::from_secs(10), cold_factor: 3.0 };
+    assert_eq!(others[0], FlowRule::new("w", 10).behaviour(warm_up).origins(Origins::Others));
     assert!(rules.iter().all(|rule| rule.measure == Measure::Rate || rule == &rules[1]));
     Rules { flow: rules, ..Rules::default() }.validate().unwrap();
 }
@@ -131,6 +136,111 @@ fn what_no_rule_can_mean_is_refused_with_its_place() {
     ] {
         assert!(sentinel::parse(kind, text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn sentinels_flow_rules_in_go() {
+    let text = |rest: &str| format!(r#"[{{"resource":"r","threshold":10,{rest}}}]"#);
+    let read = |rest: &str| flow(&text(rest)).remove(0);
+    let (period, cold_factor) = (Duration::from_secs(20), 3.0);
+    let throttle = Behaviour::Throttle { max_wait: ms(700) };
+    let written = r#""relationStrategy":0,"refResource":"","warmUpPeriodSec":20,"warmUpColdFactor":0,"maxQueueingTimeMs":700,
+        "statIntervalInMs":0,"lowMemUsageThreshold":9,"highMemUsageThreshold":3,"memLowWaterMarkBytes":1,"memHighWaterMarkBytes":2"#;
+    let both = |strategy, behaviour| {
+        read(&format!(r#"{written},"tokenCalculateStrategy":{strategy},"controlBehavior":{behaviour}"#))
+    };
+    assert_eq!(both(0, 0), FlowRule::new("r", 10));
+    assert_eq!(both(0, 1), FlowRule::new("r", 10).behaviour(throttle));
+    assert_eq!(both(1, 0), FlowRule::new("r", 10).behaviour(Behaviour::WarmUp { period, cold_factor }));
+    let slowly = Behaviour::WarmUpThrottle { period, cold_factor, max_wait: ms(700) };
+    assert_eq!(both(1, 1), FlowRule::new("r", 10).behaviour(slowly));
+    let memory = MemoryThreshold { when_free: 9.0, when_scarce: 3.0, low_mark: 1, high_mark: 2 };
+    assert_eq!(both(2, 0), FlowRule::new("r", Threshold::Memory(memory)));
+    assert_eq!(both(2, 1), FlowRule::new("r", Threshold::Memory(memory)).behaviour(throttle));
+    let related = read(r#""relationStrategy":1,"refResource":"w""#);
+    assert_eq!(related, FlowRule::new("r", 10).relation(Relation::Related("w".into())));
+    for (rest, says) in [
+        (r#""controlBehavior":1,"maxQueueingTimeMs":500"#, "write count for the former"),
+        (r#""tokenCalculateStrategy":0,"controlBehavior":2"#, "controlBehavior is 2"),
+        (r#""tokenCalculateStrategy":3"#, "tokenCalculateStrategy is 3"),
+        (r#""count":10"#, "leave one of them out"),
+    ] {
+        let said = sentinel::parse(Kind::Flow, &text(rest)).unwrap_err().to_string();
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn what_would_be_misread_is_refused() {
+    for (kind, text, says) in [
+        (Kind::Flow, r#"[{"resource":"a","cuont":10}]"#, "rule 0: count is missing, or misspelt"),
+        (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
+        (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
+        (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
+        (Kind::System, r#"[{"higestCpuUsage":0.8}]"#, "the rule names no limit; it needs highestSystemLoad"),
+        (Kind::Flow, r#"[{"resource":"a","memHighWaterMarkBytes":2048}]"#, "lowMemUsageThreshold is missing"),
+        (
+            Kind::Flow,
+            r#"[{"resource":"a","memHighWaterMarkBytes":2048,"lowMemUsageThreshold":5}]"#,
+            "highMemUsageThreshold is missing",
+        ),
+        (Kind::Flow, r#"[{"resource":"a","count":1,"controlBehavior":2,"maxQueueingTimeMs":-1}]"#, "is -1"),
+        (
+            Kind::Degrade,
+            r#"[{"resource":"a","count":1,"grade":2,"timeWindow":5,"minRequestAmount":-1}]"#,
+            "is -1",
+        ),
+        (
+            Kind::Degrade,
+            r#"[{"resource":"a","strategy":1,"threshold":0.5,"retryTimeoutMs":5000}]"#,
+            "strategy is a field of Sentinel for Go",
+        ),
+        (Kind::System, r#"[{"metricType":1,"triggerCount":5}]"#, "metricType is a field of Sentinel for Go"),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","paramIndex":1,"metricType":0,"threshold":5}]"#,
+            "paramIndex is a field of Sentinel for Go, which is not read here; write paramIdx",
+        ),
+        (Kind::ParamFlow, r#"[{"resource":"a","count":5,"specificItems":[]}]"#, "write paramFlowItemList"),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":"7","classType":"Integer","count":1}]}]"#,
+            "has the classType Integer; it must be int",
+        ),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7.5,"count":1}]}]"#,
+            "the exception 7.5 is no long",
+        ),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7}]}]"#,
+            "the exception's count is missing",
+        ),
+    ] {
+        let said = sentinel::parse(kind, text).expect_err(text).to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
+}
+
+#[test]
+fn what_dashboards_leave_empty_is_as_good_as_left_out() {
+    let rules = flow(
+        r#"[{"id":null,"resource":"a","limitApp":null,"grade":null,"count":5,"strategy":null,"refResource":null,
+             "controlBehavior":null,"warmUpPeriodSec":null,"maxQueueingTimeMs":-1,"clusterMode":null,"regex":null},
+            {"resource":"a","count":5,"grade":0,"statIntervalInMs":-1,"warmUpPeriodSec":-1}]"#,
+    );
+    assert_eq!(rules, [FlowRule::new("a", 5), FlowRule::in_flight("a", 5)]);
+    let text = r#"[{"resource":"p","count":5,"paramFlowItemList":null,"burstCount":null,"maxQueueingTimeMs":-1},
+        {"resource":"p","count":5,"grade":0,"burstCount":-1,"durationInSec":-1,
+         "paramFlowItemList":[{"object":7,"count":9},{"object":true,"count":8,"classType":null},{"object":7,"count":6,"classType":"String"}]}]"#;
+    let first = HotParamRule::new("p", ParamKey::Index(0), 5);
+    let second = first.clone().measure(ParamMeasure::InFlight);
+    let second = second.exception(7, 9).exception(true, 8).exception("7", 6);
+    assert_eq!(sentinel::parse(Kind::ParamFlow, text).unwrap().hot_params.unwrap(), [first, second]);
+    let text = r#"[{"highestSystemLoad":-1,"highestCpuUsage":-1,"qps":-1,"avgRt":-1,"maxThread":-1},{"qps":7,"avgRt":null}]"#;
+    let want = SystemRule { qps: Some(7), ..SystemRule::default() };
+    assert_eq!(sentinel::parse(Kind::System, text).unwrap().system.unwrap(), [want]);
 }
 
 #[test]
@@ -229,97 +339,4 @@ flow:
   - { resource: a, limit: 5/1s }
 ";
     assert_eq!(yaml::parse(text).unwrap(), Rules { flow: vec![FlowRule::new("a", 5)], ..Rules::default() });
-}
-
-/// A directory of its own that goes with the test.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
-fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
-    let dir = Dir::new("watch");
-    let path = dir.0.join("rules.yaml");
-    let limit = |n: u32| format!("flow: [{{ resource: r, limit: {n}/1s }}]");
-    fs::write(&path, limit(1)).unwrap();
-    let gate = Gate::new();
-    let (report, reports) = mpsc::channel();
-    let source = FileSource::yaml(&path).every(ms(2));
-    let follower =
-        gate.follow(source, move |result| report.send(result.map_err(ToString::to_string)).unwrap()).unwrap();
-    let loaded = || gate.rules().flow[0].to_string();
-    assert_eq!(loaded(), "1/1s");
-    let next = || reports.recv_timeout(Duration::from_secs(20)).unwrap();
-
-    fs::write(dir.0.join("new"), limit(2)).unwrap();
-    fs::rename(dir.0.join("new"), &path).unwrap();
-    assert_eq!((next(), loaded()), (Ok(()), "2/1s".into()));
-
-    fs::write(dir.0.join("bad"), "flow: [{ resource: r, limit: 0/0s }]").unwrap();
-    fs::rename(dir.0.join("bad"), &path).unwrap();
-    let said = next().unwrap_err();
-    assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
-    assert_eq!(loaded(), "2/1s", "the old rules go on");
-    assert_eq!(follower.failure(), Some(said));
-
-    fs::remove_file(&path).unwrap();
-    assert!(next().unwrap_err().contains("cannot be read"));
-
-    #[cfg(unix)]
-    {
-        for (name, n) in [("v3", 3), ("v4", 4)] {
-            fs::create_dir(dir.0.join(name)).unwrap();
-            fs::write(dir.0.join(name).join("rules.yaml"), limit(n)).unwrap();
-            std::os::unix::fs::symlink(dir.0.join(name).join("rules.yaml"), dir.0.join("link")).unwrap();
-            fs::rename(dir.0.join("link"), &path).unwrap();
-            assert_eq!((next(), loaded()), (Ok(()), format!("{n}/1s")));
-        }
-        assert_eq!(follower.failure(), None);
-    }
-}
-
-#[test]
-fn a_source_of_ones_own_changes_only_its_kinds() {
-    struct Counter(u32);
-    impl RuleSource for Counter {
-        fn name(&self) -> String {
-            "counter".into()
-        }
-        fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
-            self.0 += 1;
-            match self.0 {
-                1 => {
-                    Ok(Some(RuleUpdate { flow: Some(vec![FlowRule::new("r", 1)]), ..RuleUpdate::default() }))
-                }
-                2 => Err(SourceError::Other(Box::new(io::Error::other("down")))),
-                _ => Ok(None),
-            }
-        }
-        fn pause(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
-    let gate = Gate::new();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
-    let (report, reports) = mpsc::channel();
-    let follower = gate
-        .follow(Counter(0), move |result| report.send(result.map_err(ToString::to_string)).unwrap())
-        .unwrap();
-    assert_eq!(reports.recv_timeout(Duration::from_secs(20)).unwrap(), Err("counter: down".into()));
-    drop(follower);
-    let rules = gate.rules();
-    assert_eq!((rules.flow.len(), rules.isolation.len()), (1, 1));
-    assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
 }

@@ -28,12 +28,15 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     };
     let failed = match &options.failed {
         Some(failed) => quote!((#failed)(__output)),
-        None if is_result(&output) => quote!(::core::result::Result::is_err(__output)),
+        None if is_result(&output) => quote!(__judge.of(__output).is_failure()),
         None => quote!({
             let _ = __output;
             false
         }),
     };
+    // Only where it is used.
+    let judge =
+        (options.failed.is_none() && is_result(&output)).then(|| quote!(let __judge = __guard.judge();));
     let ItemFn { attrs, vis, sig, block } = function;
     let body = if is_async {
         quote! {
@@ -41,6 +44,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Ok(guard) => guard,
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
+            #judge
             __guard.run(async move #block, |__output: &#output| #failed).await
         }
     } else {
@@ -50,6 +54,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
             __guard.wait();
+            #judge
             #[allow(clippy::redundant_closure_call)]
             let __output: #output = (move || -> #output #block)();
             let __failed = { let __output = &__output; #failed };

@@ -36,13 +36,16 @@ use syn::{ItemFn, parse_macro_input};
 /// timer, and a future that is dropped cancels the call; in a sync one the delay blocks the thread, as its caller does
 /// not expect it to return before.
 ///
+/// A `Blocked` that has become part of an error of one's own cannot be seen, and is a failure unless `failed` says
+/// otherwise.
+///
 /// | option | meaning |
 /// |---|---|
 /// | `resource = "name"` | the resource; any expression that is a `&str` |
 /// | `gate = expr` | the gate; without it, the argument named `gate`, or else `self.gate` |
 /// | `handle = expr` | instead of both: a `Resource`, which saves the look-up |
 /// | `fallback = path` | called with the function's arguments and the `Blocked`; async for an async function. Without it, the function returns `Err(blocked.into())` |
-/// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, and another type never |
+/// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, but for a `Blocked` of a resource further in, by itself or as a `dyn Error`; another type never |
 /// | `count = expr`, `origin = expr`, `context = expr`, `inbound` | as of an `Entry` |
 /// | `args(expr, …)` | the arguments that hot-parameter rules see |
 #[proc_macro_attribute]

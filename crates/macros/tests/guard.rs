@@ -2,6 +2,7 @@
 #![allow(clippy::needless_pass_by_value, clippy::unused_async)] // Fallbacks take what the guarded function takes.
 
 use std::{
+    error::Error,
     future::Future,
     pin::pin,
     sync::Arc,
@@ -58,6 +59,72 @@ fn a_function_runs_in_its_resource_and_its_errors_are_counted() {
     let counts = gate.resource("double").node().counts(gate.now());
     assert_eq!((counts.pass, counts.block, counts.success, counts.exception), (2, 1, 2, 1));
     assert_eq!(gate.inbound().counts(gate.now()).pass, 2);
+}
+
+type Outcome<T> = Result<T, Blocked>;
+
+#[guard(resource = "outer")]
+fn outer(gate: &Gate) -> Outcome<()> {
+    gate.resource("inner").enter_owned().map(drop)
+}
+
+#[guard(resource = "outer")]
+fn outer_boxed(gate: &Gate, is_odd: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
+    if is_odd {
+        return Err("odd".into());
+    }
+    Ok(gate.resource("inner").enter_owned().map(drop)?)
+}
+
+#[guard(resource = "outer")]
+async fn outer_async(gate: &Gate) -> Result<(), Box<dyn Error>> {
+    Ok(gate.resource("inner").enter_owned().map(drop)?)
+}
+
+#[guard(resource = "outer", failed = |result: &Result<(), Failure>| matches!(result, Err(Failure::Odd)))]
+fn outer_said(gate: &Gate) -> Result<(), Failure> {
+    Ok(gate.resource("inner").enter_owned().map(drop)?)
+}
+
+/// An error that borrows.
+#[guard(resource = "outer")]
+fn borrowed<'a>(gate: &Gate, text: &'a str) -> Result<(), Borrowed<'a>> {
+    Err(Borrowed(text))
+}
+
+/// An error that nobody knows yet.
+#[guard(resource = "outer")]
+fn generic<E: From<Blocked>>(gate: &Gate, error: E) -> Result<(), E> {
+    Err(error)
+}
+
+#[derive(Debug, PartialEq)]
+struct Borrowed<'a>(&'a str);
+
+impl From<Blocked> for Borrowed<'_> {
+    fn from(_: Blocked) -> Self {
+        Self("blocked")
+    }
+}
+
+#[test]
+fn a_block_further_in_is_no_failure() {
+    let (gate, _timer) = gate(Rules { isolation: vec![IsolationRule::new("inner", 0)], ..Rules::default() });
+    let exceptions = || gate.resource("outer").node().counts(gate.now()).exception;
+    assert_eq!(outer(&gate).unwrap_err().resource(), "inner");
+    assert!(outer_boxed(&gate, false).unwrap_err().is::<Blocked>());
+    let Poll::Ready(Err(error)) = pin!(outer_async(&gate)).poll(&mut Context::from_waker(Waker::noop()))
+    else {
+        panic!("it has nothing to wait for");
+    };
+    assert!(error.is::<Blocked>());
+    outer_said(&gate).unwrap_err();
+    assert_eq!(exceptions(), 0);
+    outer_boxed(&gate, true).unwrap_err();
+    assert_eq!(exceptions(), 1);
+    assert_eq!(borrowed(&gate, "text"), Err(Borrowed("text")));
+    assert_eq!(generic(&gate, Failure::Odd), Err(Failure::Odd));
+    assert_eq!(exceptions(), 3);
 }
 
 struct Service {

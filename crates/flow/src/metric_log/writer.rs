@@ -2,16 +2,21 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, Write as _},
     path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+
+use tidegate_core::Nanos;
 
 use super::{
     INBOUND, LogFile, files,
     line::{Date, MetricLine},
 };
 use crate::{Gate, background::Background};
+
+const SECOND: u64 = 1_000_000_000;
 
 /// The metric log of one application, being written.
 pub struct MetricLog {
@@ -72,13 +77,32 @@ impl MetricLog {
     /// make the next write longer and longer.
     pub fn record(&mut self, gate: &Gate) -> io::Result<usize> {
         let now = gate.now();
-        let Some(last) = (now.get() / 1_000_000_000).checked_sub(1) else { return Ok(0) };
-        let first = self.written.map_or(last, |written| written + 1);
+        let ended = (now.get() / SECOND).checked_sub(1);
+        ended.map_or(Ok(0), |last| self.write_until(gate, now, last))
+    }
+
+    /// As [`record`](Self::record), and the second under way, too, as far as it has come: for a program that ends. The
+    /// most calls in flight in that second are not known yet, and written as 0; what happens in it later is not written.
+    ///
+    /// # Errors
+    /// As [`record`](Self::record).
+    pub fn finish(&mut self, gate: &Gate) -> io::Result<usize> {
+        let now = gate.now();
+        self.write_until(gate, now, now.get() / SECOND)
+    }
+
+    /// Writes what has not been written, up to the second `last`.
+    fn write_until(&mut self, gate: &Gate, now: Nanos, last: u64) -> io::Result<usize> {
+        let begun = (now.get() / SECOND).saturating_sub(1);
+        let first = self.written.map_or(begun, |written| written + 1);
         self.written = Some(self.written.map_or(last, |written| written.max(last)));
         let mut lines = Vec::new();
         let mut collect = |name: &str, node: &crate::Node| {
+            // A call that read the clock before its second ended, and is counted only now, counts in this second: what
+            // is written is complete.
+            node.window().look(now, |_| ());
             let ended = node.seconds(now).into_iter().filter(|second| {
-                (first..=last).contains(&(second.start.get() / 1_000_000_000))
+                (first..=last).contains(&(second.start.get() / SECOND))
                     && second.counts != tidegate_core::stats::Counts::default()
             });
             lines.extend(ended.map(|second| MetricLine::new(name, &second)));
@@ -137,9 +161,28 @@ impl MetricLog {
     }
 }
 
-/// A metric log that is written each second on a thread of its own, until this is dropped.
+/// A metric log that is written each second on a thread of its own, until this is dropped; then what is left is written,
+/// the second under way included.
 pub struct MetricLogger {
-    _thread: Background,
+    thread: Option<Background>,
+    write: Arc<Write>,
+}
+
+/// What the thread runs each second, and the logger when it is dropped.
+struct Write {
+    gate: Gate,
+    log: Mutex<MetricLog>,
+    failed: Box<dyn Fn(io::Error) + Send + Sync>,
+}
+
+impl Write {
+    fn run(&self, write: impl FnOnce(&mut MetricLog, &Gate) -> io::Result<usize>) {
+        let result = write(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), &self.gate);
+        // The lock is free again: `failed` may end the program, and so drop the logger.
+        if let Err(error) = result {
+            (self.failed)(error);
+        }
+    }
 }
 
 impl Gate {
@@ -149,15 +192,22 @@ impl Gate {
     /// When the thread cannot be started.
     pub fn log_metrics(
         &self,
-        mut log: MetricLog,
-        failed: impl Fn(io::Error) + Send + 'static,
+        log: MetricLog,
+        failed: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<MetricLogger> {
-        let gate = self.clone();
-        let thread = Background::spawn("tidegate-metrics", Duration::from_secs(1), move || {
-            if let Err(error) = log.record(&gate) {
-                failed(error);
-            }
-        })?;
-        Ok(MetricLogger { _thread: thread })
+        let write = Arc::new(Write { gate: self.clone(), log: Mutex::new(log), failed: Box::new(failed) });
+        let thread = {
+            let write = write.clone();
+            let work = move || write.run(MetricLog::record);
+            Background::spawn("tidegate-metrics", Duration::from_secs(1), work)?
+        };
+        Ok(MetricLogger { thread: Some(thread), write })
+    }
+}
+
+impl Drop for MetricLogger {
+    fn drop(&mut self) {
+        drop(self.thread.take()); // It writes no more.
+        self.write.run(MetricLog::finish);
     }
 }

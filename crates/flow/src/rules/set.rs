@@ -5,7 +5,8 @@ use std::{collections::HashMap, fmt};
 use regex::Regex;
 
 use super::{
-    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
+    Target,
 };
 use crate::blocked::BlockKind;
 
@@ -123,6 +124,8 @@ pub(crate) struct RuleSet {
     isolation: Index,
     adaptive: Index,
     breakers: Index,
+    /// Flow rules by the resource that they name as related.
+    related: HashMap<String, Vec<usize>>,
 }
 
 /// Places of one kind's rules by resource.
@@ -157,8 +160,15 @@ impl Index {
 
 impl RuleSet {
     pub(crate) fn new(version: u64, rules: Rules) -> Self {
+        let mut related: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, rule) in rules.flow.iter().enumerate() {
+            if let Relation::Related(other) = &rule.relation {
+                related.entry(other.clone()).or_default().push(at);
+            }
+        }
         Self {
             version,
+            related,
             authority: Index::new(rules.authority.iter().map(|rule| &rule.resource)),
             hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),
             flow: Index::new(rules.flow.iter().map(|rule| &rule.resource)),
@@ -169,11 +179,12 @@ impl RuleSet {
         }
     }
 
-    /// Whether a rule is about the resource by its name (not by a pattern).
+    /// Whether a rule has the resource's name (a pattern has none): it is about it, or measures it.
     pub(crate) fn names(&self, resource: &str) -> bool {
         let indices =
             [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
         indices.iter().any(|index| index.by_name.contains_key(resource))
+            || self.related.contains_key(resource)
     }
 
     pub(crate) fn authority(&self, resource: &str) -> Vec<&AuthorityRule> {
@@ -186,6 +197,11 @@ impl RuleSet {
 
     pub(crate) fn flow(&self, resource: &str) -> Vec<&FlowRule> {
         self.flow.of(&self.rules.flow, resource)
+    }
+
+    /// The flow rules that look at the resource as related to theirs.
+    pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
+        self.related.get(resource).into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
     }
 
     pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {

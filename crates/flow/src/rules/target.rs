@@ -29,7 +29,9 @@ impl Target {
         match self {
             Self::Name(name) if name.is_empty() => Err("the resource has no name; give it one".into()),
             Self::Name(_) => Ok(None),
-            Self::Pattern(pattern) => Regex::new(&format!("^(?:{pattern})$"))
+            // By itself first: brackets that do not match must not pair with those around it.
+            Self::Pattern(pattern) => Regex::new(pattern)
+                .and_then(|_| Regex::new(&format!("^(?:{pattern})$")))
                 .map(Some)
                 .map_err(|e| format!("the resource pattern does not compile: {e}")),
         }

@@ -10,13 +10,43 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Throttle(AtomicU64);
 
-/// A place in the queue, so that it can be given back.
+/// What a call asks of a throttle: a place at least `cost` behind the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) now: Nanos,
+    pub(crate) cost: Nanos,
+    /// The longest wait that this throttle may ask for.
+    pub(crate) longest: Nanos,
+}
+
+impl Asked {
+    /// When the call may start behind the place of `last` (a word of [`Throttle`]), and not before `earliest`.
+    ///
+    /// # Errors
+    /// With the time until the wait would be short enough.
+    pub(crate) fn start(self, last: u64, earliest: Nanos) -> Result<Nanos, Duration> {
+        let free = if last == 0 { Nanos::ZERO } else { Nanos::new(last - 1).saturating_add(self.cost) };
+        let wait = free.saturating_since(self.now);
+        if wait > self.longest {
+            return Err(wait.saturating_since(self.longest).into());
+        }
+        Ok(free.max(earliest).max(self.now))
+    }
+}
+
+/// A place in the queue, so that it can be put off or given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
+    asked: Asked,
     before: u64,
-    pub(crate) taken: u64,
-    /// How long the call has to wait.
-    pub(crate) delay: Duration,
+    taken: u64,
+}
+
+impl Place {
+    /// When its call starts.
+    pub(crate) const fn start(&self) -> Nanos {
+        Nanos::new(self.taken - 1)
+    }
 }
 
 impl Throttle {
@@ -24,26 +54,42 @@ impl Throttle {
         Self(AtomicU64::new(0))
     }
 
-    /// Takes the next place for a call that needs `cost` between itself and the one before, if the wait for it is no
-    /// longer than `longest`.
+    /// Takes the next place that is not before `earliest`.
     ///
     /// # Errors
-    /// With the time until the wait would be short enough.
-    pub(crate) fn take(&self, now: Nanos, cost: Nanos, longest: Nanos) -> Result<Place, Duration> {
+    /// As [`Asked::start`].
+    pub(crate) fn take(&self, asked: Asked, earliest: Nanos) -> Result<Place, Duration> {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
-            let place = next(before, now, cost, longest)?;
+            let taken = asked.start(before, earliest)?.get() + 1;
             // Relaxed: the word carries no other data.
-            match self.0.compare_exchange_weak(before, place.taken, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(place),
+            match self.0.compare_exchange_weak(before, taken, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(Place { asked, before, taken }),
                 Err(seen) => before = seen,
             }
         }
     }
 
     /// What [`take`](Self::take) would answer.
-    pub(crate) fn peek(&self, now: Nanos, cost: Nanos, longest: Nanos) -> Result<(), Duration> {
-        next(self.0.load(Ordering::Relaxed), now, cost, longest).map(drop)
+    pub(crate) fn peek(&self, asked: Asked) -> Result<(), Duration> {
+        asked.start(self.0.load(Ordering::Relaxed), asked.now).map(drop)
+    }
+
+    /// Puts a place off to `start`, or to a later one if others have queued up behind it: then it stays empty, as they
+    /// were told when to go ahead, and the call takes a place behind them.
+    ///
+    /// # Errors
+    /// As [`Asked::start`].
+    pub(crate) fn put_off(&self, place: &mut Place, start: Nanos) -> Result<(), Duration> {
+        if start <= place.start() {
+            return Ok(());
+        }
+        let later = start.get() + 1;
+        match self.0.compare_exchange(place.taken, later, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => place.taken = later,
+            Err(_) => *place = self.take(place.asked, start)?,
+        }
+        Ok(())
     }
 
     /// Gives a place back, if nobody has queued up behind it: otherwise it stays empty, as calls that have been told
@@ -51,16 +97,6 @@ impl Throttle {
     pub(crate) fn give_back(&self, place: Place) {
         let _ = self.0.compare_exchange(place.taken, place.before, Ordering::Relaxed, Ordering::Relaxed);
     }
-}
-
-/// The place after a word of [`Throttle`], as [`Throttle::take`] says.
-pub(crate) fn next(before: u64, now: Nanos, cost: Nanos, longest: Nanos) -> Result<Place, Duration> {
-    let free = if before == 0 { Nanos::ZERO } else { Nanos::new(before - 1).saturating_add(cost) };
-    let wait = free.saturating_since(now);
-    if wait > longest {
-        return Err(wait.saturating_since(longest).into());
-    }
-    Ok(Place { before, taken: free.max(now).get() + 1, delay: wait.into() })
 }
 
 /// The time between calls of `n` units at `per_interval` units each `interval`, rounded up to a nanosecond: calls are
@@ -86,7 +122,10 @@ mod tests {
     #[test]
     fn a_call_waits_for_its_place_or_is_told_when_to_come() {
         let throttle = Throttle::new();
-        let take = |at| throttle.take(ms(at), ms(100), ms(250)).map(|place| place.delay);
+        let take = |at| {
+            let asked = Asked { now: ms(at), cost: ms(100), longest: ms(250) };
+            throttle.take(asked, ms(at)).map(|place| place.start().saturating_since(ms(at)).into())
+        };
         let wait = Duration::from_millis;
         assert_eq!([take(0), take(0), take(50)], [Ok(wait(0)), Ok(wait(100)), Ok(wait(150))]);
         assert_eq!(take(49), Err(wait(1)), "the place at 300 is 251 away");
@@ -106,14 +145,32 @@ mod tests {
     #[test]
     fn a_place_comes_back_only_while_it_is_the_last() {
         let throttle = Throttle::new();
-        let take = || throttle.take(ms(0), ms(100), ms(1_000)).unwrap();
+        let asked = Asked { now: ms(0), cost: ms(100), longest: ms(1_000) };
+        let take = || throttle.take(asked, ms(0)).unwrap();
         let (_, second) = (take(), take());
         throttle.give_back(second);
         let second = take();
-        assert_eq!(second.delay, Duration::from_millis(100));
-        let third = take();
+        assert_eq!(second.start(), ms(100));
+        assert_eq!(take().start(), ms(200));
         throttle.give_back(second);
-        assert_eq!(take().delay, third.delay + Duration::from_millis(100));
+        assert_eq!(take().start(), ms(300));
+    }
+
+    #[test]
+    fn a_place_is_put_off_alone_and_behind_others_taken_anew() {
+        let throttle = Throttle::new();
+        let asked = Asked { now: ms(0), cost: ms(100), longest: ms(500) };
+        let take = |earliest| throttle.take(asked, ms(earliest)).unwrap();
+        let mut first = take(0);
+        throttle.put_off(&mut first, ms(250)).unwrap();
+        let second = take(0);
+        assert_eq!([first, second].map(|place| place.start()), [ms(250), ms(350)]);
+        throttle.put_off(&mut first, ms(300)).unwrap();
+        assert_eq!(first.start(), ms(450), "the second goes ahead as it was told");
+        throttle.give_back(first);
+        assert_eq!(take(0).start(), ms(450));
+        let mut second = second;
+        assert_eq!(throttle.put_off(&mut second, ms(400)), Err(Duration::from_millis(50)));
     }
 }
 
@@ -123,18 +180,25 @@ mod loom_tests {
 
     use super::*;
 
+    const ASKED: Asked =
+        Asked { now: Nanos::ZERO, cost: Nanos::from_millis(100), longest: Nanos::from_secs(9) };
+
+    fn assert_spaced(mut starts: Vec<Nanos>) {
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|two| two[1].saturating_since(two[0]) >= ASKED.cost), "{starts:?}");
+    }
+
     #[test]
     fn no_two_calls_get_places_closer_than_the_interval() {
         loom::model(|| {
             let throttle = Arc::new(Throttle::new());
-            let cost = Nanos::from_millis(100);
             let take = move |throttle: &Throttle, give_back: bool| {
-                let place = throttle.take(Nanos::ZERO, cost, Nanos::from_secs(9)).unwrap();
+                let place = throttle.take(ASKED, Nanos::ZERO).unwrap();
                 if give_back {
                     throttle.give_back(place);
                     return None;
                 }
-                Some(place.delay)
+                Some(place.start())
             };
             let others: Vec<_> = [true, false]
                 .into_iter()
@@ -143,10 +207,33 @@ mod loom_tests {
                     thread::spawn(move || take(&throttle, give_back))
                 })
                 .collect();
-            let mut places = vec![take(&throttle, false).unwrap()];
-            places.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
-            places.sort_unstable();
-            assert!(places.windows(2).all(|two| two[1] - two[0] >= cost.into()), "{places:?}");
+            let mut starts = vec![take(&throttle, false).unwrap()];
+            starts.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
+            assert_spaced(starts);
+        });
+    }
+
+    #[test]
+    fn nor_when_a_place_is_put_off() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let throttle = Arc::new(Throttle::new());
+            let put_off = |throttle: &Throttle, later| {
+                let mut place = throttle.take(ASKED, Nanos::ZERO).unwrap();
+                throttle.put_off(&mut place, Nanos::from_millis(later)).unwrap();
+                place.start()
+            };
+            let others: Vec<_> = [0, 150]
+                .into_iter()
+                .map(|later| {
+                    let throttle = throttle.clone();
+                    thread::spawn(move || put_off(&throttle, later))
+                })
+                .collect();
+            let mut starts = vec![put_off(&throttle, 250)];
+            starts.extend(others.into_iter().map(|other| other.join().unwrap()));
+            assert_spaced(starts);
         });
     }
 }

@@ -10,7 +10,12 @@ pub use aimd::Aimd;
 pub use gradient2::Gradient2;
 pub use vegas::Vegas;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::Target;
 use crate::sync::{AtomicU64, Ordering};
@@ -176,7 +181,9 @@ impl Adaptive {
     pub(crate) fn learn(&self, call: &CallSample) {
         let Ok(mut learning) = self.learning.try_lock() else { return };
         let Learning { algorithm, limit } = &mut *learning;
-        *limit = within(&self.rule, algorithm.next(*limit, call));
+        // A guard that leaves must not panic, perhaps while it unwinds already: the limit stays then as it is.
+        let next = catch_unwind(AssertUnwindSafe(|| algorithm.next(*limit, call)));
+        *limit = within(&self.rule, next.unwrap_or(*limit));
         self.units.store(whole(*limit), Ordering::Relaxed);
     }
 }
@@ -309,6 +316,7 @@ mod tests {
                 7.0
             }
             fn next(&mut self, _: f64, call: &CallSample) -> f64 {
+                assert!(call.in_flight < 9, "more than it can think of");
                 if call.failed { f64::NAN } else { 8.0 }
             }
         }
@@ -319,6 +327,8 @@ mod tests {
         let call = CallSample { rt: BASE, in_flight: 1, failed: false };
         adaptive.learn(&call);
         assert_eq!(adaptive.units(), 8);
+        adaptive.learn(&CallSample { in_flight: 9, ..call });
+        assert_eq!(adaptive.units(), 8, "a panic teaches nothing and goes nowhere");
         adaptive.learn(&CallSample { failed: true, ..call });
         assert_eq!(adaptive.units(), 1, "what is no number is the lower bound");
     }

@@ -14,7 +14,7 @@ fn opened() -> Arc<Breaker> {
     let trip = Trip::ErrorCount { count: 0 };
     let rule = BreakerRule { slots: 1, ..BreakerRule::new("r", trip, Duration::from_secs(1)) };
     let breaker = Breaker::new(rule.min_calls(1));
-    breaker.record(Nanos::ZERO, true, &quiet);
+    breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
     assert_eq!(breaker.state(), BreakerState::Open);
     Arc::new(breaker)
 }
@@ -49,7 +49,7 @@ fn two_verdicts_make_one_transition() {
     model(|| {
         let rule = BreakerRule { slots: 1, ..opened().rule.clone() };
         let breaker = Arc::new(Breaker::new(rule.probes(2)));
-        breaker.record(Nanos::ZERO, true, &quiet);
+        breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
         let now = Nanos::from_secs(1);
         let probes = [(); 2].map(|()| breaker.enter(now, &quiet).unwrap().unwrap());
         let other = {
@@ -59,5 +59,27 @@ fn two_verdicts_make_one_transition() {
         breaker.settle(probes[1], Verdict::Bad, now, &quiet);
         other.join().unwrap();
         assert_eq!(breaker.state(), BreakerState::Open, "one bad probe opens it, whoever reports first");
+    });
+}
+
+#[test]
+fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
+    model(|| {
+        let breaker = opened();
+        let slept = {
+            let breaker = breaker.clone();
+            thread::spawn(move || {
+                let now = Nanos::from_secs(1);
+                if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
+                    breaker.settle(probe, Verdict::Bad, now, &quiet);
+                }
+            })
+        };
+        let probe = breaker.enter(Nanos::from_secs(20), &quiet);
+        slept.join().unwrap();
+        if let Ok(Some(_)) = probe {
+            // Not lost before ten open times have passed.
+            assert_eq!(breaker.enter(Nanos::from_secs(29), &quiet), Err(None));
+        }
     });
 }

@@ -13,8 +13,11 @@
 //! ```text
 //!   [ until 62                              │ 1 ]   open, until this time
 //!   [ period 22 │ probes out 20 │ good 20   │ 2 ]   half open
-//!   [ period 62                             │ 0 ]   closed
+//!   [ since 62                              │ 0 ]   closed, since this time
 //! ```
+//!
+//! No two closed states are alike, as at least the open time lies between them; half-open ones are told apart by their
+//! number.
 
 mod rule;
 
@@ -37,6 +40,8 @@ const PERIOD_SHIFT: u32 = 42;
 const OUT_SHIFT: u32 = 22;
 const GOOD_SHIFT: u32 = 2;
 const FIELD: u64 = (1 << 20) - 1;
+/// The latest time that a state can name: 146 years.
+const LATEST: u64 = (1 << 62) - 1;
 const TOTAL: usize = 0;
 const BAD: usize = 1;
 
@@ -47,7 +52,8 @@ pub(crate) struct Breaker {
     /// Longer response times are slow.
     slow: Nanos,
     state: AtomicU64,
-    /// When the newest half-open period began; only its latest value matters, and being late by one call does not.
+    /// When the newest half-open period began, or one that somebody wanted to begin then: it only ever grows, so a thread
+    /// that slept since an earlier one sets it back no more.
     half_since: AtomicU64,
     periods: AtomicU64,
     calls: Ring<2, 0>,
@@ -118,7 +124,7 @@ impl Breaker {
                     }
                     let period = self.periods.fetch_add(1, Ordering::Relaxed) & ((1 << 22) - 1);
                     // Before the state that it belongs to is published.
-                    self.half_since.store(now.get(), Ordering::Release);
+                    self.half_since.fetch_max(now.get(), Ordering::Release);
                     (period << PERIOD_SHIFT | 1 << OUT_SHIFT | HALF, Ok(Some(Probe { period })))
                 }
                 _ => {
@@ -144,6 +150,20 @@ impl Breaker {
         }
     }
 
+    /// What [`enter`](Self::enter) would answer; nothing is taken, and the state stays as it is.
+    pub(crate) fn peek(&self, now: Nanos) -> Result<(), Option<Duration>> {
+        let state = self.state.load(Ordering::Acquire);
+        match state & TAG {
+            CLOSED => Ok(()),
+            OPEN => match Nanos::new(state >> GOOD_SHIFT).saturating_since(now) {
+                Nanos::ZERO => Ok(()),
+                wait => Err(Some(wait.into())),
+            },
+            _ if state >> OUT_SHIFT & FIELD < self.rule.probes.into() => Ok(()),
+            _ => Err(self.probes_are_lost(now).then_some(self.rule.open_time)),
+        }
+    }
+
     fn probes_are_lost(&self, now: Nanos) -> bool {
         let timeout = self.rule.probe_timeout.unwrap_or(self.rule.open_time.saturating_mul(10));
         let since = Nanos::new(self.half_since.load(Ordering::Acquire));
@@ -152,7 +172,7 @@ impl Breaker {
 
     fn open(&self, now: Nanos) -> u64 {
         let until = now.saturating_add(self.rule.open_time.into());
-        until.get().min((1 << 62) - 1) << GOOD_SHIFT | OPEN
+        until.get().min(LATEST) << GOOD_SHIFT | OPEN
     }
 
     /// Ends a probe.
@@ -173,7 +193,7 @@ impl Breaker {
                     self.calls.turn_to(now);
                     self.total.forget(self.calls.tally(TOTAL));
                     self.bad.forget(self.calls.tally(BAD));
-                    self.periods.fetch_add(1, Ordering::Relaxed) << GOOD_SHIFT | CLOSED
+                    now.get().min(LATEST) << GOOD_SHIFT | CLOSED
                 }
             };
             match self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -194,9 +214,9 @@ impl Breaker {
 
     /// Counts a call that was no probe, and opens if there are too many bad ones.
     #[inline]
-    pub(crate) fn record(&self, now: Nanos, bad: bool, tell: Tell<'_>) {
+    pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         let state = self.state.load(Ordering::Acquire);
-        if state & TAG != CLOSED {
+        if state & TAG != CLOSED || started.get() < state >> GOOD_SHIFT {
             return; // A call from before; the calls of the closed state are judged, and the probes.
         }
         self.calls.turn_to(now);

@@ -33,7 +33,7 @@ pub struct BreakerRule {
     /// How many calls are then let through to try, all of which must be good. Default: 1; at most 1,000,000.
     pub probes: u32,
     /// How long probes may take to report. When that time has passed without a verdict, they count as one bad probe: a
-    /// call that never ends must not keep the breaker half open. Default: ten times the open time.
+    /// call that never ends must not keep the breaker half open. Above zero. Default: ten times the open time.
     pub probe_timeout: Option<Duration>,
 }
 
@@ -129,6 +129,12 @@ impl BreakerRule {
         }
         if self.open_time.is_zero() || self.open_time > MAX_WINDOW {
             return Err("the open time must be above zero and at most 366 days".into());
+        }
+        if self.probe_timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(
+                "the probe timeout is zero, so no probe could report in time; lengthen it, or leave it out"
+                    .into(),
+            );
         }
         if !(1..=1_000_000).contains(&self.probes) {
             return Err(format!("there are {} probes; there must be from 1 to 1000000", self.probes));

@@ -20,7 +20,7 @@ fn run(breaker: &Breaker, at: u64, rt_ms: u64, failed: bool) -> Result<(), Optio
         Some(probe) => {
             breaker.settle(probe, if bad { Verdict::Bad } else { Verdict::Good }, ms(at), &quiet);
         }
-        None => breaker.record(ms(at), bad, &quiet),
+        None => breaker.record(ms(at), ms(at), bad, &quiet),
     }
     Ok(())
 }
@@ -148,6 +148,31 @@ fn probes_that_never_report_do_not_keep_it_half_open() {
     breaker.settle(lost, Verdict::Bad, ms(60_001), &quiet);
     breaker.settle(probe, Verdict::Good, ms(60_001), &quiet);
     assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_call_from_before_an_outage_does_not_bring_it_back() {
+    let breaker = opened(1);
+    run(&breaker, 5_000, 1, false).unwrap();
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    breaker.record(ms(4_999), ms(5_001), true, &quiet);
+    assert_eq!(breaker.state(), BreakerState::Closed, "it began before the probe had closed it");
+    breaker.record(ms(5_000), ms(5_001), true, &quiet);
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+#[test]
+fn a_look_answers_as_an_entry_would_and_changes_nothing() {
+    let breaker = opened(2);
+    assert_eq!(breaker.peek(ms(4_999)), Err(Some(Duration::from_millis(1))));
+    assert_eq!((breaker.peek(ms(5_000)), breaker.state()), (Ok(()), BreakerState::Open));
+    for _ in 0..2 {
+        assert_eq!(breaker.peek(ms(5_000)), Ok(()));
+        breaker.enter(ms(5_000), &quiet).unwrap().unwrap();
+    }
+    assert_eq!(breaker.peek(ms(5_000)), Err(None));
+    assert_eq!(breaker.peek(ms(55_000)), Err(Some(Duration::from_secs(5))), "its probes are lost");
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
 }
 
 #[test]

@@ -1,79 +1,74 @@
 //! Hot-parameter rules in Sentinel's words.
 
-use std::time::Duration;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
 
-use serde::Deserialize;
-
-use super::{Id, millis, name_of, no_cluster, target, unknown};
+use super::{Id, millis, name_of, no_cluster, no_go, required, seconds, target, unknown, whole};
 use crate::{
     Arg,
     rules::{HotParamRule, ParamKey, ParamMeasure},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ParamFlow {
     id: Option<Id>,
-    resource: String,
-    grade: i64,
-    param_idx: i32,
+    resource: Option<String>,
+    grade: Option<i64>,
+    param_idx: Option<i32>,
     param_key: Option<String>,
     #[serde(alias = "threshold")]
-    count: f64,
-    control_behavior: i64,
-    max_queueing_time_ms: u64,
-    burst_count: u32,
-    duration_in_sec: u64,
+    count: Option<f64>,
+    control_behavior: Option<i64>,
+    max_queueing_time_ms: Option<i64>,
+    burst_count: Option<i64>,
+    duration_in_sec: Option<i64>,
     #[serde(rename = "paramFlowItemList")]
-    items: Vec<Item>,
-    regex: bool,
-    cluster_mode: bool,
+    items: Option<Vec<Item>>,
+    regex: Option<bool>,
+    cluster_mode: Option<bool>,
+    // Of Sentinel for Go.
+    param_index: Option<IgnoredAny>,
+    metric_type: Option<IgnoredAny>,
+    specific_items: Option<IgnoredAny>,
 }
 
-impl Default for ParamFlow {
-    fn default() -> Self {
-        Self {
-            id: None,
-            resource: String::new(),
-            grade: 1,
-            param_idx: 0,
-            param_key: None,
-            count: 0.0,
-            control_behavior: 0,
-            max_queueing_time_ms: 0,
-            burst_count: 0,
-            duration_in_sec: 1,
-            items: Vec::new(),
-            regex: false,
-            cluster_mode: false,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct Item {
-    object: serde_json::Value,
-    count: f64,
-    #[serde(default)]
-    class_type: String,
+    object: Option<Value>,
+    count: Option<f64>,
+    class_type: Option<String>,
 }
 
 impl Item {
     fn into_exception(self) -> Result<(Arg<'static>, u32), String> {
-        let text = match self.object {
-            serde_json::Value::String(text) => text,
-            other => other.to_string(),
-        };
-        let arg = match self.class_type.as_str() {
-            "int" | "long" | "short" | "byte" | "java.lang.Integer" | "java.lang.Long"
-            | "java.lang.Short" | "java.lang.Byte" => text.parse::<i64>().ok().map(Arg::from),
-            "boolean" | "java.lang.Boolean" => text.parse::<bool>().ok().map(Arg::from),
-            _ => Some(Arg::from(text.clone())),
-        };
-        let arg = arg.ok_or_else(|| format!("the exception {text} is no {}", self.class_type))?;
-        Ok((arg, units("the exception's count", self.count)?))
+        let count = units("the exception's count", required("the exception's count", self.count)?)?;
+        Ok((arg(self.object, self.class_type.as_deref().unwrap_or_default())?, count))
     }
+}
+
+/// The value of an exception: to be read as its class says, or, without a class, as what it is in JSON.
+fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, String> {
+    let (text, own_class) = match object.unwrap_or_default() {
+        Value::Null => return Err("an exception has no object; name the value".into()),
+        Value::String(text) => (text, "String"),
+        other @ Value::Bool(_) => (other.to_string(), "boolean"),
+        other => (other.to_string(), "long"),
+    };
+    let class = if class.is_empty() { own_class } else { class };
+    let arg = match class {
+        "int" | "long" | "short" | "byte" | "java.lang.Integer" | "java.lang.Long" | "java.lang.Short"
+        | "java.lang.Byte" => text.parse::<i64>().ok().map(Arg::from),
+        "boolean" | "java.lang.Boolean" => text.parse::<bool>().ok().map(Arg::from),
+        "String" | "java.lang.String" | "char" | "java.lang.Character" => return Ok(text.into()),
+        other => {
+            return Err(format!(
+                "the exception {text} has the classType {other}; it must be int, long, boolean or java.lang.String"
+            ));
+        }
+    };
+    arg.ok_or_else(|| format!("the exception {text} is no {class}"))
 }
 
 fn units(what: &str, count: f64) -> Result<u32, String> {
@@ -89,25 +84,38 @@ fn units(what: &str, count: f64) -> Result<u32, String> {
 impl ParamFlow {
     pub(super) fn into_rule(self) -> Result<HotParamRule, String> {
         no_cluster(self.cluster_mode)?;
-        let measure = match (self.grade, self.control_behavior) {
+        no_go("paramIndex", self.param_index, "paramIdx")?;
+        no_go("metricType", self.metric_type, "grade")?;
+        no_go("specificItems", self.specific_items, "paramFlowItemList")?;
+        let measure = match (self.grade.unwrap_or(1), self.control_behavior.unwrap_or(0)) {
             (0, _) => ParamMeasure::InFlight,
             (1, 0) => ParamMeasure::Rate,
-            (1, 2) => ParamMeasure::Throttle { max_wait: millis(self.max_queueing_time_ms) },
+            (1, 2) => {
+                let max_wait = millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(0))?;
+                ParamMeasure::Throttle { max_wait }
+            }
             (1, other) => return Err(unknown("controlBehavior", other, "0 (reject) or 2 (throttle)")),
             (other, _) => return Err(unknown("grade", other, "0 (threads) or 1 (QPS)")),
         };
+        let used = measure != ParamMeasure::InFlight;
+        let duration = seconds("durationInSec", self.duration_in_sec.filter(|_| used).unwrap_or(1))?;
         let key = match self.param_key.filter(|key| !key.is_empty()) {
             Some(name) => ParamKey::Name(name),
-            None => ParamKey::Index(self.param_idx),
+            None => ParamKey::Index(self.param_idx.unwrap_or(0)),
         };
-        let exceptions: Result<Vec<_>, _> = self.items.into_iter().map(Item::into_exception).collect();
+        let count = units("count", required("count", self.count)?)?;
+        let items = self.items.unwrap_or_default();
+        let exceptions: Result<Vec<_>, _> = items.into_iter().map(Item::into_exception).collect();
         Ok(HotParamRule {
             id: name_of(self.id),
             measure,
-            duration: Duration::from_secs(self.duration_in_sec),
-            burst: self.burst_count,
+            duration,
+            burst: match measure {
+                ParamMeasure::Rate => whole("burstCount", self.burst_count.unwrap_or(0))?,
+                ParamMeasure::Throttle { .. } | ParamMeasure::InFlight => 0,
+            },
             exceptions: exceptions?,
-            ..HotParamRule::new(target(self.resource, self.regex), key, units("count", self.count)?)
+            ..HotParamRule::new(target(self.resource, self.regex), key, count)
         })
     }
 }

@@ -1,0 +1,240 @@
+//! Flow rules: how much of a resource may pass, and what to do with the rest.
+
+mod beside;
+mod rule;
+
+pub use rule::{Behaviour, FlowRule, Measure, Origins, Relation};
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::{
+    Nanos,
+    stats::{Layout, Look, Ring, Tally, Trailing, View},
+};
+
+use super::{
+    Threshold,
+    throttle::{self, Asked, Place, Throttle},
+    warm_up::{self, WarmUp},
+};
+use crate::{node::Node, resource::State, sample::SystemSample};
+use beside::{Beside, Interval};
+
+/// A flow rule at one resource, with what it remembers.
+pub(crate) struct Flow {
+    pub(crate) rule: FlowRule,
+    pub(crate) label: Arc<str>,
+    /// The node that is measured, where it is another resource's.
+    pub(crate) related: Option<Arc<Node>>,
+    /// For [`Origins::Others`]: the origins that have rules of their own.
+    pub(crate) named: Vec<String>,
+    how: How,
+}
+
+enum How {
+    InFlight,
+    /// By the node's own window.
+    Window(Trailing),
+    /// By a window of the rule's own, as the interval is none of the node's.
+    Own(Beside<Interval>),
+    /// By a window that another resource keeps for the rule, for the same reason.
+    Watched(Interval),
+    WarmUp(Beside<WarmUp>, Trailing),
+    Throttle(Beside<Throttle>, Nanos),
+    WarmUpThrottle(Beside<WarmUp>, Beside<Throttle>, Nanos),
+}
+
+/// What a rule took that is not in a node's window.
+pub(crate) enum Taken {
+    Place(Place),
+    Own(Tally),
+}
+
+impl Flow {
+    /// `related` is the state of the resource that the rule names as related.
+    pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<&State>) -> Self {
+        let view = |view: View| if rule.strict { view.strict() } else { view };
+        let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
+        let each = rule.origins == Origins::Others;
+        let warm_up = |period, factor| {
+            let Threshold::Fixed(count) = rule.threshold else {
+                unreachable!("a validated warm-up is fixed")
+            };
+            let new = move || WarmUp::new(count, period, factor);
+            Beside::new(each, move || new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}")))
+        };
+        let how = match (rule.measure, rule.behaviour) {
+            (Measure::InFlight, _) => How::InFlight,
+            (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), related) {
+                (None, _) => How::Window(second()),
+                (Some(own), Some(related)) => {
+                    How::Watched(Interval::new(related.watched(own), view(own.whole())))
+                }
+                (Some(own), None) => {
+                    let view = view(own.whole());
+                    How::Own(Beside::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
+                }
+            },
+            (Measure::Rate, Behaviour::WarmUp { period, cold_factor }) => {
+                How::WarmUp(warm_up(period, cold_factor), second())
+            }
+            (Measure::Rate, Behaviour::Throttle { max_wait }) => {
+                How::Throttle(Beside::new(each, Throttle::new), max_wait.into())
+            }
+            (Measure::Rate, Behaviour::WarmUpThrottle { period, cold_factor, max_wait }) => {
+                let throttle = Beside::new(each, Throttle::new);
+                How::WarmUpThrottle(warm_up(period, cold_factor), throttle, max_wait.into())
+            }
+        };
+        let related = related.map(|state| state.node.clone());
+        Self { label: rule.to_string().into(), rule, related, named: Vec::new(), how }
+    }
+
+    /// Whether the rule takes something beside what the node counts.
+    pub(crate) const fn takes(&self) -> bool {
+        matches!(self.how, How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..))
+    }
+
+    /// The threshold, for a rule that everything passes which passes a count of units in `view` of the resource's window.
+    pub(crate) fn plain(&self, view: View) -> Option<u64> {
+        let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
+            return None;
+        };
+        match (&self.how, threshold) {
+            (How::Window(trailing), Threshold::Fixed(_)) if trailing.view() == view => {
+                Some(threshold.units(&SystemSample::default()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the window of `node` has room for `n` units more.
+    ///
+    /// # Errors
+    /// With the time until it has, where one can be named.
+    #[inline]
+    pub(crate) fn fits(
+        &self,
+        node: &Arc<Node>,
+        look: Look<'_>,
+        now: Nanos,
+        n: u32,
+        sample: &SystemSample,
+    ) -> Result<(), Option<Duration>> {
+        let (trailing, limit) = match &self.how {
+            How::Window(trailing) => (trailing, self.rule.threshold.units(sample)),
+            How::WarmUp(warm_up, trailing) => (trailing, warm_up::whole(rate(warm_up, node, now))),
+            How::InFlight => {
+                let over = look.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
+                return if over { Err(None) } else { Ok(()) };
+            }
+            How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
+        };
+        // Each other origin has its own window; a place kept at hand would be another's.
+        let used = match self.rule.origins {
+            Origins::Others => look.passed_in(trailing.view()),
+            _ => look.passed(trailing),
+        };
+        let n = u64::from(n);
+        match used {
+            // The window has turned on: this look decides nothing, the next one will.
+            None => Ok(()),
+            Some(used) if used + n <= limit => Ok(()),
+            Some(_) => Err(limit.checked_sub(n).map(|goal| look.fits_after(now, trailing.view(), goal))),
+        }
+    }
+
+    /// What [`take`](Self::take) would say.
+    pub(crate) fn peek(
+        &self,
+        node: &Arc<Node>,
+        now: Nanos,
+        n: u32,
+        sample: &SystemSample,
+    ) -> Result<(), Option<Duration>> {
+        let limit = || self.rule.threshold.units(sample);
+        match &self.how {
+            How::Own(own) => own.of(node, |own| own.peek(now, n, limit())),
+            How::Watched(interval) => interval.peek(now, n, limit()),
+            How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
+                let asked = self.asked(node, now, n, *max_wait, sample)?;
+                throttle.of(node, |throttle| throttle.peek(asked)).map_err(Some)
+            }
+            How::InFlight | How::Window(_) | How::WarmUp(..) => Ok(()),
+        }
+    }
+
+    /// Takes what the rule keeps beside the node's window; a throttle gives a place that is not before `earliest`.
+    ///
+    /// # Errors
+    /// As [`fits`](Self::fits).
+    pub(crate) fn take(
+        &self,
+        node: &Arc<Node>,
+        (now, earliest): (Nanos, Nanos),
+        n: u32,
+        sample: &SystemSample,
+    ) -> Result<Option<Taken>, Option<Duration>> {
+        match &self.how {
+            How::Own(own) => {
+                let limit = self.rule.threshold.units(sample);
+                own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(Taken::Own(tally)))
+            }
+            How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
+                let asked = self.asked(node, now, n, *max_wait, sample)?;
+                let place = throttle.of(node, |throttle| throttle.take(asked, earliest));
+                place.map(|place| Some(Taken::Place(place))).map_err(Some)
+            }
+            How::InFlight | How::Window(_) | How::Watched(_) | How::WarmUp(..) => Ok(None),
+        }
+    }
+
+    /// Puts a throttle's place off to `start`, or to a later one if others have queued up behind it.
+    ///
+    /// # Errors
+    /// As [`fits`](Self::fits).
+    pub(crate) fn put_off(
+        &self,
+        node: &Arc<Node>,
+        place: &mut Place,
+        start: Nanos,
+    ) -> Result<(), Option<Duration>> {
+        let (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _)) = &self.how else {
+            return Ok(());
+        };
+        throttle.of(node, |throttle| throttle.put_off(place, start)).map_err(Some)
+    }
+
+    /// Gives back what [`take`](Self::take) took.
+    pub(crate) fn give_back(&self, node: &Arc<Node>, n: u32, taken: &Taken) {
+        match (&self.how, taken) {
+            (How::Own(own), Taken::Own(tally)) => own.of(node, |own| own.give_back(n, *tally)),
+            (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _), Taken::Place(place)) => {
+                throttle.of(node, |throttle| throttle.give_back(*place));
+            }
+            _ => {}
+        }
+    }
+
+    fn asked(
+        &self,
+        node: &Arc<Node>,
+        now: Nanos,
+        n: u32,
+        longest: Nanos,
+        sample: &SystemSample,
+    ) -> Result<Asked, Option<Duration>> {
+        let rate = match &self.how {
+            How::WarmUpThrottle(warm_up, ..) => rate(warm_up, node, now),
+            _ => self.rule.threshold.now(sample),
+        };
+        let cost = throttle::cost(n, rate, self.rule.interval.into()).ok_or(None)?;
+        Ok(Asked { now, cost, longest })
+    }
+}
+
+/// The rate that a warm-up lets `node` have now.
+fn rate(warm_up: &Beside<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
+    let last_second = || node.window().passed_last_second(now).unwrap_or(0);
+    warm_up.of(node, |warm_up| warm_up.rate(now, last_second))
+}

@@ -1,0 +1,288 @@
+//! Hot parameters: a share for each value of an argument.
+
+mod rule;
+
+pub use rule::{HotParamRule, ParamKey, ParamMeasure};
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::Nanos;
+
+use super::throttle::{self, Asked};
+use crate::{
+    arg::Arg,
+    values::{Place, Values},
+};
+
+/// What one value has left, or those that share a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Units used since the last renewal, or units in flight; for a throttle the largest call.
+    used: u64,
+    /// The last renewal, or for a throttle the last place; plus one, 0 for never. For units in flight, how often the
+    /// shared place was left by its last; at a value's own, the same plus one if others were there when it came.
+    since: u64,
+}
+
+/// A hot-parameter rule at one resource.
+pub(crate) struct HotParam {
+    pub(crate) rule: HotParamRule,
+    pub(crate) label: Arc<str>,
+    values: Values<Share>,
+}
+
+/// What was taken of a value's share, so that it can be given back.
+#[derive(Debug)]
+pub(crate) struct Held {
+    place: Place,
+    before: Share,
+    after: Share,
+    /// When the call may start, and for a throttle what was asked.
+    pub(crate) start: Nanos,
+    asked: Option<Asked>,
+}
+
+impl HotParam {
+    pub(crate) fn new(rule: HotParamRule) -> Self {
+        Self { label: rule.to_string().into(), values: Values::new(rule.max_values), rule }
+    }
+
+    /// Values that found no place of their own, ever: entries of values that shared one place.
+    pub(crate) fn crowded(&self) -> u64 {
+        self.values.crowded()
+    }
+
+    /// The argument of an entry that the rule is about.
+    pub(crate) fn pick<'a, 'e>(
+        &self,
+        args: &'e [Arg<'a>],
+        named: &'e [(&'a str, Arg<'a>)],
+    ) -> Option<&'e Arg<'a>> {
+        match &self.rule.key {
+            ParamKey::Index(index) => {
+                let from_end = usize::try_from(index.unsigned_abs()).ok()?;
+                let at = if *index < 0 { args.len().checked_sub(from_end)? } else { from_end };
+                args.get(at)
+            }
+            ParamKey::Name(name) => named.iter().find(|(of, _)| of == name).map(|(_, arg)| arg),
+        }
+    }
+
+    fn threshold(&self, arg: &Arg<'_>) -> u64 {
+        let exception = self.rule.exceptions.iter().find(|(value, _)| value == arg);
+        exception.map_or(self.rule.threshold, |(_, threshold)| *threshold).into()
+    }
+
+    /// Takes `n` of the share of a value; a throttle gives it a place that is not before `earliest`.
+    ///
+    /// # Errors
+    /// With the time until it has as much, where one can be named.
+    pub(crate) fn take(
+        &self,
+        arg: &Arg<'_>,
+        now: Nanos,
+        earliest: Nanos,
+        n: u32,
+    ) -> Result<Held, Option<Duration>> {
+        let threshold = self.threshold(arg);
+        let asked = match self.rule.measure {
+            ParamMeasure::Throttle { max_wait } => {
+                let cost = throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None)?;
+                Some(Asked { now, cost, longest: max_wait.into() })
+            }
+            ParamMeasure::Rate | ParamMeasure::InFlight => None,
+        };
+        self.with(arg, now, |share, spare, place| {
+            let before = *share;
+            let (mut after, mut start) = (before, earliest);
+            match asked {
+                Some(asked) => start = after.queue(asked, earliest, n).map_err(Some)?,
+                None if self.rule.measure == ParamMeasure::InFlight => {
+                    let is_beside = !place.is_shared() && before.since == spare.since + 1;
+                    let beside = if is_beside { spare.used } else { 0 };
+                    after.used += u64::from(n);
+                    if after.used + beside > threshold {
+                        return Err(None);
+                    }
+                }
+                None => self.renew(&mut after, threshold, now, n)?,
+            }
+            if n > 0 {
+                *share = after; // After a question not even the renewal is written down.
+            }
+            Ok(Held { place, before, after: *share, start, asked })
+        })
+    }
+
+    /// Puts the start of a throttled call off to `start`, or to a later one if others have queued up behind it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn put_off(
+        &self,
+        arg: &Arg<'_>,
+        held: &mut Held,
+        n: u32,
+        start: Nanos,
+    ) -> Result<(), Option<Duration>> {
+        let Some(asked) = held.asked.filter(|_| held.start < start) else { return Ok(()) };
+        self.with(arg, asked.now, |share, _, place| {
+            if place == held.place && *share == held.after {
+                share.since = start.get() + 1;
+                held.start = start;
+            } else {
+                let before = *share;
+                held.start = share.queue(asked, start, n).map_err(Some)?;
+                (held.place, held.before) = (place, before);
+            }
+            held.after = *share;
+            Ok(())
+        })
+    }
+
+    fn with<T>(&self, arg: &Arg<'_>, now: Nanos, change: impl FnOnce(&mut Share, &Share, Place) -> T) -> T {
+        let recovered = |value: &Arg<'_>, share: &Share| self.is_recovered(value, share, now);
+        let begun = |spare: &Share| match self.rule.measure {
+            // Its units there are the shared place's; they count until that has been empty.
+            ParamMeasure::InFlight if spare.used > 0 => Share { used: 0, since: spare.since + 1 },
+            ParamMeasure::InFlight => Share::default(),
+            ParamMeasure::Rate | ParamMeasure::Throttle { .. } => *spare,
+        };
+        self.values.with(arg, recovered, begun, change)
+    }
+
+    fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
+        let units = u64::from(n);
+        let duration = Nanos::from(self.rule.duration);
+        let most = threshold + u64::from(self.rule.burst);
+        if threshold == 0 || units > most {
+            return Err(None);
+        }
+        let renewed = Nanos::new(share.since.saturating_sub(1));
+        let elapsed = now.saturating_since(renewed);
+        let renews = share.since == 0 || elapsed >= duration;
+        let used = if renews {
+            let more = u128::from(elapsed.get()) * u128::from(threshold) / u128::from(duration.get());
+            share.used.saturating_sub(u64::try_from(more).unwrap_or(u64::MAX))
+        } else {
+            share.used
+        };
+        if used + units > most {
+            // As many durations after the renewal as renew enough, and one at least.
+            let lacking = u128::from(share.used + units - most);
+            let wait = (lacking * u128::from(duration.get())).div_ceil(threshold.into());
+            let wait = Nanos::new(u64::try_from(wait).unwrap_or(u64::MAX)).max(duration);
+            return Err(Some(renewed.saturating_add(wait).saturating_since(now).into()));
+        }
+        share.used = used + units;
+        if renews {
+            share.since = now.get() + 1;
+        }
+        Ok(())
+    }
+
+    /// Whether a value's share is as good as untouched, so that its place may go to another.
+    fn is_recovered(&self, value: &Arg<'_>, share: &Share, now: Nanos) -> bool {
+        let threshold = self.threshold(value);
+        let duration = Nanos::from(self.rule.duration);
+        let since = Nanos::new(share.since.saturating_sub(1));
+        match self.rule.measure {
+            ParamMeasure::InFlight => share.used == 0,
+            ParamMeasure::Rate if share.since == 0 => true,
+            ParamMeasure::Rate => {
+                let elapsed = u128::from(now.saturating_since(since).get());
+                let renewed = elapsed * u128::from(threshold) / u128::from(duration.get());
+                // Units are used up to a duration after the renewal, and another must lie between them and what the
+                // value uses elsewhere.
+                elapsed >= 2 * u128::from(duration.get()) && renewed >= share.used.into()
+            }
+            // To calls that are not larger than those it has made, the place makes no difference then.
+            ParamMeasure::Throttle { .. } => {
+                let largest = u32::try_from(share.used).unwrap_or(u32::MAX);
+                let cost = throttle::cost(largest, threshold as f64, duration).unwrap_or(Nanos::MAX);
+                since.saturating_add(cost) <= now
+            }
+        }
+    }
+
+    /// Gives back what [`take`](Self::take) took, because another rule blocked the same entry.
+    pub(crate) fn give_back(&self, held: &Held, n: u32) {
+        self.values.at(&held.place, |share| match self.rule.measure {
+            ParamMeasure::InFlight => share.release(&held.place, n),
+            _ if *share == held.after => *share = held.before,
+            // Somebody has used it meanwhile. A throttle's place stays empty: calls must not come closer than they were
+            // told. Units come back unless they were renewed, and so have come back, meanwhile.
+            ParamMeasure::Rate if share.since == held.after.since => {
+                share.used = share.used.saturating_sub(n.into());
+            }
+            ParamMeasure::Rate | ParamMeasure::Throttle { .. } => {}
+        });
+    }
+
+    /// Ends a call that holds some of a value's share.
+    pub(crate) fn leave(&self, held: &Held, n: u32) {
+        if self.holds() {
+            self.values.at(&held.place, |share| share.release(&held.place, n));
+        }
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.rule.measure == ParamMeasure::InFlight
+    }
+}
+
+impl Share {
+    /// Takes a throttle's next place.
+    fn queue(&mut self, asked: Asked, earliest: Nanos, n: u32) -> Result<Nanos, Duration> {
+        let start = asked.start(self.since, earliest)?;
+        *self = Self { used: self.used.max(n.into()), since: start.get() + 1 };
+        Ok(start)
+    }
+
+    /// Ends units in flight.
+    fn release(&mut self, place: &Place, n: u32) {
+        self.used = self.used.saturating_sub(n.into());
+        if self.used == 0 && place.is_shared() {
+            self.since += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_values_place_is_put_off_alone_and_behind_others_taken_anew() {
+        let max_wait = Duration::from_secs(1);
+        let rule =
+            HotParamRule::new("r", ParamKey::Index(0), 10).measure(ParamMeasure::Throttle { max_wait });
+        let param = HotParam::new(rule);
+        let (arg, ms) = (Arg::from("a"), Nanos::from_millis);
+        let take = || param.take(&arg, ms(0), ms(0), 1).unwrap();
+        let mut first = take();
+        param.put_off(&arg, &mut first, 1, ms(250)).unwrap();
+        let second = take();
+        assert_eq!([&first, &second].map(|held| held.start), [ms(250), ms(350)]);
+        param.put_off(&arg, &mut first, 1, ms(300)).unwrap();
+        assert_eq!(first.start, ms(450), "the second goes ahead as it was told");
+        param.give_back(&first, 1);
+        assert_eq!(take().start, ms(450));
+    }
+
+    #[test]
+    fn units_that_were_renewed_meanwhile_are_not_given_back_once_more() {
+        let param = HotParam::new(HotParamRule::new("r", ParamKey::Index(0), 5));
+        let arg = Arg::from("a");
+        let take = |second, n| param.take(&arg, Nanos::from_secs(second), Nanos::ZERO, n);
+        let refused = take(1, 3).unwrap();
+        assert!(take(1, 1).is_ok());
+        assert!(take(2, 5).is_ok());
+        param.give_back(&refused, 3);
+        assert!(take(2, 1).is_err());
+        let refused = take(3, 3).unwrap();
+        assert!(take(3, 2).is_ok());
+        param.give_back(&refused, 3);
+        assert!(take(3, 3).is_ok() && take(3, 1).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! System, authority and isolation rules in Sentinel's words.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{Id, name_of, no_go, target, unknown};
+use crate::rules::{AuthorityRule, IsolationRule, SystemRule};
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct System {
+    id: Option<Id>,
+    highest_system_load: Option<f64>,
+    highest_cpu_usage: Option<f64>,
+    qps: Option<f64>,
+    avg_rt: Option<f64>,
+    max_thread: Option<f64>,
+    // Of Sentinel for Go.
+    metric_type: Option<IgnoredAny>,
+    trigger_count: Option<IgnoredAny>,
+}
+
+impl System {
+    /// `None` for a rule that limits nothing, as dashboards write them: Sentinel's default of each limit is −1, and
+    /// whatever is negative is no limit.
+    pub(super) fn into_rule(self) -> Result<Option<SystemRule>, String> {
+        let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
+        no_go("metricType", self.metric_type, known)?;
+        no_go("triggerCount", self.trigger_count, known)?;
+        let all = [self.highest_system_load, self.highest_cpu_usage, self.qps, self.avg_rt, self.max_thread];
+        if all.iter().all(Option::is_none) {
+            return Err(format!("the rule names no limit; it needs {known}"));
+        }
+        let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
+        if all.into_iter().all(|value| limit(value).is_none()) {
+            return Ok(None);
+        }
+        // A cast saturates; what is negative is no limit.
+        #[allow(clippy::cast_sign_loss)]
+        let units = |value| limit(value).map(|value| value as u64);
+        let span = |ms: f64| Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or(Duration::MAX);
+        Ok(Some(SystemRule {
+            id: name_of(self.id),
+            load: limit(self.highest_system_load),
+            cpu: limit(self.highest_cpu_usage),
+            mean_rt: limit(self.avg_rt).map(span),
+            in_flight: units(self.max_thread),
+            qps: units(self.qps),
+        }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Authority {
+    id: Option<Id>,
+    resource: Option<String>,
+    limit_app: String,
+    strategy: Option<i64>,
+    regex: Option<bool>,
+}
+
+impl Authority {
+    pub(super) fn into_rule(self) -> Result<AuthorityRule, String> {
+        let allow = match self.strategy.unwrap_or(0) {
+            0 => true,
+            1 => false,
+            other => return Err(unknown("strategy", other, "0 (allow) or 1 (deny)")),
+        };
+        let origins: BTreeSet<&str> =
+            self.limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();
+        let resource = target(self.resource, self.regex);
+        Ok(AuthorityRule { id: name_of(self.id), allow, ..AuthorityRule::allow(resource, origins) })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Isolation {
+    id: Option<Id>,
+    resource: Option<String>,
+    #[serde(alias = "count")]
+    threshold: u32,
+    regex: Option<bool>,
+}
+
+impl Isolation {
+    pub(super) fn into_rule(self) -> IsolationRule {
+        let resource = target(self.resource, self.regex);
+        IsolationRule { id: name_of(self.id), ..IsolationRule::new(resource, self.threshold) }
+    }
+}

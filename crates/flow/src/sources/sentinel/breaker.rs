@@ -1,0 +1,59 @@
+//! Circuit breakers in Sentinel's words.
+
+use std::time::Duration;
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{Id, millis, name_of, no_go, required, seconds, target, unknown, whole};
+use crate::rules::{BreakerRule, Trip};
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Degrade {
+    id: Option<Id>,
+    resource: Option<String>,
+    grade: Option<i64>,
+    count: Option<f64>,
+    time_window: Option<i64>,
+    min_request_amount: Option<i64>,
+    slow_ratio_threshold: Option<f64>,
+    #[serde(alias = "statIntervalInMs")]
+    stat_interval_ms: Option<i64>,
+    regex: Option<bool>,
+    // Of Sentinel for Go.
+    strategy: Option<IgnoredAny>,
+    threshold: Option<IgnoredAny>,
+    retry_timeout_ms: Option<IgnoredAny>,
+    max_allowed_rt_ms: Option<IgnoredAny>,
+}
+
+impl Degrade {
+    pub(super) fn into_rule(self) -> Result<BreakerRule, String> {
+        no_go("strategy", self.strategy, "grade")?;
+        no_go("threshold", self.threshold, "count")?;
+        no_go("retryTimeoutMs", self.retry_timeout_ms, "timeWindow, in seconds")?;
+        no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
+        let count = required("count", self.count)?;
+        if !count.is_finite() || count < 0.0 {
+            return Err(format!("count is {count}; it must be a number from 0 on"));
+        }
+        let trip = match self.grade.unwrap_or(0) {
+            0 => {
+                let rt = Duration::try_from_secs_f64(count / 1_000.0).unwrap_or(Duration::MAX);
+                Trip::SlowRatio { rt, ratio: self.slow_ratio_threshold.unwrap_or(1.0) }
+            }
+            1 => Trip::ErrorRatio { ratio: count },
+            // A cast saturates; what is negative was refused above. More than 2.5 are more than 2.
+            #[allow(clippy::cast_sign_loss)]
+            2 => Trip::ErrorCount { count: count as u64 },
+            other => {
+                return Err(unknown("grade", other, "0 (slow ratio), 1 (error ratio) or 2 (error count)"));
+            }
+        };
+        let open_time = seconds("timeWindow", self.time_window.unwrap_or(0))?;
+        let rule = BreakerRule::new(target(self.resource, self.regex), trip, open_time)
+            .interval(millis("statIntervalMs", self.stat_interval_ms.unwrap_or(1_000))?)
+            .min_calls(whole("minRequestAmount", self.min_request_amount.unwrap_or(5))?);
+        Ok(BreakerRule { id: name_of(self.id), ..rule })
+    }
+}

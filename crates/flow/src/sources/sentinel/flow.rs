@@ -1,0 +1,146 @@
+//! Flow rules in Sentinel's words: those of Java, and those of Go.
+
+use serde::Deserialize;
+
+use super::{Id, millis, name_of, no_cluster, required, seconds, target, unknown, whole};
+use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Flow {
+    id: Option<Id>,
+    resource: Option<String>,
+    limit_app: Option<String>,
+    grade: Option<i64>,
+    count: Option<f64>,
+    /// Go's name of `count`.
+    threshold: Option<f64>,
+    #[serde(alias = "relationStrategy")]
+    strategy: Option<i64>,
+    ref_resource: Option<String>,
+    /// Only in Go.
+    token_calculate_strategy: Option<i64>,
+    control_behavior: Option<i64>,
+    warm_up_period_sec: Option<i64>,
+    warm_up_cold_factor: Option<f64>,
+    max_queueing_time_ms: Option<i64>,
+    stat_interval_in_ms: Option<i64>,
+    regex: Option<bool>,
+    cluster_mode: Option<bool>,
+    low_mem_usage_threshold: Option<f64>,
+    high_mem_usage_threshold: Option<f64>,
+    mem_low_water_mark_bytes: Option<i64>,
+    mem_high_water_mark_bytes: Option<i64>,
+}
+
+/// What the numbers of a rule's behaviour mean.
+#[derive(Clone, Copy)]
+struct How {
+    warms: bool,
+    throttles: bool,
+    by_memory: bool,
+}
+
+impl Flow {
+    pub(super) fn into_rule(self) -> Result<FlowRule, String> {
+        no_cluster(self.cluster_mode)?;
+        let measure = match self.grade {
+            Some(0) => Measure::InFlight,
+            None | Some(1) => Measure::Rate,
+            Some(other) => return Err(unknown("grade", other, "0 (threads) or 1 (QPS)")),
+        };
+        let how = self.how(measure)?;
+        let (threshold, behaviour) = (self.threshold(how)?, self.behaviour(how)?);
+        let other = self.ref_resource.unwrap_or_default();
+        let relation = match self.strategy {
+            None | Some(0) => Relation::Direct,
+            // Sentinel's throttle looks at no traffic, whatever the strategy.
+            Some(1) if how.throttles && !how.warms => Relation::Direct,
+            Some(1) => Relation::Related(other),
+            Some(2) => Relation::Context(other),
+            Some(other) => return Err(unknown("strategy", other, "0 (direct), 1 (relate) or 2 (chain)")),
+        };
+        // In Go 0 is the default.
+        let used = measure == Measure::Rate;
+        let interval = self.stat_interval_in_ms.filter(|&ms| used && ms != 0).unwrap_or(1_000);
+        Ok(FlowRule {
+            id: name_of(self.id),
+            resource: target(self.resource, self.regex),
+            threshold,
+            interval: millis("statIntervalInMs", interval)?,
+            measure,
+            relation,
+            origins: match self.limit_app.as_deref() {
+                None | Some("default" | "") => Origins::Any,
+                Some("other") => Origins::Others,
+                Some(origin) => Origins::Only(origin.into()),
+            },
+            behaviour,
+            strict: false,
+        })
+    }
+
+    fn how(&self, measure: Measure) -> Result<How, String> {
+        let behaviour = self.control_behavior.unwrap_or(0);
+        let by_memory = self.mem_high_water_mark_bytes.is_some_and(|mark| mark != 0);
+        let how = |warms, throttles| How { warms, throttles, by_memory };
+        match (self.token_calculate_strategy, behaviour) {
+            // Sentinel does not look at the behaviour of a rule about threads.
+            _ if measure == Measure::InFlight => Ok(how(false, false)),
+            (None, 0) => Ok(how(false, false)),
+            (None, 1 | 3) if self.count.is_none() && self.threshold.is_some() => Err(format!(
+                "controlBehavior {behaviour} beside threshold may be that of Sentinel for Java or for Go; write count \
+                 for the former, and tokenCalculateStrategy, too, for the latter"
+            )),
+            (None, 1) => Ok(how(true, false)),
+            (None, 2) => Ok(how(false, true)),
+            (None, 3) => Ok(how(true, true)),
+            (None, other) => Err(unknown("controlBehavior", other, "from 0 to 3")),
+            (Some(strategy @ 0..=2), throttles @ 0..=1) => {
+                Ok(How { warms: strategy == 1, throttles: throttles == 1, by_memory: strategy == 2 })
+            }
+            (Some(0..=2), other) => Err(unknown(
+                "controlBehavior",
+                other,
+                "0 (reject) or 1 (throttle) beside tokenCalculateStrategy",
+            )),
+            (Some(other), _) => {
+                Err(unknown("tokenCalculateStrategy", other, "0 (direct), 1 (warm up) or 2 (by memory)"))
+            }
+        }
+    }
+
+    fn threshold(&self, how: How) -> Result<Threshold, String> {
+        if how.by_memory {
+            // Sentinel names the threshold by the memory usage: with low usage the higher one.
+            return Ok(Threshold::Memory(MemoryThreshold {
+                when_free: required("lowMemUsageThreshold", self.low_mem_usage_threshold)?,
+                when_scarce: required("highMemUsageThreshold", self.high_mem_usage_threshold)?,
+                low_mark: whole("memLowWaterMarkBytes", self.mem_low_water_mark_bytes.unwrap_or(0))?,
+                high_mark: whole("memHighWaterMarkBytes", self.mem_high_water_mark_bytes.unwrap_or(0))?,
+            }));
+        }
+        if self.count.is_some() && self.threshold.is_some() {
+            return Err(
+                "the rule has a count and a threshold, which mean the same; leave one of them out".into()
+            );
+        }
+        required("count", self.count.or(self.threshold)).map(Threshold::Fixed)
+    }
+
+    fn behaviour(&self, how: How) -> Result<Behaviour, String> {
+        let period = || seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10));
+        // In Go 0 is the default.
+        let cold_factor = self.warm_up_cold_factor.filter(|&factor| factor != 0.0).unwrap_or(3.0);
+        let longest = if self.token_calculate_strategy.is_some() { 0 } else { 500 };
+        let max_wait = || millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(longest));
+        Ok(match (how.warms, how.throttles) {
+            (false, false) => Behaviour::Reject,
+            (true, false) => Behaviour::WarmUp { period: period()?, cold_factor },
+            (false, true) => Behaviour::Throttle { max_wait: max_wait()? },
+            (true, true) => {
+                Behaviour::WarmUpThrottle { period: period()?, cold_factor, max_wait: max_wait()? }
+            }
+        })
+    }
+}
