@@ -364,7 +364,8 @@ impl SharedLimit {
     }
 
     /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`], with a longest hold) that come back when they are
-    /// dropped. What the answer is otherwise, [`acquire`](Self::acquire) says.
+    /// dropped. What the answer is otherwise, [`acquire`](Self::acquire) says. Of any other limit nothing comes back: what was
+    /// used stays used.
     ///
     /// # Errors
     /// The denial.

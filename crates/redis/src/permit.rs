@@ -42,6 +42,11 @@ impl Permit {
         &self.answer
     }
 
+    /// Whether there is something to come back.
+    fn is_held(&self) -> bool {
+        self.cost > 0 && self.limit.plan().hold().is_some()
+    }
+
     /// Holds the permits for another longest hold from now on. Returns whether they still were this holder's: where not,
     /// they have come back by themselves and may be another's already.
     ///
@@ -49,7 +54,7 @@ impl Permit {
     /// When the store gave no answer. The permits are held as long as before, or anew (the answer alone may be lost); asking
     /// again is right in either case.
     pub async fn renew(&mut self) -> Result<bool, StoreError> {
-        if self.answer.source != Source::Store || self.cost == 0 {
+        if self.answer.source != Source::Store || !self.is_held() {
             return Ok(true);
         }
         settle(&self.limit, &self.key, self.holder, true).await
@@ -58,8 +63,11 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if !self.is_held() {
+            return;
+        }
         match self.answer.source {
-            Source::Store if self.cost > 0 => {
+            Source::Store => {
                 let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
                 let runtime = self.limit.store().inner().runtime.clone();
                 runtime.spawn(async move {

@@ -247,7 +247,7 @@ async fn a_limit_whose_keys_are_not_permitted_hurts_no_other() {
     }
     let stats = store.stats();
     assert_eq!((stats.opened, stats.connections, store.health()), (0, 1, Health::Up));
-    assert_eq!(stats.errors_of("not-permitted") + stats.errors_of("server"), 50);
+    assert_eq!(stats.errors_of("forbidden"), 50);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

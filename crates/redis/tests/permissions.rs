@@ -113,8 +113,7 @@ async fn a_peek_asks_about_the_limits_own_key_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_the_user_may_not_touch_is_told_and_hurts_no_other() {
     let server = Server::start(&[]);
-    // Not even the key by which nodes are counted.
-    let store = open_as(&server, "app", &["~tidegate:fine:*", "+@all"]);
+    let store = open_as(&server, "app", &["~tidegate:nodes", "~tidegate:fine:*", "+@all"]);
     eventually("the store is reached", || store.health() == Health::Up);
     let (fine, other) = (limit(&store, "fine", log("1000/1h")), limit(&store, "other", log("1000/1h")));
     for _ in 0..20 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Policy, algorithm::Concurrency};
+use tidegate_core::{Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{Health, Permit, SharedLimit, Store};
 use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Server, eventually};
 
@@ -106,4 +106,19 @@ async fn a_renewal_whose_answer_is_lost_leaves_the_permits_their_holders() {
     drop(a);
     drop(b);
     eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_rate_has_let_through_does_not_come_back_when_a_permit_of_it_is_dropped() {
+    let bench = Bench::start();
+    let quota: Quota = "2/1h".parse().expect("the quota is well formed");
+    let rate = bench.limit.store().limit("rate", Policy::sliding_window(quota)).deadline(PATIENCE);
+    let rate = rate.build().expect("the policy can be shared");
+    for _ in 0..2 {
+        let mut permit = rate.permit("k", 1).await.expect("there is room");
+        assert_eq!(permit.renew().await, Ok(true), "there is nothing to renew");
+    }
+    assert!(rate.permit("k", 1).await.is_err());
+    rate.store().close().await;
+    assert!(rate.store().stats().errors.iter().all(|&count| count == 0), "{:?}", rate.store().stats());
 }
