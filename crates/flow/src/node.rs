@@ -70,20 +70,21 @@ impl Node {
     }
 }
 
-/// Nodes by name, at most a given number: the origins of a resource, or its contexts.
-pub(crate) struct Family {
+/// Nodes by name, at most a given number: the origins of a resource, or its contexts. Most resources have none, and so only
+/// a pointer to nothing.
+#[derive(Default)]
+pub(crate) struct Family(OnceLock<Box<Members>>);
+
+#[derive(Default)]
+struct Members {
     nodes: RwLock<HashMap<Box<str>, Arc<Node>>>,
     rest: OnceLock<Arc<Node>>,
     left_out: AtomicU64,
 }
 
 impl Family {
-    pub(crate) fn new() -> Self {
-        Self { nodes: RwLock::default(), rest: OnceLock::new(), left_out: AtomicU64::new(0) }
-    }
-
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
-        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.0.get()?.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// The node of `name`, made if the resource and the gate have a place for it; or, for one that is `named` by a rule,
@@ -99,14 +100,15 @@ impl Family {
             return Some(node);
         }
         let (named, new) = (named(), || Arc::new(Node::new(shared.layout)));
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let members = self.0.get_or_init(Box::default);
+        let mut nodes = members.nodes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = nodes.get(name) {
             return Some(node.clone());
         }
         if !named && nodes.len() >= shared.max_origins || !shared.place_origin(named) {
             // Relaxed: a count for people.
-            self.left_out.fetch_add(1, Ordering::Relaxed);
-            return measures().then(|| self.rest.get_or_init(new).clone());
+            members.left_out.fetch_add(1, Ordering::Relaxed);
+            return measures().then(|| members.rest.get_or_init(new).clone());
         }
         let node = new();
         nodes.insert(name.into(), node.clone());
@@ -114,13 +116,14 @@ impl Family {
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(members) = self.0.get() else { return Vec::new() };
+        let nodes = members.nodes.read().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<String> = nodes.keys().map(ToString::to_string).collect();
         names.sort_unstable();
         names
     }
 
     pub(crate) fn left_out(&self) -> u64 {
-        self.left_out.load(Ordering::Relaxed)
+        self.0.get().map_or(0, |members| members.left_out.load(Ordering::Relaxed))
     }
 }

@@ -53,8 +53,8 @@ impl State {
         Self {
             name,
             node: Arc::new(Node::new(shared.layout)),
-            origins: Family::new(),
-            contexts: Family::new(),
+            origins: Family::default(),
+            contexts: Family::default(),
             stamp: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             // The gate's layout was checked when the gate was built.
