@@ -107,6 +107,7 @@ mod link;
 mod local;
 mod mode;
 mod nodes;
+mod parts;
 mod permit;
 mod plan;
 mod pulse;
