@@ -1,19 +1,22 @@
 //! Permits in flight, held by whoever got them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tidegate_core::Nanos;
+use tidegate_core::{Clock, Nanos};
 
 use crate::{
     SharedDecision, SharedLimit, Source, StoreError,
     call::{self, Before},
 };
 
+/// For how long permits are tried to be given back.
+const TRIES: Nanos = Nanos::from_secs(60);
+
 /// Permits of a shared limit. They come back when this is dropped; and by themselves after the limit's longest hold, should
 /// the process die. Work that may take longer [renews](Self::renew) them.
 ///
-/// Dropping sends the permits back in the background: another holder may get them a round trip later. Where the store is
-/// down at that moment they come back after the hold.
+/// Dropping sends the permits back in the background: another holder may get them a round trip later. While the store is
+/// down that is tried again for a minute; what has not gone back by then comes back after the hold.
 #[derive(Debug)]
 #[must_use = "permits that are dropped are given back"]
 pub struct Permit {
@@ -71,11 +74,17 @@ impl Drop for Permit {
                 let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
                 let runtime = self.limit.store().inner().runtime.clone();
                 runtime.spawn(async move {
-                    // Twice, as a broken connection is made anew; what is not given back comes back after the hold.
-                    for _ in 0..2 {
-                        if settle(&limit, &key, holder, false).await.is_ok() {
-                            return;
-                        }
+                    let clock = &limit.store().inner().clock;
+                    let until =
+                        clock.now().saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
+                    let mut pause = Duration::from_millis(50);
+                    // What is not given back comes back after the hold.
+                    while let Err(error) = settle(&limit, &key, holder, false).await
+                        && !error.is_about_the_key()
+                        && clock.now() < until
+                    {
+                        tokio::time::sleep(pause).await;
+                        pause = (2 * pause).min(Duration::from_secs(2));
                     }
                 });
             }

@@ -109,6 +109,18 @@ async fn a_renewal_whose_answer_is_lost_leaves_the_permits_their_holders() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_dropped_while_the_store_is_down_goes_back_when_it_answers_again() {
+    let bench = Bench::start();
+    let (a, b) = bench.two().await;
+    bench.proxy.refuse(true);
+    bench.proxy.cut();
+    eventually("the store is down", || bench.limit.store().health() == Health::Down);
+    drop((a, b));
+    bench.proxy.refuse(false);
+    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_rate_has_let_through_does_not_come_back_when_a_permit_of_it_is_dropped() {
     let bench = Bench::start();
     let quota: Quota = "2/1h".parse().expect("the quota is well formed");
