@@ -25,9 +25,11 @@ pub fn processes(server: &Server) {
             for output in outputs {
                 let output = output.expect("the node runs");
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                let numbers: Vec<f64> =
+                    text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
                 let [mine, yes, took, cpu] = numbers[..] else { panic!("a node failed: {output:?}") };
-                (done, admitted, seconds, cores) = (done + mine, admitted + yes, took.max(seconds), cores + cpu);
+                (done, admitted, seconds, cores) =
+                    (done + mine, admitted + yes, took.max(seconds), cores + cpu);
             }
             let limit = quota.parse::<Quota>().expect("the quota is well formed").limit();
             println!(
