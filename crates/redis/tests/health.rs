@@ -1,5 +1,7 @@
 //! What a store that fails is taken for: when it counts as down, for how long, and what that costs.
 
+mod waiting;
+
 use std::{
     future::Future,
     net::TcpListener,
@@ -12,6 +14,7 @@ use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Mode, OnError, Part, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Proxy, Server};
 use tokio::time::{Instant, pause, sleep};
+use waiting::{reach, until};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -27,24 +30,6 @@ fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
 
 fn open(address: &str) -> Store {
     Store::open(address).expect("the address is well formed")
-}
-
-/// A store that has been reached.
-async fn reach(address: &str) -> Store {
-    let store = open(address);
-    until("the store is reached", || store.health() == Health::Up).await;
-    store
-}
-
-/// Waits, in pauses that let the runtime do other work.
-async fn until(what: &str, mut yes: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE.as_millis() / 5 {
-        if yes() {
-            return;
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    panic!("still not so: {what}");
 }
 
 /// Asks until the store decides.

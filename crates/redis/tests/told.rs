@@ -1,5 +1,7 @@
 //! What goes wrong with a store is counted, and told in few lines.
 
+mod waiting;
+
 use std::{
     io,
     sync::{Arc, Mutex},
@@ -10,25 +12,10 @@ use tidegate_core::{Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{Health, Mode, Part, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Server};
 use tokio::time::sleep;
+use waiting::{reach, until};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
-}
-
-async fn until(what: &str, mut yes: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE.as_millis() / 5 {
-        if yes() {
-            return;
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    panic!("still not so: {what}");
-}
-
-async fn reach(address: &str) -> Store {
-    let store = Store::open(address).expect("the address is well formed");
-    until("the store is reached", || store.health() == Health::Up).await;
-    store
 }
 
 fn limit(store: &Store, name: &str) -> SharedLimit {

@@ -1,9 +1,5 @@
 -- value: as the token bucket's               numbers: limit, interval and its part, longest wait and its part, scale
 local pack, read = struct.pack, struct.unpack
-local function prepare(p)
-  p.lasts = 0
-  return p[3] == 0 and 7 or 13
-end
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   local tat, part = 0, 0
@@ -23,10 +19,4 @@ local function decide(p, v, cost)
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   return pack('<I7I6', now + debt, part), now + debt, tat
 end
-local function adopt(p, v)
-  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
-  if #v ~= 13 or p[3] > 0 then return end
-  local tat, part = read('<I7I6', v)
-  return pack('<I7', part > 0 and tat + 1 or tat)
-end
-return prepare, decide, adopt
+return prepare_bucket, decide, adopt_bucket

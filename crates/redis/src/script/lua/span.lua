@@ -10,3 +10,15 @@ local function span_of(p, cost)
   end
   return cost * p[2] + quotient, rest
 end
+
+-- Both buckets' values: seven bytes, and six more where the interval is no whole number of microseconds.
+local function prepare_bucket(p)
+  p.lasts = 0
+  return p[3] == 0 and 7 or 13
+end
+local function adopt_bucket(p, v)
+  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
+  if #v ~= 13 or p[3] > 0 then return end
+  local tat, part = struct.unpack('<I7I6', v)
+  return struct.pack('<I7', part > 0 and tat + 1 or tat)
+end

@@ -1,10 +1,6 @@
 -- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (6)
 -- numbers: burst, interval and its part, capacity and its part, scale
 local pack, read = struct.pack, struct.unpack
-local function prepare(p)
-  p.lasts = 0
-  return p[3] == 0 and 7 or 13
-end
 -- A value that was written by another rate: what it has below a microsecond is another part of one, and rounded up.
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
@@ -26,10 +22,4 @@ local function decide(p, v, cost)
   if debt > p[4] or debt == p[4] and part > p[5] then return end
   return pack('<I7I6', now + debt, part), now + debt, tat
 end
-local function adopt(p, v)
-  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
-  if #v ~= 13 or p[3] > 0 then return end
-  local tat, part = read('<I7I6', v)
-  return pack('<I7', part > 0 and tat + 1 or tat)
-end
-return prepare, decide, adopt
+return prepare_bucket, decide, adopt_bucket
