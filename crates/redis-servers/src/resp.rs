@@ -11,6 +11,8 @@ use std::{
 pub enum Reply {
     /// A status, a number or a bulk string, as text.
     Text(String),
+    /// A bulk string that is no text.
+    Bytes(Vec<u8>),
     /// Nothing under the key.
     Nil,
     /// An error.
@@ -74,7 +76,8 @@ fn read(from: &mut impl BufRead) -> io::Result<Reply> {
                 let mut bytes = vec![0; length + 2];
                 from.read_exact(&mut bytes)?;
                 bytes.truncate(length);
-                Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+                // Nothing is lost on the way: two values that differ are never one reply.
+                String::from_utf8(bytes).map_or_else(|no| Reply::Bytes(no.into_bytes()), Reply::Text)
             }
         },
         "*" => match usize::try_from(length()?) {
@@ -83,4 +86,22 @@ fn read(from: &mut impl BufRead) -> io::Result<Reply> {
         },
         _ => return Err(odd()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_differ_are_never_one_reply() {
+        let read = |bytes: &[u8]| {
+            let mut reply = format!("${}\r\n", bytes.len()).into_bytes();
+            reply.extend(bytes);
+            reply.extend(b"\r\n");
+            read(&mut reply.as_slice()).expect("it is well formed")
+        };
+        assert_eq!(read(b"text"), Reply::Text("text".into()));
+        assert_eq!(read(b"\xff\0"), Reply::Bytes(b"\xff\0".to_vec()));
+        assert_ne!(read(b"\xff"), read(b"\xfe"));
+    }
 }
