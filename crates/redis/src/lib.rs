@@ -81,7 +81,7 @@
 //! `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD` and `PEXPIRE`. One who may not give signs of life has no store.
 //!
 //! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within four seconds of its
+//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within six seconds of its
 //! limit being as good as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
 //!
 //! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget

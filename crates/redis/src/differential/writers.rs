@@ -7,7 +7,7 @@ use tidegate_lease::Terms;
 use super::{pieces::Known, *};
 
 /// How much longer than its value means something a key is kept, in milliseconds: at least, and at most.
-const KEPT: (u64, u64) = (2_000, 4_000);
+const KEPT: (u64, u64) = (2_000, 6_000);
 
 impl Bench {
     /// One call for this key, by whoever; the decisions and grants are the algorithm's.
@@ -125,7 +125,7 @@ fn whoever_writes_a_key_finds_what_the_others_wrote() {
 }
 
 #[test]
-fn a_key_ends_between_two_and_four_seconds_after_its_value_means_nothing() {
+fn a_key_ends_between_two_and_six_seconds_after_its_value_means_nothing() {
     let mut bench = Bench::on(Scripts::new(), false, 32);
     for policy in policies() {
         let terms = Terms::leased(policy, Nanos::from_millis(1));
@@ -161,7 +161,8 @@ fn a_key_ends_between_two_and_four_seconds_after_its_value_means_nothing() {
     }
     let stats: String =
         redis::cmd("INFO").arg("commandstats").query(&mut bench.connection).expect("it answers");
-    assert!(stats.contains("cmdstat_setrange:"), "some values are written in place: {stats}");
+    assert!(stats.contains("cmdstat_setrange:"), "values are written in place: {stats}");
+    assert!(stats.contains("cmdstat_pexpireat:"), "also where only the end changes: {stats}");
 }
 
 #[test]

@@ -7,7 +7,8 @@ local same = #costs == 4 and counts == '' and read('<I4', costs)
 local states = call('MGET', unpack(keys))
 for i = 1, #keys do
   local there = states[i]
-  local before, as_is = own(p, there, size, adopt)
+  local before, as_is = there, true
+  if there and #there ~= size then before, as_is = own(p, there, size, adopt) end
   local ours = before ~= nil
   local value, head, was
   if same then

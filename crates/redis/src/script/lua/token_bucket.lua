@@ -1,6 +1,8 @@
 -- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (6)
 -- numbers: burst, interval and its part, capacity and its part, scale
 local pack, read = struct.pack, struct.unpack
+-- The latest value, and as it is written: keys that owe nothing have the same after the same cost.
+local packed, text
 -- A value that was written by another rate: what it has below a microsecond is another part of one, and rounded up.
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
@@ -9,7 +11,8 @@ local function decide(p, v, cost)
     local debt = (tat > now and tat - now or 0) + cost * p[2]
     if debt > p[4] then return end
     local after = now + debt
-    return pack('<I7', after), after, tat
+    if after ~= packed then packed, text = after, pack('<I7', after) end
+    return text, after, tat
   end
   local tat, part = 0, 0
   if v then tat, part = read('<I7I6', v) end

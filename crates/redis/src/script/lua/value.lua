@@ -1,20 +1,27 @@
 -- How values are written, and what the reply has of them. A value begins with its head: a time, in seven bytes.
-local call, read, floor = redis.call, struct.unpack, math.floor
+local call, read = redis.call, struct.unpack
 
 -- A key's end is told by the head alone, whoever writes: the moment from which the value means nothing (p.lasts after the
--- head), in whole steps, and two steps more. So most writes leave the end where it is, and the value is written in place:
--- that spares Redis half of the work. `value` may be the beginning of one whose rest stays, if the head does. Without `was`
--- the value is written whole.
-local STEP = 2000000
-local last, text
+-- head), in whole steps, and one and a half steps more. So most writes leave the end where it is, and the value is written in
+-- place, as it is too where only the end changes: that spares Redis half of the work. `value` may be the beginning of one
+-- whose rest stays, if the head does. Without `was` the value is written whole.
+local STEP = 4000000
+-- Heads of `whose` values, from and below, that have one end; and that end, once it was wanted.
+local whose, from, below, ends
 local function put(p, key, before, value, head, was)
-  local lasts = p.lasts
-  local step = floor((head + lasts) / STEP)
-  if was and step == floor((was + lasts) / STEP) then return call('SETRANGE', key, '0', value) end
-  if step ~= last then last, text = step, pxat((step + 2) * STEP) end
-  if before then return call('SET', key, value, 'PXAT', text) end
+  if p ~= whose or head < from or head >= below then
+    from = head - (head + p.lasts) % STEP
+    whose, below, ends = p, from + STEP, nil
+  end
+  if was and was >= from and was < below then return call('SETRANGE', key, '0', value) end
+  ends = ends or pxat(from + p.lasts + 1.5 * STEP)
+  if was then
+    call('SETRANGE', key, '0', value)
+    return call('PEXPIREAT', key, ends)
+  end
+  if before then return call('SET', key, value, 'PXAT', ends) end
   -- MGET takes a key of another type for none.
-  return call('SET', key, value, 'PXAT', text, 'NX')
+  return call('SET', key, value, 'PXAT', ends, 'NX')
 end
 
 -- The value as one of this limit's, and whether it is so as it stands: where only the limit's numbers have changed since it
