@@ -171,8 +171,8 @@ fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
     let mut resp = Resp::connect(server.resp);
     assert_eq!(resp.ask("PING"), "PONG");
     let mut http = harness::Http::connect(server.http);
-    // The head of a request, and half of its body.
-    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{\"limit\":\"log\",");
+    http.begin("/v1/acquire", 30);
+    http.write(b"{\"limit\":\"log\",");
     assert_eq!(server.get("/readyz").status, 200);
     server.order(Order::Stop);
     // The listeners go, and so does the silent connection.
@@ -191,8 +191,8 @@ fn a_request_that_never_ends_holds_the_server_up_for_the_grace_and_no_longer() {
     let grace = Options { grace: Duration::from_millis(50), ..options(&scratch("state-grace"), RULES) };
     let server = Running::start_at(grace, START);
     let mut http = harness::Http::connect(server.http);
-    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{");
-    assert_eq!(server.get("/healthz").status, 200);
+    http.begin("/v1/acquire", 30);
+    http.write(b"{");
     assert_eq!(server.stop(), Ended::Cut);
     assert!(http.ends(), "cut off");
 }
@@ -203,8 +203,8 @@ fn told_to_stop_a_second_time_it_does_not_wait() {
         Options { grace: Duration::from_secs(1_000_000), ..options(&scratch("state-twice"), RULES) };
     let server = Running::start_at(patient, START);
     let mut http = harness::Http::connect(server.http);
-    http.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\n{");
-    assert_eq!(server.get("/healthz").status, 200);
+    http.begin("/v1/acquire", 30);
+    http.write(b"{");
     server.order(Order::Stop);
     assert_eq!(server.stop(), Ended::Cut);
 }

@@ -221,6 +221,15 @@ impl Http {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
+    /// Sends the head of a request, and returns when the server waits for its body: from then on it is under way.
+    pub fn begin(&mut self, path: &str, length: usize) {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        );
+        self.write(head.as_bytes());
+        assert_eq!(self.read().status, 100);
+    }
+
     pub fn read(&mut self) -> Response {
         let mut line = || {
             let mut line = String::new();
