@@ -77,7 +77,7 @@ impl Inner {
 
     /// The part is down.
     pub fn open(&self, at: usize, error: &StoreError) {
-        *lock(&self.why) = Some(error.clone());
+        *lock(&self.why) = Some(self.link.explain(error));
         if self.breakers[at].open() {
             self.counters.opened.add(1);
             self.wake.notify_one();
