@@ -1,12 +1,9 @@
 //! Rules from a key of a real Redis server, which each test starts for itself.
-#![cfg(all(unix, not(loom), feature = "redis-source"))]
+#![cfg(all(not(loom), feature = "redis-source"))]
 
 use std::{
-    fs,
-    io::{self, BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
     sync::mpsc::{self, Receiver},
     time::Duration,
 };
@@ -17,62 +14,14 @@ use tidegate_flow::{
     rules::{FlowRule, IsolationRule, Rules},
     sources::{Follower, RedisSource, SourceError, sentinel::Kind},
 };
+use tidegate_redis_servers::Server;
 
 /// How long a test waits for what should happen within a second or so: on a busy machine servers stand still for minutes.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// A server on a socket of its own, in a directory that goes with the test.
-struct Server {
-    dir: PathBuf,
-    child: Child,
-}
-
-impl Server {
-    fn start(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tidegate-rules-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let child = run(&dir);
-        Self { dir, child }
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix://{}", self.dir.join("redis.sock").display())
-    }
-
-    /// A connection, as soon as the server answers.
-    fn connect(&self) -> Connection {
-        let client = Client::open(self.url()).unwrap();
-        let (answers, answered) = mpsc::channel();
-        std::thread::spawn(move || {
-            loop {
-                match client.get_connection() {
-                    Ok(connection) => return answers.send(connection),
-                    Err(_) => std::thread::yield_now(),
-                }
-            }
-        });
-        answered.recv_timeout(PATIENCE).expect("redis-server answers")
-    }
-
-    fn stop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn run(dir: &Path) -> Child {
-    let mut command = Command::new("redis-server");
-    command.args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--appendonly", "no"]);
-    let child = command.current_dir(dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    child.unwrap_or_else(|e: io::Error| panic!("this test needs redis-server: install it ({e})"))
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.dir);
-    }
+/// A connection to give orders by.
+fn connect(server: &Server) -> Connection {
+    Client::open(server.address()).unwrap().get_connection().expect("redis-server answers")
 }
 
 fn flow(count: u32) -> String {
@@ -107,7 +56,7 @@ struct Followed {
 impl Followed {
     fn new(server: &Server) -> Self {
         let gate = Gate::new();
-        let source = || RedisSource::sentinel(&server.url(), "rules:flow", "rules", Kind::Flow).unwrap();
+        let source = || RedisSource::sentinel(&server.address(), "rules:flow", "rules", Kind::Flow).unwrap();
         let (follower, reports) = follow(&gate, source);
         Self { gate, follower, reports }
     }
@@ -136,8 +85,8 @@ impl Followed {
 
 #[test]
 fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
-    let server = Server::start("follow");
-    let mut redis = server.connect();
+    let server = Server::start(&[]);
+    let mut redis = connect(&server);
     change(&mut redis, &flow(1));
     let followed = Followed::new(&server);
     assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)]);
@@ -163,11 +112,11 @@ fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
 }
 
 /// The commands that a server is given, as `MONITOR` tells them: the first word, and the first argument.
-struct Monitor(BufReader<UnixStream>);
+struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
     fn new(server: &Server) -> Self {
-        let mut stream = UnixStream::connect(server.dir.join("redis.sock")).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut monitor = Self(BufReader::new(stream));
@@ -195,8 +144,8 @@ impl Monitor {
 
 #[test]
 fn a_message_wakes_a_source_that_waits() {
-    let server = Server::start("news");
-    let mut redis = server.connect();
+    let server = Server::start(&[]);
+    let mut redis = connect(&server);
     change(&mut redis, &flow(0));
     let followed = Followed::new(&server);
     let mut monitor = Monitor::new(&server);
@@ -219,8 +168,8 @@ fn a_message_wakes_a_source_that_waits() {
 
 #[test]
 fn a_key_with_all_rules_as_yaml_is_followed() {
-    let server = Server::start("yaml");
-    let mut redis = server.connect();
+    let server = Server::start(&[]);
+    let mut redis = connect(&server);
     let rules = |n: u32| {
         format!(
             "flow: [{{ resource: abc, limit: {n}/1s }}]\nisolation: [{{ resource: abc, in_flight: {n} }}]"
@@ -229,7 +178,7 @@ fn a_key_with_all_rules_as_yaml_is_followed() {
     change(&mut redis, &rules(1));
     let gate = Gate::new();
     gate.load(Rules { flow: vec![FlowRule::new("gone", 1)], ..Rules::default() }).unwrap();
-    let source = || RedisSource::yaml(&server.url(), "rules:flow", "rules").unwrap();
+    let source = || RedisSource::yaml(&server.address(), "rules:flow", "rules").unwrap();
     let (follower, reports) = follow(&gate, source);
     let loaded = |n: u32| Rules {
         flow: vec![FlowRule::new("abc", n)],
@@ -245,14 +194,14 @@ fn a_key_with_all_rules_as_yaml_is_followed() {
 
 #[test]
 fn a_server_that_comes_back_is_followed_again() {
-    let mut server = Server::start("restart");
-    change(&mut server.connect(), &flow(1));
+    let mut server = Server::start(&[]);
+    change(&mut connect(&server), &flow(1));
     let followed = Followed::new(&server);
-    server.stop();
+    server.kill();
     followed.next().unwrap_err();
     assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the old rules go on");
-    server.child = run(&server.dir);
-    change(&mut server.connect(), &flow(2));
+    server.start_again();
+    change(&mut connect(&server), &flow(2));
     // In between the server may be there and the key not yet.
     assert_eq!(followed.load(), [FlowRule::new("abc", 2)]);
 }
@@ -265,9 +214,9 @@ fn a_source_that_cannot_be_had_at_first_is_refused() {
     let error = gate.follow(nobody, |_| ()).unwrap_err().to_string();
     assert!(error.starts_with("the Redis key key: "), "{error}");
 
-    let server = Server::start("missing");
-    drop(server.connect());
-    let missing = || RedisSource::yaml(&server.url(), "key", "channel").unwrap();
+    let server = Server::start(&[]);
+    drop(connect(&server));
+    let missing = || RedisSource::yaml(&server.address(), "key", "channel").unwrap();
     // A server that stands still says nothing of the key.
     let says = |said: &str| said.contains("the key key is not there");
     let said = (0..100).any(|_| says(&gate.follow(missing(), |_| ()).unwrap_err().to_string()));

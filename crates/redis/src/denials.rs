@@ -1,12 +1,17 @@
 //! Denials, remembered until their time: asking the store again would bring the same answer.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Clock, Decision, Nanos};
+
+use crate::{Plan, SharedDecision, Source, Store, StoreError};
 
 /// How many there is room for; of two that want the same place the later has it.
 const PLACES: usize = 1 << 13;
@@ -79,6 +84,35 @@ impl Denials {
         let reset = asked.saturating_add(decision.reset_after().into());
         self.last.fetch_max(until.get(), Ordering::Relaxed);
         *self.place(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
+    }
+}
+
+impl Store {
+    /// Decides on one request, unless the same was denied until a time that has not come. `tag` is what denials of the key are
+    /// remembered under, if they are. Beside the decision comes the time as the state sees it, or as this node does.
+    pub(crate) async fn decide_seen(
+        &self,
+        plan: &Arc<Plan>,
+        key: Vec<u8>,
+        cost: u32,
+        tag: Option<u64>,
+        deadline: impl FnOnce() -> Result<Duration, StoreError>,
+    ) -> Result<(SharedDecision, Nanos), StoreError> {
+        let inner = self.inner();
+        let denials = tag.map(|tag| (tag, inner.clock.now()));
+        if let Some((tag, now)) = denials
+            && let Some(decision) = inner.denials.get(tag, cost, now)
+        {
+            inner.counters.remembered.add(1);
+            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
+        }
+        let (decision, seen) = self.decide(plan, key, cost, deadline()?).await?;
+        if let Some((tag, asked)) = denials
+            && decision.is_denied()
+        {
+            inner.denials.put(tag, cost, &decision, asked);
+        }
+        Ok((SharedDecision { decision, source: Source::Store }, seen))
     }
 }
 

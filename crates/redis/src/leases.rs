@@ -111,7 +111,8 @@ pub struct Leases {
     hot: Hot,
     shards: Vec<Shard>,
     keys_a_shard: usize,
-    /// Those that may hold something, or have something to say.
+    /// Those that may hold something, or have something to say: at most twice as many as there is room for keys (and as many
+    /// again while a sweep goes through them).
     active: Mutex<Vec<Arc<Held>>>,
     closed: AtomicBool,
     /// Requests that are out.
@@ -251,7 +252,19 @@ impl Leases {
     #[cold]
     fn list(&self, held: &Arc<Held>) {
         if !held.listed.swap(true, Ordering::AcqRel) {
-            lock(&self.active).push(Arc::clone(held));
+            let mut active = lock(&self.active);
+            // Keys come and go faster than sweeps. At least half of these were let go of: what they hold is on its way back, and
+            // is charged until the algorithm forgets it where it does not arrive; a report that fails is not made again.
+            if active.len() >= 2 * self.keys_a_shard * self.shards.len() {
+                active.retain(|held| {
+                    let stays = !held.is_closed();
+                    if !stays {
+                        held.listed.store(false, Ordering::SeqCst);
+                    }
+                    stays
+                });
+            }
+            active.push(Arc::clone(held));
         }
     }
 
@@ -391,4 +404,39 @@ impl Map {
 
 fn lock(active: &Mutex<Vec<Arc<Held>>>) -> MutexGuard<'_, Vec<Arc<Held>>> {
     active.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Policy, Quota};
+
+    use super::*;
+    use crate::script::Scripts;
+
+    #[test]
+    fn a_flood_of_keys_that_nobody_sweeps_fills_no_memory() {
+        for keys in [8, FEW] {
+            let (policy, slack) = (Policy::sliding_window(Quota::per_hour(1_000)), Nanos::from_millis(100));
+            for terms in [Terms::leased(policy, slack), Terms::reported(policy, 50, slack)] {
+                let plan = Arc::new(Plan::new(*terms.policy()).expect("it can be shared"));
+                let scripts = Scripts::new();
+                let script = Arc::clone(scripts.lease(plan.kind()).expect("it can be leased"));
+                let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Duration::from_secs(1));
+                let now = Nanos::from_secs(1_700_000_000);
+                for at in 0..20 * keys {
+                    // Each asks for a piece, and that is never answered.
+                    let asked = leases.ask(format!("{at}").as_bytes(), 1, now, |_, _| ());
+                    assert!(matches!(asked, Asked::Refill(..)));
+                    assert!(lock(&leases.active).len() <= 2 * keys);
+                }
+                let listed = lock(&leases.active).iter().filter(|held| !held.is_closed()).count();
+                let held: usize = leases
+                    .shards
+                    .iter()
+                    .map(|shard| shard.map.read().expect("nobody panics").by_key.len())
+                    .sum();
+                assert_eq!(listed, held, "whatever is held is listed");
+            }
+        }
+    }
 }

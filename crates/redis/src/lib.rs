@@ -88,9 +88,11 @@
 //! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
 //! tells the client where the slots are. A key or a command that is missing fails the limits that need it and no other.
 
+mod ad_hoc;
 mod address;
 mod breaker;
 mod call;
+mod deadline;
 mod denials;
 #[cfg(test)]
 mod differential;
@@ -118,6 +120,7 @@ mod stats;
 mod store;
 mod sweep;
 
+pub use ad_hoc::AdHoc;
 pub use address::Address;
 pub use error::StoreError;
 pub use joint::Request;

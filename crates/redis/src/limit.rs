@@ -7,7 +7,9 @@ use tidegate_lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use crate::{
-    Mode, OnError, Permit, Plan, PlanError, Store, StoreError, exchange,
+    Mode, OnError, Permit, Plan, PlanError, Store, StoreError,
+    deadline::Deadline,
+    exchange,
     joint::Request,
     leases::{Asked, Leases},
     local::Local,
@@ -169,7 +171,7 @@ impl LimitBuilder {
         if let Some(leases) = &leases {
             sweep::take_on(inner, leases);
         }
-        inner.add_deadline(self.deadline);
+        let deadline = Deadline::new(&self.store, self.deadline);
         Ok(SharedLimit(Arc::new(Shared {
             store: self.store,
             policy: self.policy,
@@ -177,7 +179,7 @@ impl LimitBuilder {
             prefix,
             leases,
             on_error: self.on_error,
-            deadline: self.deadline,
+            deadline,
             remembers,
             salt,
             local,
@@ -225,7 +227,7 @@ struct Shared {
     /// Unless every decision is the store's.
     leases: Option<Arc<Leases>>,
     on_error: OnError,
-    deadline: Duration,
+    deadline: Deadline,
     remembers: bool,
     salt: u64,
     local: Option<Local>,
@@ -289,7 +291,7 @@ impl SharedLimit {
 
     /// How long the store may take after so much is spent.
     pub(crate) fn left_after(&self, spent: Duration) -> Result<Duration, StoreError> {
-        let deadline = self.0.deadline.saturating_sub(spent);
+        let deadline = self.0.deadline.get().saturating_sub(spent);
         if deadline.is_zero() {
             // Nothing is learned about the store from that.
             self.0.store.inner().counters.error(&StoreError::TimedOut);
@@ -338,27 +340,9 @@ impl SharedLimit {
     async fn acquire_seen(&self, key: &[u8], cost: u32, spent: Duration) -> (SharedDecision, Nanos) {
         let Shared { store, plan, .. } = &*self.0;
         let whole = self.redis_key(key);
-        let inner = store.inner();
-        let denials = self.denial_tag(&whole).map(|tag| (tag, inner.clock.now()));
-        if let Some((tag, now)) = denials
-            && let Some(decision) = inner.denials.get(tag, cost, now)
-        {
-            inner.counters.remembered.add(1);
-            return (SharedDecision { decision, source: Source::Remembered }, now);
-        }
-        let told = match self.left_after(spent) {
-            Ok(deadline) => store.decide(plan, whole, cost, deadline).await,
-            Err(error) => Err(error),
-        };
-        match told {
-            Ok((decision, seen)) => {
-                if let Some((tag, asked)) = denials
-                    && decision.is_denied()
-                {
-                    inner.denials.put(tag, cost, &decision, asked);
-                }
-                (SharedDecision { decision, source: Source::Store }, seen)
-            }
+        let tag = self.denial_tag(&whole);
+        match store.decide_seen(plan, whole, cost, tag, || self.left_after(spent)).await {
+            Ok(told) => told,
             Err(error) => (self.without_store(key, cost, error), Nanos::ZERO),
         }
     }
@@ -387,7 +371,7 @@ impl SharedLimit {
     }
 
     pub(crate) fn deadline(&self) -> Duration {
-        self.0.deadline
+        self.0.deadline.get()
     }
 
     pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
@@ -425,7 +409,6 @@ impl SharedLimit {
 impl Drop for Shared {
     fn drop(&mut self) {
         let inner = self.store.inner();
-        inner.remove_deadline(self.deadline);
         if let Some(leases) = &self.leases {
             let counts = leases.take_counts();
             inner.counters.leased.add(counts.decided);

@@ -56,6 +56,8 @@ struct State {
     /// With a number of its own, so that only who saw this one fail gives it up.
     connection: Option<(u64, Connection)>,
     made: u64,
+    /// What the latest attempt failed with.
+    failure: Option<StoreError>,
     /// The attempt that is under way.
     attempt: Option<Attempt>,
 }
@@ -92,14 +94,12 @@ impl Link {
         let (address, state) = (self.address.clone(), Arc::clone(&self.state));
         runtime.spawn(async move {
             let made = tokio::time::timeout(ATTEMPT, connect(&address)).await;
-            let made = made.unwrap_or(Err(StoreError::TimedOut)).map_err(|error| match error {
-                // There was none yet that could break.
-                StoreError::Lost(why) => StoreError::Refused(why),
-                error => error,
-            });
+            let made = made.unwrap_or(Err(StoreError::TimedOut));
+            let made = made.map_err(|error| unreached(address.is_tls(), error));
             let result = {
                 let mut state = lock(&state);
                 state.attempt = None;
+                state.failure = made.as_ref().err().cloned();
                 made.map(|connection| {
                     state.made += 1;
                     state.connection = Some((state.made, connection.clone()));
@@ -134,7 +134,42 @@ impl Link {
     pub fn made(&self) -> u64 {
         lock(&self.state).made
     }
+
+    /// What is to be told of an error: where nobody waits for long enough to see an attempt fail, that no answer came in time
+    /// is not what helps.
+    pub fn explain(&self, error: &StoreError) -> StoreError {
+        let state = lock(&self.state);
+        if *error != StoreError::TimedOut || state.connection.is_some() {
+            return error.clone();
+        }
+        state.failure.clone().unwrap_or_else(|| unreached(self.address.is_tls(), error.clone()))
+    }
 }
+
+/// How a connection ends that was never one, in the client's words.
+const ENDS: [&str; 4] = ["reset by peer", "roken pipe", "end of file", "eof"];
+
+/// What an attempt failed with: there was no connection yet that could break, and perhaps only one of both speaks TLS.
+fn unreached(tls: bool, error: StoreError) -> StoreError {
+    let ended = |why: &str| ENDS.iter().any(|end| why.contains(end));
+    let (why, hint) = match (error, tls) {
+        (StoreError::TimedOut, true) => ("nothing answered the TLS handshake in time".into(), NO_TLS),
+        // Of a cluster's nodes the client tells in words that none was in time.
+        (StoreError::Lost(why), true)
+            if ended(&why) || why.contains("corrupt message") || why.contains("timed out") =>
+        {
+            (why, NO_TLS)
+        }
+        (StoreError::Lost(why), false) if ended(&why) => (why, TLS),
+        (StoreError::BadReply, false) => ("the answer is none of a Redis server".into(), TLS),
+        (StoreError::Lost(why), _) => return StoreError::Refused(why),
+        (error, _) => return error,
+    };
+    StoreError::Refused(format!("{why} ({hint})").into())
+}
+
+const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
+const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
 
 fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)

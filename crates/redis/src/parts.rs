@@ -1,19 +1,14 @@
 //! The parts of a store (one; of a cluster many): which one a key has, whether it is up, and what failures say about it.
 
-use std::time::Duration;
-
 use crate::{
     Health, StoreError,
     breaker::Breaker,
     slot::slot,
-    store::{DEADLINE, Inner, lock},
+    store::{Inner, lock},
 };
 
 /// The slots of a cluster that share a lane and a breaker.
 pub const SLOTS_A_LANE: usize = 128;
-/// A sign of life may take as long as the shortest of the limits' deadlines, as long as that is between these; the longest
-/// where there is no limit.
-const PATIENCE: std::ops::RangeInclusive<Duration> = DEADLINE..=Duration::from_secs(1);
 
 impl Inner {
     pub fn is_cluster(&self) -> bool {
@@ -71,27 +66,6 @@ impl Inner {
         Err(StoreError::Down)
     }
 
-    /// Notes a limit's deadline, for as long as there is the limit.
-    pub fn add_deadline(&self, deadline: Duration) {
-        *lock(&self.deadlines).entry(deadline).or_default() += 1;
-    }
-
-    pub fn remove_deadline(&self, deadline: Duration) {
-        let mut deadlines = lock(&self.deadlines);
-        if let Some(count) = deadlines.get_mut(&deadline) {
-            *count -= 1;
-            if *count == 0 {
-                deadlines.remove(&deadline);
-            }
-        }
-    }
-
-    /// How long a sign of life may take: no longer than a decision, or callers would wait for a store that is too slow.
-    pub fn patience(&self) -> Duration {
-        let shortest = lock(&self.deadlines).first_key_value().map(|(&deadline, _)| deadline);
-        shortest.unwrap_or(*PATIENCE.end()).clamp(*PATIENCE.start(), *PATIENCE.end())
-    }
-
     /// Notes a failure: one that leaves no doubt, or that calls for a sign of life.
     pub fn failed(&self, at: usize, error: &StoreError) {
         if error.is_certain() {
@@ -103,7 +77,7 @@ impl Inner {
 
     /// The part is down.
     pub fn open(&self, at: usize, error: &StoreError) {
-        *lock(&self.why) = Some(error.clone());
+        *lock(&self.why) = Some(self.link.explain(error));
         if self.breakers[at].open() {
             self.counters.opened.add(1);
             self.wake.notify_one();

@@ -90,7 +90,7 @@ impl Pulse {
     /// Signs of life where one is due: in the part that counts the nodes, and wherever there is a doubt.
     async fn look(&mut self, store: &Arc<Inner>) {
         let had = store.link.number();
-        let deadline = store.patience();
+        let deadline = store.deadlines.patience();
         let signs: Vec<_> = (0..store.parts())
             .filter(|&at| at == self.sign.home || store.breakers[at].is_in_doubt())
             .map(|at| {

@@ -1,7 +1,6 @@
 //! The store: one connection, its state of health, and what is asked of it.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
@@ -18,6 +17,7 @@ use crate::{
     Address, LimitBuilder, Plan, Stats, StoreError,
     breaker::Breaker,
     call,
+    deadline::Deadlines,
     denials::Denials,
     joint::{self, Request},
     lane::{self, Lane},
@@ -51,8 +51,7 @@ pub struct Inner {
     pub wake: Arc<Notify>,
     /// What opened a breaker last.
     pub why: Mutex<Option<StoreError>>,
-    /// How many limits have which deadline.
-    pub deadlines: Mutex<BTreeMap<Duration, usize>>,
+    pub deadlines: Deadlines,
     pub clock: SystemClock,
     pub denials: Denials,
     pub counters: Counters,
@@ -115,7 +114,7 @@ impl Store {
             breakers: (0..parts).map(|_| Breaker::default()).collect(),
             wake: Arc::default(),
             why: Mutex::default(),
-            deadlines: Mutex::default(),
+            deadlines: Deadlines::default(),
             clock,
             denials: Denials::new(seed),
             counters: Counters::default(),

@@ -12,7 +12,7 @@ use std::{
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Mode, OnError, Part, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{PATIENCE, Proxy, Server};
+use tidegate_redis_servers::{PATIENCE, Proxy, Server, eventually};
 use tokio::time::{Instant, pause, sleep};
 use waiting::{reach, until};
 
@@ -215,6 +215,46 @@ async fn a_server_that_refuses_writes_for_any_other_reason_is_down_too() {
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     until_decided(&limit).await;
     assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() {
+    let server = Server::start(&["--stop-writes-on-bgsave-error", "yes"]);
+    let limit = used(&server).await;
+    let store = limit.store();
+    let build = |on_error| store.limit("x", log("1/1h")).deadline(PATIENCE).on_error(on_error).build();
+    let (opens, closes) = (build(OnError::Open).expect("as any"), build(OnError::Closed).expect("as any"));
+    // Nobody, be it root, can put a file in a directory's place. The server refuses only where it is to save by itself, too.
+    let taken = server.directory().join("dump.rdb");
+    std::fs::create_dir(&taken).expect("its own directory can be written");
+    server.ask(&["CONFIG", "SET", "save", "3600 1000000"]);
+    let save = |result: &str| {
+        let told = format!("rdb_last_bgsave_status:{result}\r");
+        // One that is under way already is asked for again.
+        eventually(&told, || {
+            server.ask(&["BGSAVE"]);
+            server.ask(&["INFO", "persistence"]).text().contains(&told)
+        });
+    };
+    save("err");
+    until("it is found to be down", || store.health() == Health::Down).await;
+    let mut round = 0;
+    while store.stats().errors_of("server") < 8 {
+        mixed(&limit, round).await;
+        round += 1;
+    }
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    let why = store.trouble().expect("it is down").to_string();
+    assert!(why.contains("MISCONF") && why.contains("save"), "{why}");
+    let (open, closed) = (opens.acquire("used0", 1).await, closes.acquire("new", 1).await);
+    assert!(open.is_allowed() && closed.is_denied(), "{open:?} {closed:?}");
+    assert!([open, closed].iter().all(|answer| matches!(answer.source, Source::Failed(_))));
+    assert!(matches!(limit.acquire("new", 1).await.source, Source::Local(_)));
+    std::fs::remove_dir(&taken).expect("it is empty");
+    save("ok");
+    until_decided(&limit).await;
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 1, Health::Up));
+    assert_eq!(closes.acquire("new after", 1).await.source, Source::Store);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

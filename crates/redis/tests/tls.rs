@@ -1,13 +1,56 @@
 //! A store by TLS.
 
-use std::{fs, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Source, Store};
-use tidegate_redis_servers::{PATIENCE, Server, eventually, free_port};
+use tidegate_redis_servers::{PATIENCE, Sentinel, Server, eventually, free_port};
 
 /// Tells the inner run of the test where to go.
 const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
+
+/// A server that speaks TLS, with a certificate of nobody's.
+struct Secured {
+    port: u16,
+    _server: Server,
+    directory: PathBuf,
+}
+
+impl Secured {
+    fn start() -> Self {
+        let port = free_port();
+        let directory = std::env::temp_dir().join(format!("tidegate-tls-{}-{port}", std::process::id()));
+        fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
+        let certified =
+            rcgen::generate_simple_self_signed(["localhost".into()]).expect("a certificate can be made");
+        let files = [("cert.pem", certified.cert.pem()), ("key.pem", certified.signing_key.serialize_pem())];
+        let [cert, key] = files.map(|(name, text)| {
+            let path = directory.join(name);
+            fs::write(&path, text).expect("its own directory can be written");
+            path.to_string_lossy().into_owned()
+        });
+        let server = Server::start(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &cert,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &cert,
+            "--tls-auth-clients",
+            "no",
+        ]);
+        Self { port, _server: server, directory }
+    }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        // A directory that stays is the system's to clean.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
 
 async fn ask(address: &str) -> Source {
     let store = Store::open(address).expect("the address is well formed");
@@ -24,37 +67,46 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
         assert_eq!(ask(&address).await, Source::Store);
         return;
     }
-    let certified =
-        rcgen::generate_simple_self_signed(["localhost".into()]).expect("a certificate can be made");
-    let directory = std::env::temp_dir().join(format!("tidegate-tls-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
-    let (cert, key) = (directory.join("cert.pem"), directory.join("key.pem"));
-    fs::write(&cert, certified.cert.pem()).expect("its own directory can be written");
-    fs::write(&key, certified.signing_key.serialize_pem()).expect("its own directory can be written");
-    let (cert, key) = (cert.to_string_lossy().into_owned(), key.to_string_lossy().into_owned());
-    let port = free_port().to_string();
-    let _server = Server::start(&[
-        "--tls-port",
-        &port,
-        "--tls-cert-file",
-        &cert,
-        "--tls-key-file",
-        &key,
-        "--tls-ca-cert-file",
-        &cert,
-        "--tls-auth-clients",
-        "no",
-    ]);
+    let secured = Secured::start();
+    let port = secured.port;
     let address = format!("rediss://localhost:{port}");
     assert!(matches!(ask(&address).await, Source::Local(_)), "a certificate of nobody's is not trusted");
     // Whom to trust comes from the environment, which only another process can have another of.
     let inner = Command::new(std::env::current_exe().expect("the test is a program"))
         .args(["--exact", "tls_is_spoken_with_who_is_trusted_and_nobody_else"])
-        .env("SSL_CERT_FILE", &cert)
+        .env("SSL_CERT_FILE", secured.directory.join("cert.pem"))
         .env(ADDRESS, &address)
         .output()
         .expect("the test can be run again");
     assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
-    // A directory that stays is the system's to clean.
-    let _ = fs::remove_dir_all(&directory);
+}
+
+/// Whether a store's address says TLS or not, the store at it is told to be down for that.
+async fn told(address: String, hint: &str) {
+    let store = Store::open(&address).expect("the address is well formed");
+    let quota: Quota = "5/1h".parse().expect("the quota is well formed");
+    // Nobody waits for long enough to see an attempt to connect fail.
+    let limit = store.limit("x", Policy::token_bucket(quota)).build().expect("the policy can be shared");
+    eventually(&format!("{address} is told to {hint}"), || {
+        store.trouble().is_some_and(|error| error.to_string().contains(hint))
+    });
+    assert!(matches!(limit.acquire("k", 1).await.source, Source::Local(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_with_tls_of_a_server_without_and_the_other_way_round_are_told_for_what_they_are() {
+    let plain = Server::start(&[]);
+    let sentinel = Sentinel::watch(&plain, 0);
+    let secured = Secured::start();
+    for (address, port, hint) in [
+        ("rediss://127.0.0.1:PORT", plain.port(), "write redis for rediss"),
+        ("rediss+cluster://127.0.0.1:PORT", plain.port(), "write redis for rediss"),
+        ("rediss+sentinel://127.0.0.1:PORT/main", sentinel.port(), "write redis for rediss"),
+        ("redis://127.0.0.1:PORT", secured.port, "write rediss for redis"),
+        ("redis://127.0.0.1:PORT?protocol=resp3", secured.port, "write rediss for redis"),
+        ("redis+cluster://127.0.0.1:PORT", secured.port, "write rediss for redis"),
+        ("redis+sentinel://127.0.0.1:PORT/main", secured.port, "write rediss for redis"),
+    ] {
+        told(address.replace("PORT", &port.to_string()), hint).await;
+    }
 }

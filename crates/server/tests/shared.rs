@@ -179,6 +179,15 @@ fn throttle_buckets_are_shared_too() {
     assert!(ask(1).starts_with("[1 3 0 "));
     assert!(servers[0].resp("CL.THROTTLE bob 2 1 3600 0").starts_with("[0 3 0 "));
     assert!(servers[0].resp("CL.THROTTLE bob 2 0 3600").contains("Zero rates"));
+    // Asked again, a denial needs no store; and it is counted as any.
+    let by = |who: &str| servers[1].metric(&format!("tidegate_shared_store_decisions_total{{by=\"{who}\"}}"));
+    let (decided, remembered) = (by("store"), by("remembered"));
+    for _ in 0..20 {
+        assert!(ask(1).starts_with("[1 3 0 "));
+    }
+    assert_eq!((by("store"), by("remembered")), (decided, remembered + 20));
+    let denied = "tidegate_decisions_total{limit=\"CL.THROTTLE\",outcome=\"denied\"}";
+    assert_eq!(servers[1].metric(denied), 21);
 }
 
 #[test]
@@ -266,6 +275,46 @@ fn a_cluster_decides_together_what_has_a_common_hash_tag() {
         assert!(client.reply().starts_with("[0 4 3 "), "{at}");
         assert!(client.reply().starts_with("[1 4 3 "), "{at}");
     }
+}
+
+#[test]
+fn a_cluster_that_lacks_a_master_is_ready_in_part_and_says_so() {
+    let mut cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let server = on("shared-part", &address, &format!("{RULES}{CLOSED}"));
+    // The others are to go on, and nobody is to take over.
+    for node in &cluster.servers {
+        node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        node.ask(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
+    }
+    // Not the one that a sign of life looks at anyway: it is those who ask that find this out.
+    let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]);
+    let dead = (home.text().parse::<usize>().unwrap() * 3 / 16_384 + 1) % 3;
+    cluster.servers[dead].kill();
+    let readyz = || {
+        for at in 0..30 {
+            acquire(&server, "closes", &format!("key{at}"));
+        }
+        let readyz = server.get("/readyz");
+        (readyz.status, readyz.json())
+    };
+    let mut told = (0, json!(null));
+    eventually("a part is down", || {
+        told = readyz();
+        told.1["store"] == "partly down"
+    });
+    // Most keys are decided as ever, whatever the limits' on_error: it should be sent requests.
+    assert_eq!((told.0, &told.1["status"]), (200, &json!("degraded")), "{told:?}");
+    assert!(told.1["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{told:?}");
+    assert_eq!(server.metric("tidegate_shared_store_up"), 0);
+    let (decided, denied) = (0..60)
+        .map(|at| acquire(&server, "closes", &format!("new{at}")).0)
+        .fold((0, 0), |(decided, denied), status| {
+            (decided + u32::from(status == 200), denied + u32::from(status == 429))
+        });
+    assert!(decided > 0 && denied > 0, "{decided} of 60 keys are decided, {denied} denied");
+    cluster.servers[dead].start_again();
+    eventually("the master is back", || readyz() == (200, json!({"status": "ready"})));
 }
 
 #[test]

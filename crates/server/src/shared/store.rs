@@ -3,12 +3,12 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{Address, Plan, Store, StoreError};
+use tidegate_redis::{AdHoc, Address, Plan, Store, StoreError};
 
 use crate::{
     service::THROTTLE,
@@ -24,6 +24,8 @@ pub struct SharedStore {
     prefix: String,
     deadline: Duration,
     plans: Mutex<HashMap<ThrottleQuota, Arc<Plan>>>,
+    /// Decides for `CL.THROTTLE`, from its first command on.
+    ad_hoc: OnceLock<AdHoc>,
 }
 
 impl SharedStore {
@@ -37,7 +39,13 @@ impl SharedStore {
     /// Outside a Tokio runtime.
     pub fn new(address: Address, prefix: &str, deadline: Duration) -> Result<Self, StoreError> {
         let store = Store::at(address, prefix)?;
-        Ok(Self { store, prefix: prefix.to_owned(), deadline, plans: Mutex::default() })
+        Ok(Self {
+            store,
+            prefix: prefix.to_owned(),
+            deadline,
+            plans: Mutex::default(),
+            ad_hoc: OnceLock::new(),
+        })
     }
 
     /// The store itself.
@@ -52,7 +60,7 @@ impl SharedStore {
         self.deadline
     }
 
-    /// As [`Throttle::acquire`], in the store. While that gives no decision each server holds its keys, in memory, to its
+    /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision each server holds its keys, in memory, to its
     /// share of the quota.
     ///
     /// # Errors
@@ -68,8 +76,10 @@ impl SharedStore {
         let asked = quota.ask(quantity)?;
         if let Some(plan) = self.plan(quota, asked.policy) {
             let key = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
-            if let Ok((decision, _)) = self.store.decide(&plan, key, asked.quantity, self.deadline).await {
-                return Ok(throttle.told(&asked, decision));
+            // Not before somebody asks: where nobody does, the store need only be as quick as its limits' deadlines.
+            let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
+            if let Ok(told) = ad_hoc.decide(&plan, key, asked.quantity).await {
+                return Ok(throttle.told(&asked, told.decision));
             }
         }
         throttle.acquire(key, quota.share(self.store.nodes()), quantity, now)
