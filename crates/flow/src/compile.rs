@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The rules of `set` that are about a resource; `None` when there are none. Rules that `old` has, word for word, come over
-/// with their state. `related` finds the states of other resources that rules measure.
+/// with their state, and units in flight with rules of which only the numbers differ. `related` finds the states of other resources that rules measure.
 pub(crate) fn compile(
     set: &RuleSet,
     state: &State,
@@ -37,11 +37,19 @@ pub(crate) fn compile(
     let mut compiled = Compiled {
         authority: authority.collect(),
         system: system.collect(),
-        params: keep(&set.hot_params(name), params, |old| &old.rule, |rule| HotParam::new(rule.clone())),
+        params: keep(
+            &set.hot_params(name),
+            params,
+            |old| &old.rule,
+            |rule, left| match left.iter().position(|old| old.counts_as(rule)) {
+                Some(at) => left.remove(at).changed_to(rule.clone()),
+                None => HotParam::new(rule.clone()),
+            },
+        ),
         flow: keep_flow(set, name, flow, layout, related),
         isolation: isolation.collect(),
-        adaptive: keep(&set.adaptive(name), adaptive, |old| &old.rule, |rule| Adaptive::new(rule.clone())),
-        breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule| Breaker::new(rule.clone())),
+        adaptive: keep(&set.adaptive(name), adaptive, |old| &old.rule, |rule, _| Adaptive::new(rule.clone())),
+        breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule, _| Breaker::new(rule.clone())),
         watched: watching.filter_map(|rule| Some(state.watched(rule.layout_beside(layout)?))).collect(),
         is_simple: false,
     };
@@ -62,19 +70,22 @@ pub(crate) fn compile(
     (!is_empty).then_some(compiled)
 }
 
-/// The states of `rules`: those of `old` for equal rules, each at most once, and new ones for the rest.
+/// The states of `rules`: those of `old` for equal rules, each at most once, and for the rest what `new` makes, which may take
+/// one of those that are left.
 fn keep<R: PartialEq, S>(
     rules: &[&R],
     old: &[Arc<S>],
     rule_of: impl Fn(&S) -> &R,
-    new: impl Fn(&R) -> S,
+    new: impl Fn(&R, &mut Vec<&Arc<S>>) -> S,
 ) -> Vec<Arc<S>> {
     let mut left: Vec<&Arc<S>> = old.iter().collect();
-    let state = |rule: &&R| match left.iter().position(|state| rule_of(state) == *rule) {
-        Some(at) => left.remove(at).clone(),
-        None => Arc::new(new(rule)),
+    let mut equal = |rule: &R| {
+        let at = left.iter().position(|state| rule_of(state) == rule)?;
+        Some(left.remove(at).clone())
     };
-    rules.iter().map(state).collect()
+    let kept: Vec<Option<Arc<S>>> = rules.iter().map(|rule| equal(rule)).collect();
+    let state = |(rule, kept): (&&R, Option<_>)| kept.unwrap_or_else(|| Arc::new(new(rule, &mut left)));
+    rules.iter().zip(kept).map(state).collect()
 }
 
 fn keep_flow(
@@ -109,5 +120,5 @@ fn keep_flow(
     };
     // The named origins are no part of the rule itself.
     let same = old.iter().filter(|old| old.rule.origins != Origins::Others || old.named == named);
-    keep(&rules, &same.cloned().collect::<Vec<_>>(), |old| &old.rule, made)
+    keep(&rules, &same.cloned().collect::<Vec<_>>(), |old| &old.rule, |rule, _| made(rule))
 }
