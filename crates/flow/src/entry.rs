@@ -1,10 +1,7 @@
-//! An entry with its options.
+//! What an entry asks for.
 
 use crate::{
-    admit,
     arg::{Arg, ToArg},
-    blocked::Blocked,
-    guard::{Guard, OwnedGuard, Pass},
     resource::Resource,
 };
 
@@ -98,65 +95,5 @@ impl<'a> Entry<'a> {
     pub fn attach(mut self, name: &'a str, arg: impl Into<Arg<'a>>) -> Self {
         self.named.push((name, arg.into()));
         self
-    }
-
-    /// Enters. The guard leaves when it is dropped; the call may go ahead after [`Guard::delay`].
-    ///
-    /// # Errors
-    /// When a rule blocks.
-    #[inline]
-    pub fn enter(self) -> Result<Guard<'a>, Blocked> {
-        self.admit().map(|pass| Guard::new(self.resource, pass))
-    }
-
-    /// As [`enter`](Self::enter), with a guard that borrows nothing.
-    ///
-    /// # Errors
-    /// When a rule blocks.
-    pub fn enter_owned(self) -> Result<OwnedGuard, Blocked> {
-        self.admit().map(|pass| OwnedGuard::new(self.resource.clone(), pass))
-    }
-
-    /// Enters, and is ready when the call may go ahead: a throttle's delay is slept out without blocking the thread, on
-    /// the gate's timer, whatever the async runtime is.
-    ///
-    /// Dropping the future while it sleeps gives up the call: it is in flight no more, and a breaker's probe gives its
-    /// place back. The throttle's place stays empty.
-    ///
-    /// # Errors
-    /// When a rule blocks, at once.
-    pub async fn enter_async(self) -> Result<OwnedGuard, Blocked> {
-        let guard = self.enter_owned()?;
-        let Some(sleep) = guard.sleep() else { return Ok(guard) };
-        let waiting = Waiting(Some(guard));
-        sleep.await;
-        Ok(waiting.done())
-    }
-
-    #[inline]
-    fn admit(&self) -> Result<Pass, Blocked> {
-        let Self { origin: None, context: None, .. } = self else { return admit::admit(self) };
-        if self.args.is_empty() && self.named.is_empty() {
-            admit::admit_plain(self.resource, self.units, self.inbound)
-        } else {
-            admit::admit(self)
-        }
-    }
-}
-
-/// A guard whose call has not begun: dropped so, it is cancelled.
-struct Waiting(Option<OwnedGuard>);
-
-impl Waiting {
-    fn done(mut self) -> OwnedGuard {
-        self.0.take().unwrap_or_else(|| unreachable!("taken once, here"))
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(guard) = self.0.take() {
-            guard.cancel();
-        }
     }
 }

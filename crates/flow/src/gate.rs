@@ -1,17 +1,7 @@
 //! The gate: all resources of one program, or of one part of it, and their rules.
 
-use std::{
-    fmt,
-    hash::BuildHasher,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
-use arc_swap::ArcSwap;
-use hashbrown::HashTable;
 use tidegate_clock::Timer;
 use tidegate_core::{
     Nanos,
@@ -20,92 +10,16 @@ use tidegate_core::{
 
 use crate::{
     blocked::Blocked,
+    family::Room,
     guard::Guard,
     node::Node,
-    resource::{Resource, State},
-    rules::{LoadError, RuleSet, Rules, StateChange},
-    sample::{Sample, SystemSample},
+    resource::Resource,
+    rules::{LoadError, Rules, StateChange},
+    sample::Sample,
+    shared::Shared,
+    table::Table,
     timer::GateTimer,
 };
-
-/// The name of the statistics that resources share which found no place of their own.
-pub const OVERFLOW: &str = "*overflow*";
-
-const SHARDS: usize = 64;
-
-type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
-/// States by the hash of their names, which has chosen the shard, too.
-type Shard = RwLock<HashTable<Arc<State>>>;
-
-pub(crate) struct Shared {
-    pub(crate) timer: GateTimer,
-    pub(crate) layout: Layout,
-    pub(crate) inbound: Node,
-    pub(crate) sample: SystemSample,
-    /// Of `rules`; changed after them, so that who sees a version finds its rules or newer ones.
-    pub(crate) version: AtomicU64,
-    pub(crate) rules: ArcSwap<RuleSet>,
-    loading: Mutex<()>,
-    pub(crate) max_origins: usize,
-    max_origins_in_all: usize,
-    origins: AtomicUsize,
-    max_resources: usize,
-    resources: Box<[Shard]>,
-    count: AtomicUsize,
-    overflow: OnceLock<Arc<State>>,
-    overflowed: AtomicU64,
-    listeners: RwLock<Vec<Listener>>,
-    hasher: std::hash::RandomState,
-}
-
-impl Shared {
-    /// The state of a resource; `needed` ones, which a rule names, get one however many there are.
-    pub(crate) fn state(&self, name: &str, needed: bool) -> Arc<State> {
-        self.own_state(name, needed).unwrap_or_else(|| {
-            // Relaxed: a count for people.
-            self.overflowed.fetch_add(1, Ordering::Relaxed);
-            self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self))).clone()
-        })
-    }
-
-    /// The state of a resource, if it has one or there is a place for it.
-    pub(crate) fn own_state(&self, name: &str, needed: bool) -> Option<Arc<State>> {
-        let hash = self.hasher.hash_one(name);
-        let is_it = |state: &Arc<State>| *state.name == *name;
-        // The table takes its places from the low bits and the top ones.
-        let shard = &self.resources[(hash >> 32) as usize % SHARDS];
-        if let Some(state) = shard.read().unwrap_or_else(PoisonError::into_inner).find(hash, is_it) {
-            return Some(state.clone());
-        }
-        let needed = needed || self.rules.load().names(name);
-        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(state) = shard.find(hash, is_it) {
-            return Some(state.clone());
-        }
-        // Relaxed: the places are only counted; the map is behind its lock.
-        let place = |count| (count < self.max_resources || needed).then_some(count + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).ok()?;
-        let state = Arc::new(State::new(name.into(), self));
-        shard.insert_unique(hash, state.clone(), |state| self.hasher.hash_one(&*state.name));
-        Some(state)
-    }
-
-    /// Counts one more origin or context of some resource, if there is a place for it or it is `needed`.
-    pub(crate) fn place_origin(&self, needed: bool) -> bool {
-        // Relaxed, as for resources.
-        let place = |count| (count < self.max_origins_in_all || needed).then_some(count + 1);
-        self.origins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
-    }
-
-    pub(crate) fn tell(&self, change: &StateChange<'_>) {
-        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for listener in listeners {
-            // The entry that changed the breaker goes on, or gives back what it has taken: a listener that panics must
-            // not come between. The panic hook has reported it.
-            let _ = catch_unwind(AssertUnwindSafe(|| listener(change)));
-        }
-    }
-}
 
 /// Resources, their statistics and their rules. Gates live beside each other and share nothing; a clone is another
 /// handle of the same gate.
@@ -160,8 +74,8 @@ impl Gate {
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
         // Before the look-up: rules that are loaded meanwhile are looked at again.
-        let version = self.shared.version.load(Ordering::Acquire);
-        let state = self.shared.state(name, false);
+        let version = self.shared.loaded.version();
+        let state = self.shared.state(name);
         if *state.name == *name {
             Resource::new(self.shared.clone(), state)
         } else {
@@ -204,21 +118,13 @@ impl Gate {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
-        let _one = self.shared.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.shared.rules.load();
-        let mut rules = old.rules.clone();
-        change(&mut rules);
-        rules.validate()?;
-        let version = old.version + 1;
-        self.shared.rules.store(Arc::new(RuleSet::new(version, rules)));
-        self.shared.version.store(version, Ordering::Release);
-        Ok(())
+        self.shared.loaded.update(change)
     }
 
     /// The rules that are loaded.
     #[must_use]
     pub fn rules(&self) -> Rules {
-        self.shared.rules.load().rules.clone()
+        self.shared.loaded.set().rules.clone()
     }
 
     /// The statistics of everything that came in, whatever the resource.
@@ -230,14 +136,7 @@ impl Gate {
     /// The resources that have a place, in the order of their names; the shared place of all others last, if it is used.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
-        let shards = self.shared.resources.iter();
-        let mut states: Vec<Arc<State>> = shards
-            .flat_map(|shard| {
-                shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect::<Vec<_>>()
-            })
-            .collect();
-        states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        states.extend(self.shared.overflow.get().cloned());
+        let states = self.shared.resources.states();
         let resource = |state| Resource::new(self.shared.clone(), state);
         states.into_iter().map(resource).collect()
     }
@@ -245,7 +144,7 @@ impl Gate {
     /// How often a resource was asked for that found no place (see [`GateBuilder::max_resources`]).
     #[must_use]
     pub fn overflowed(&self) -> u64 {
-        self.shared.overflowed.load(Ordering::Relaxed)
+        self.shared.resources.overflowed()
     }
 
     /// Tells the gate how the machine is doing, for system rules and memory thresholds.
@@ -256,7 +155,7 @@ impl Gate {
     /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
     /// A panic in it goes no further than the panic hook: it is called again at the next change.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
-        self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
+        self.shared.listen(listener);
     }
 }
 
@@ -268,8 +167,7 @@ impl Default for Gate {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let resources = self.shared.count.load(Ordering::Relaxed);
-        f.debug_struct("Gate").field("resources", &resources).finish_non_exhaustive()
+        f.debug_struct("Gate").field("resources", &self.shared.resources.count()).finish_non_exhaustive()
     }
 }
 
@@ -311,7 +209,7 @@ impl GateBuilder {
     /// Keeps statistics of at most this many resources, about 4 KiB each. Default: 100,000.
     ///
     /// Beyond that, resources that a loaded rule names still get a place, also by handles from before it was loaded. All
-    /// others share one place, named [`OVERFLOW`]: what happens there is counted there, and [`Gate::overflowed`] says how
+    /// others share one place, named [`OVERFLOW`](crate::OVERFLOW): what happens there is counted there, and [`Gate::overflowed`] says how
     /// often.
     #[must_use]
     pub fn max_resources(self, max_resources: usize) -> Self {
@@ -338,26 +236,9 @@ impl GateBuilder {
     /// The gate.
     #[must_use]
     pub fn build(self) -> Gate {
-        let timer = self.timer.unwrap_or_default();
-        let shared = Shared {
-            timer,
-            layout: self.layout,
-            inbound: Node::new(self.layout),
-            sample: SystemSample::default(),
-            version: AtomicU64::new(0),
-            rules: ArcSwap::from_pointee(RuleSet::new(0, Rules::default())),
-            loading: Mutex::new(()),
-            max_origins: self.max_origins,
-            max_origins_in_all: self.max_origins_in_all,
-            origins: AtomicUsize::new(0),
-            max_resources: self.max_resources,
-            resources: (0..SHARDS).map(|_| Shard::default()).collect(),
-            count: AtomicUsize::new(0),
-            overflow: OnceLock::new(),
-            overflowed: AtomicU64::new(0),
-            listeners: RwLock::default(),
-            hasher: std::hash::RandomState::new(),
-        };
+        let room = Room::new(self.layout, self.max_origins, self.max_origins_in_all);
+        let resources = Table::new(self.layout, self.max_resources);
+        let shared = Shared::new(self.timer.unwrap_or_default(), self.layout, room, resources);
         Gate { shared: Arc::new(shared) }
     }
 }

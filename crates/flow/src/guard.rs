@@ -1,79 +1,14 @@
 //! Guards: a call in flight, which leaves when its guard is dropped.
 
-use std::{error::Error, fmt, future::Future, sync::Arc, thread, time::Duration};
-
-use tidegate_core::Nanos;
+use std::{error::Error, fmt, future::Future, time::Duration};
 
 use crate::{
-    blocked::Blocked,
-    compiled::Compiled,
     judge::Judge,
-    leave,
-    node::Node,
+    leave::leave,
+    pass::{Outcome, Pass},
     resource::Resource,
-    rules::{
-        breaker::Probe,
-        hot_param::{Held, HotParam},
-    },
     timer::{Sleep, block_on},
 };
-
-/// How a call went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Well,
-    Failed,
-    /// It never ran, or was given up: it says nothing about the resource.
-    Cancelled,
-}
-
-/// What a call in flight holds.
-pub(crate) struct Pass {
-    /// When the call may go ahead: response times count from here.
-    pub(crate) started: Nanos,
-    /// How long that is after the entry, in nanoseconds; 0 once it has been waited out.
-    pub(crate) delay: u64,
-    pub(crate) units: u32,
-    pub(crate) inbound: bool,
-    pub(crate) outcome: Outcome,
-    /// The rules it passed, if they want to know how it went.
-    pub(crate) rules: Option<Arc<Compiled>>,
-    /// What few calls hold.
-    pub(crate) extra: Option<Box<Extra>>,
-}
-
-#[derive(Default)]
-pub(crate) struct Extra {
-    pub(crate) origin: Option<Arc<Node>>,
-    pub(crate) context: Option<Arc<Node>>,
-    /// Probe places by the breaker's index.
-    pub(crate) probes: Vec<(usize, Probe)>,
-    pub(crate) held: Vec<(Arc<HotParam>, Held)>,
-}
-
-impl Pass {
-    #[inline]
-    pub(crate) const fn new(started: Nanos, units: u32, inbound: bool) -> Self {
-        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, rules: None, extra: None }
-    }
-
-    fn fail(&mut self, error: &(dyn Error + 'static)) {
-        if !error.is::<Blocked>() {
-            self.outcome = Outcome::Failed;
-        }
-    }
-
-    #[inline]
-    fn leave(&mut self, resource: &Resource) {
-        if self.units == 0 {
-            self.outcome = Outcome::Cancelled; // A question, no call, whatever became of who asked.
-        } else if self.outcome != Outcome::Failed && thread::panicking() {
-            // A panic in a future that `run` polls drops the guard, too.
-            self.outcome = Outcome::Failed;
-        }
-        leave::leave(resource, self);
-    }
-}
 
 macro_rules! guard {
     ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)?, $resource:ty) => {
@@ -117,7 +52,7 @@ macro_rules! guard {
             }
 
             /// The call has failed: it counts as an exception, and breakers hear of it. An error that is a
-            /// [`Blocked`] (of a resource further in) is no failure of this one.
+            /// [`Blocked`](crate::Blocked) (of a resource further in) is no failure of this one.
             pub fn fail(&mut self, error: &(dyn Error + 'static)) {
                 self.pass.fail(error);
             }
@@ -164,7 +99,7 @@ macro_rules! guard {
         impl $(<$life>)? Drop for $name $(<$life>)? {
             #[inline]
             fn drop(&mut self) {
-                self.pass.leave(&self.resource);
+                leave(&self.resource, &mut self.pass);
             }
         }
 

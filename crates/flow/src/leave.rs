@@ -1,17 +1,15 @@
 //! The end of a call: statistics, breakers, and what it held.
 
 use crate::{
-    guard::{Outcome, Pass},
     node::Node,
+    pass::{Outcome, Pass},
     resource::Resource,
-    rules::{
-        BreakerState, CallSample, StateChange,
-        breaker::{Breaker, Verdict},
-    },
+    rules::{CallSample, breaker::Verdict},
 };
 
 #[inline]
 pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
+    pass.settle();
     let now = resource.shared.timer.now();
     let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
@@ -42,15 +40,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             adaptive.learn(&CallSample { rt: rt.into(), in_flight, failed });
         }
     }
-    let tell = |breaker: &Breaker, from: BreakerState, to: BreakerState| {
-        resource.shared.tell(&StateChange {
-            resource: resource.name(),
-            rule: &breaker.rule,
-            from,
-            to,
-            at: now,
-        });
-    };
+    let tell = resource.tells(now);
     for (at, breaker) in rules.breakers.iter().enumerate() {
         let bad = breaker.is_bad(rt, failed);
         let probe = extra.and_then(|extra| extra.probes.iter().find(|(of, _)| *of == at));

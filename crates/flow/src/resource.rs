@@ -3,154 +3,19 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
-use tidegate_core::{
-    Nanos,
-    stats::{Headroom, Layout, Ring},
-};
+use tidegate_core::Nanos;
 
 use crate::{
-    BreakerState, admit,
-    blocked::Blocked,
-    compiled::Compiled,
-    entry::Entry,
-    gate::Shared,
-    guard::{Guard, OwnedGuard},
-    node::{Family, Node},
+    node::Node,
+    rules::{BreakerState, StateChange, breaker::Breaker},
+    shared::Shared,
+    state::State,
 };
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A call that asks for more than this part of a threshold is not let in by its [`Headroom`]: so dozens of others must
-/// come in between before one that does has to be withdrawn.
-const FAR: u64 = 64;
-
-/// What a gate keeps about one resource.
-pub(crate) struct State {
-    pub(crate) name: Arc<str>,
-    pub(crate) node: Arc<Node>,
-    pub(crate) origins: Family,
-    pub(crate) contexts: Family,
-    /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
-    /// looks further.
-    stamp: AtomicU64,
-    /// What plain rules let pass in a second.
-    limit: AtomicU64,
-    second: Headroom,
-    compiled: ArcSwapOption<Compiled>,
-    compiling: Mutex<()>,
-    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
-}
-
-impl State {
-    pub(crate) fn new(name: Arc<str>, shared: &Shared) -> Self {
-        Self {
-            name,
-            node: Arc::new(Node::new(shared.layout)),
-            origins: Family::default(),
-            contexts: Family::default(),
-            stamp: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
-            // The gate's layout was checked when the gate was built.
-            second: Headroom::new(shared.layout.view(1, SECOND).unwrap_or(shared.layout.whole())),
-            compiled: ArcSwapOption::empty(),
-            compiling: Mutex::new(()),
-            watched: Mutex::default(),
-        }
-    }
-
-    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
-    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|ring| ring.strong_count() > 0);
-        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
-        known.unwrap_or_else(|| {
-            let ring = Arc::new(Ring::new(layout));
-            watched.push(Arc::downgrade(&ring));
-            ring
-        })
-    }
-
-    /// What rules there are, once they are those of the newest version.
-    #[inline]
-    pub(crate) fn kind(&self, shared: &Shared) -> Kind {
-        // Acquire: who sees the stamp sees what was compiled for it, or something newer.
-        let stamp = self.stamp.load(Ordering::Acquire);
-        if stamp >> 2 == shared.version.load(Ordering::Acquire) {
-            Kind::of(stamp)
-        } else {
-            self.compile(shared)
-        }
-    }
-
-    /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
-    #[inline]
-    pub(crate) fn pass_far(&self, now: Nanos, units: u32) -> bool {
-        // Acquire: of the rules whose stamp was seen, or of newer ones if those are plain, too.
-        let limit = self.limit.load(Ordering::Acquire);
-        // Nothing is no call.
-        units > 0
-            && u64::from(units) <= limit / FAR
-            && self.node.window().pass_far(now, units, limit, &self.second)
-    }
-
-    #[inline]
-    pub(crate) fn rules(&self) -> arc_swap::Guard<Option<Arc<Compiled>>> {
-        self.compiled.load()
-    }
-
-    #[cold]
-    fn compile(&self, shared: &Shared) -> Kind {
-        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = shared.rules.load();
-        let old = self.compiled.load();
-        if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
-            let compiled = Compiled::new(&set, self, old.as_deref(), shared);
-            let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
-            let kind = match (&compiled, plain) {
-                (None, _) => Kind::None,
-                (Some(_), None) => Kind::Any,
-                (Some(_), Some(limit)) => {
-                    self.limit.store(limit, Ordering::Release);
-                    if set.rules.system.is_empty() { Kind::Plain } else { Kind::PlainOutbound }
-                }
-            };
-            self.compiled.store(compiled.map(Arc::new));
-            self.stamp.store(set.version << 2 | kind as u64, Ordering::Release);
-        }
-        Kind::of(self.stamp.load(Ordering::Acquire))
-    }
-}
-
-/// What rules a resource has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    None = 0,
-    Any = 1,
-    /// All that an outbound call has to keep is one threshold of the resource's window; one from outside has to keep
-    /// system rules, too.
-    PlainOutbound = 2,
-    /// All that any call has to keep is that threshold.
-    Plain = 3,
-}
-
-impl Kind {
-    #[inline]
-    const fn of(stamp: u64) -> Self {
-        match stamp & 3 {
-            0 => Self::None,
-            1 => Self::Any,
-            2 => Self::PlainOutbound,
-            _ => Self::Plain,
-        }
-    }
-}
 
 /// A resource of a gate: something to be guarded, by name.
 ///
@@ -185,7 +50,7 @@ impl Resource {
 
     /// The resource with its own place, if it has one by now.
     #[inline]
-    fn placed(&self) -> &Self {
+    pub(crate) fn placed(&self) -> &Self {
         match &self.alias {
             None => self,
             Some(alias) => self.placed_by(alias),
@@ -198,9 +63,9 @@ impl Resource {
             return own;
         }
         // Who sees a version finds its rules or newer ones, and may look in vain once more.
-        let version = self.shared.version.load(Ordering::Acquire);
+        let version = self.shared.loaded.version();
         if alias.version.load(Ordering::Acquire) != version {
-            if let Some(state) = self.shared.own_state(&alias.name, false) {
+            if let Some(state) = self.shared.own_state(&alias.name) {
                 return alias.own.get_or_init(|| Self::new(self.shared.clone(), state));
             }
             alias.version.store(version, Ordering::Release);
@@ -218,35 +83,20 @@ impl Resource {
         self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name).clone()
     }
 
+    /// What tells the gate's listeners that one of the resource's breakers has changed its state.
+    #[inline]
+    pub(crate) fn tells(&self, at: Nanos) -> impl Fn(&Breaker, BreakerState, BreakerState) {
+        move |breaker, from, to| {
+            self.shared.tell(&StateChange { resource: self.name(), rule: &breaker.rule, from, to, at });
+        }
+    }
+
     /// Whether the gate had no place for this resource, so that it shares statistics (and the rules of patterns) with
     /// all others in the same case: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). When a rule
     /// is loaded that names the resource, it gets a place, and this becomes false.
     #[must_use]
     pub fn is_overflow(&self) -> bool {
         self.placed().alias.is_some()
-    }
-
-    /// An entry with options: a count, an origin, arguments, and so on.
-    pub fn entry(&self) -> Entry<'_> {
-        Entry::new(self.placed())
-    }
-
-    /// Enters with one unit, outbound: see [`Gate::enter`](crate::Gate::enter).
-    ///
-    /// # Errors
-    /// When a rule blocks.
-    #[inline]
-    pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
-        let placed = self.placed();
-        admit::admit_plain(placed, 1, false).map(|pass| Guard::new(placed, pass))
-    }
-
-    /// As [`enter`](Self::enter), with a guard that borrows nothing.
-    ///
-    /// # Errors
-    /// When a rule blocks.
-    pub fn enter_owned(&self) -> Result<OwnedGuard, Blocked> {
-        self.entry().enter_owned()
     }
 
     /// The resource's statistics.
@@ -283,7 +133,7 @@ impl Resource {
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
         let state = &self.placed().state;
-        state.kind(&self.shared);
+        self.shared.kind(state);
         let rules = state.rules();
         let breakers = rules.iter().flat_map(|rules| &rules.breakers);
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
@@ -293,7 +143,7 @@ impl Resource {
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
         let state = &self.placed().state;
-        state.kind(&self.shared);
+        self.shared.kind(state);
         let rules = state.rules();
         let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()

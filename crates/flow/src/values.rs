@@ -73,6 +73,14 @@ impl<S: Copy + Default> Values<S> {
         }
     }
 
+    /// Keeps at most this many values from now on (and up to a shard's worth more, as from the start); those that are too
+    /// many then go when they have recovered and another value comes.
+    pub(crate) fn keep_at_most(&self, most: usize) {
+        for shard in 0..self.shards.len() {
+            self.lock(shard).most = most.div_ceil(self.shards.len());
+        }
+    }
+
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard<S>> {
         // States are changed in single steps: one that a panic left behind is whole.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
@@ -128,17 +136,16 @@ impl<S: Copy + Default> Shard<S> {
         if let Some(&at) = known {
             return Some(at);
         }
+        self.shrink(&recovered);
         let new = |state, earlier| Own { hash, value: value.clone().into_owned(), state, earlier };
         let at = if self.places.len() < self.most {
             self.places.push(new(begun(&self.spare), 0));
             self.places.len() - 1
         } else {
             let at = self.free_place(recovered)?;
-            let gone = &self.places[at];
-            if let Ok(entry) = self.index.find_entry(gone.hash, |&other| other as usize == at) {
-                entry.remove();
-            }
-            self.places[at] = new(begun(&self.spare), gone.earlier.wrapping_add(1));
+            let Own { hash: gone, earlier, .. } = self.places[at];
+            self.forget(gone, at);
+            self.places[at] = new(begun(&self.spare), earlier.wrapping_add(1));
             at
         };
         let places = &self.places;
@@ -146,10 +153,26 @@ impl<S: Copy + Default> Shard<S> {
         Some(at as u32)
     }
 
+    /// Gives up places beyond the most, from the last on, as far as they have recovered: the others stay where they are.
+    fn shrink(&mut self, recovered: impl Fn(&Arg<'static>, &S) -> bool) {
+        while self.places.len() > self.most
+            && let Some(gone) = self.places.pop_if(|own| recovered(&own.value, &own.state))
+        {
+            self.forget(gone.hash, self.places.len());
+        }
+    }
+
+    fn forget(&mut self, hash: u64, at: usize) {
+        if let Ok(entry) = self.index.find_entry(hash, |&other| other as usize == at) {
+            entry.remove();
+        }
+    }
+
     fn free_place(&mut self, recovered: impl Fn(&Arg<'static>, &S) -> bool) -> Option<usize> {
-        for _ in 0..TRIED.min(self.places.len()) {
-            let at = self.hand;
-            self.hand = (at + 1) % self.places.len();
+        let places = self.places.len().min(self.most);
+        for _ in 0..TRIED.min(places) {
+            let at = self.hand % places;
+            self.hand = at + 1;
             let Own { value, state, .. } = &self.places[at];
             if recovered(value, state) {
                 return Some(at);
@@ -198,6 +221,37 @@ mod tests {
         }
         assert_eq!((seen, values.crowded()), (vec![1, 2], 0));
     }
+
+    #[test]
+    fn fewer_values_are_kept_once_those_too_many_have_recovered() {
+        let values: Values<u64> = Values::new(4);
+        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
+        let set = |value: &'static str, to: u64| {
+            values.with(
+                &value.into(),
+                recovered,
+                |_| 0,
+                |state, _, place| {
+                    let before = std::mem::replace(state, to);
+                    (before, place)
+                },
+            )
+        };
+        let places = || values.shards[0].lock().unwrap().places.len();
+        for value in ["a", "b", "c", "d"] {
+            set(value, 1);
+        }
+        values.keep_at_most(1);
+        set("d", 0);
+        assert!(set("e", 1).1.is_shared());
+        assert_eq!((places(), set("b", 0).0, set("c", 0).0), (3, 1, 1), "those in use stay where they are");
+        set("a", 0);
+        assert!(!set("f", 1).1.is_shared());
+        assert_eq!(places(), 1);
+        values.keep_at_most(2);
+        assert_eq!((set("f", 1).0, set("b", 5).0, places()), (1, 0, 2));
+    }
+
     #[test]
     fn a_value_that_leaves_the_shared_state_takes_it_along_and_a_lost_place_is_nobodys() {
         let values: Values<u64> = Values::new(1);

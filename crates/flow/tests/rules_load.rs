@@ -139,6 +139,42 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
 }
 
 #[test]
+fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
+    let (gate, _timer) = gate();
+    let rule = |units| {
+        HotParamRule::new("r", ParamKey::Index(0), units).measure(ParamMeasure::InFlight).max_values(9)
+    };
+    let load = |hot_params| gate.load(Rules { hot_params, ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    let enter = |value: &'static str| r.entry().arg(value).enter_owned();
+    load(vec![rule(2)]);
+    let mut inside = vec![enter("a").unwrap(), enter("a").unwrap()];
+    let other = enter("b").unwrap();
+
+    load(vec![rule(3).max_values(5)]);
+    inside.push(enter("a").unwrap());
+    assert!(enter("a").is_err(), "two came in under the old rule, one under the new one");
+    load(vec![rule(1).exception("b", 2)]);
+    drop(inside.pop());
+    drop(inside.pop());
+    assert!(enter("a").is_err(), "one is inside still");
+    assert_eq!([enter("b"), enter("b")].iter().filter(|entered| entered.is_ok()).count(), 1);
+
+    // A rule beside it counts by itself, wherever it stands; the one that was there goes on.
+    load(vec![rule(7), rule(1).exception("b", 2)]);
+    assert_eq!(enter("a").unwrap_err().rule(), "1 in flight for each arg 0");
+    inside.clear();
+    drop(other);
+    load(vec![rule(2)]);
+    let _both = [enter("a").unwrap(), enter("a").unwrap()];
+    assert!(enter("a").is_err(), "the exits have brought no count below zero");
+
+    // What counts something else starts anew.
+    load(vec![HotParamRule { key: ParamKey::Index(-1), ..rule(2) }]);
+    assert!(enter("a").is_ok());
+}
+
+#[test]
 fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     let (gate, _timer) = gate();
     let before = gate.resource("a");

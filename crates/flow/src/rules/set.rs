@@ -12,7 +12,9 @@ use crate::blocked::BlockKind;
 
 /// The rules of a gate, by kind.
 ///
-/// Loading them replaces what was loaded before, all at once; a rule that is in both, word for word, keeps its state.
+/// Loading them replaces what was loaded before, all at once; a rule that is in both, word for word, keeps its state. Units
+/// in flight stay counted when numbers change: those of a resource always, those of an argument's value where both loads have
+/// a hot-parameter rule of units in flight by that argument.
 /// In one kind rules are checked in their order here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {

@@ -28,7 +28,8 @@ pub(crate) struct Share {
 pub(crate) struct HotParam {
     pub(crate) rule: HotParamRule,
     pub(crate) label: Arc<str>,
-    values: Values<Share>,
+    /// Shared with who came in before the rule's numbers were changed.
+    values: Arc<Values<Share>>,
 }
 
 /// What was taken of a value's share, so that it can be given back.
@@ -44,7 +45,19 @@ pub(crate) struct Held {
 
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
-        Self { label: rule.to_string().into(), values: Values::new(rule.max_values), rule }
+        Self { label: rule.to_string().into(), values: Arc::new(Values::new(rule.max_values)), rule }
+    }
+
+    /// Whether `rule` counts the same as this one, units in flight by the same argument: then they differ in numbers only.
+    pub(crate) fn counts_as(&self, rule: &HotParamRule) -> bool {
+        self.holds() && self.rule.measure == rule.measure && self.rule.key == rule.key
+    }
+
+    /// The state of a rule that [counts the same](Self::counts_as): what is in flight is in flight there, too, and who came
+    /// in under this rule leaves both.
+    pub(crate) fn changed_to(&self, rule: HotParamRule) -> Self {
+        self.values.keep_at_most(rule.max_values);
+        Self { label: rule.to_string().into(), values: self.values.clone(), rule }
     }
 
     /// Values that found no place of their own, ever: entries of values that shared one place.

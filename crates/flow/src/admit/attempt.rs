@@ -1,186 +1,31 @@
-//! The decision on an entry: all rules of the resource, in their order, and then everything taken in one go.
-//!
-//! What only time and counts decide is first looked at in the order of the rules, so that the first that blocks is the
-//! one that is named. Then what lies outside the windows is taken (a value's share, a throttle's place, a breaker's
-//! probe), and last the windows themselves: each by one compare-and-swap that sees its rules kept, the resource's own
-//! first. Where another thread was faster, all that was taken is given back. So a blocked entry takes nothing, and no
-//! threshold is ever passed.
+//! An entry whose rules ask for more than a look at windows: what it takes on its way, and gives back if it is blocked.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_core::{
     Nanos,
-    stats::{Event, Look, Passed},
+    stats::{Look, Passed},
 };
 
+use super::{
+    refusal::{Refusal, block},
+    windows::{own_fits, system_fits, system_lets},
+};
 use crate::{
     blocked::{BlockKind, Blocked},
     compiled::Compiled,
     entry::Entry,
-    gate::Shared,
-    guard::{Extra, Pass},
     node::Node,
-    resource::{Kind, Resource},
+    pass::{Extra, Pass},
+    resource::Resource,
     rules::{
-        BreakerState, FlowRule, Origins, Relation, StateChange,
-        breaker::{Breaker, Verdict},
+        FlowRule, Origins, Relation,
+        breaker::Verdict,
         flow::{Flow, Taken},
         hot_param::{Held, HotParam},
-        system::System,
     },
+    shared::Shared,
 };
-
-/// Which rule blocked, and for how long.
-pub(crate) struct Refusal {
-    kind: BlockKind,
-    rule: Arc<str>,
-    retry_after: Option<Duration>,
-}
-
-impl Refusal {
-    fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
-        Self { kind, rule: rule.clone(), retry_after }
-    }
-}
-
-/// An entry from nobody in particular, without arguments.
-#[inline]
-pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = resource;
-    let now = shared.timer.now();
-    match state.kind(shared) {
-        Kind::None => state.node.window().pass(now, units),
-        Kind::Plain if state.pass_far(now, units) => {}
-        Kind::PlainOutbound if !inbound && state.pass_far(now, units) => {}
-        _ => return admit_by_rules(resource, units, inbound, now),
-    }
-    if inbound {
-        shared.inbound.window().pass(now, units);
-    }
-    Ok(Pass::new(now, units, inbound))
-}
-
-/// An entry with whatever options.
-pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = entry.resource;
-    let now = shared.timer.now();
-    let rules = (state.kind(shared) != Kind::None).then(|| state.rules());
-    Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
-}
-
-fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = resource;
-    let rules = state.rules();
-    let Some(rules) = rules.as_ref() else {
-        return admit(&Entry::with(resource, units, inbound)); // Unloaded in between.
-    };
-    if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
-        return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
-    }
-    let system = if inbound { &rules.system[..] } else { &[] };
-    match admit_simply(resource, rules, system, units, now) {
-        Ok(()) => {
-            rules.count_watched(units, now);
-            if inbound && system.is_empty() {
-                shared.inbound.window().pass(now, units);
-            }
-            let mut pass = Pass::new(now, units, inbound);
-            pass.rules = rules.learns().then(|| rules.clone());
-            Ok(pass)
-        }
-        Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),
-    }
-}
-
-/// One step on the resource's window, and one on that of all that comes in where system rules look at it.
-#[inline]
-fn admit_simply(
-    resource: &Resource,
-    rules: &Compiled,
-    system: &[System],
-    units: u32,
-    now: Nanos,
-) -> Result<(), Refusal> {
-    let Resource { shared, state, .. } = resource;
-    let own = &*state.node;
-    if !system.is_empty() {
-        system_lets(system, shared, units, now)?;
-    }
-    let passed =
-        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
-    if !system.is_empty() {
-        let inside =
-            shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
-        inside.inspect_err(|_| own.window().take_back(units, passed))?;
-    }
-    Ok(())
-}
-
-/// Whether the system rules would let the units in.
-fn system_lets(system: &[System], shared: &Shared, units: u32, now: Nanos) -> Result<(), Refusal> {
-    let inbound = &shared.inbound;
-    inbound.window().look(now, |look| system_fits(system, look, units, now))?;
-    for system in system {
-        if !system.is_well(inbound, inbound.in_flight(), now, &shared.sample) {
-            return Err(Refusal::new(BlockKind::System, &system.label, None));
-        }
-    }
-    Ok(())
-}
-
-/// The system rules that the window of all that comes in decides.
-#[inline]
-fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Nanos) -> Result<(), Refusal> {
-    for system in system {
-        system.fits(look, now, units).map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
-    }
-    Ok(())
-}
-
-/// The rules that the resource's own window decides.
-#[inline]
-fn own_fits(
-    rules: &Compiled,
-    own: &Arc<Node>,
-    look: Look<'_>,
-    now: Nanos,
-    n: u32,
-    shared: &Shared,
-) -> Result<(), Refusal> {
-    for flow in &rules.flow {
-        if flow.rule.origins == Origins::Any && flow.rule.relation == Relation::Direct {
-            flow.fits(own, look, now, n, &shared.sample)
-                .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
-        }
-    }
-    for (rule, label) in &rules.isolation {
-        if look.in_flight() + u64::from(n) > rule.threshold.units(&shared.sample) {
-            return Err(Refusal::new(BlockKind::Isolation, label, None));
-        }
-    }
-    for adaptive in &rules.adaptive {
-        if look.in_flight() + u64::from(n) > adaptive.units() {
-            return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
-        }
-    }
-    Ok(())
-}
-
-#[cold]
-fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>) -> Blocked {
-    let Resource { shared, state, .. } = entry.resource;
-    let units = u64::from(entry.units);
-    let count = |node: &Node| node.window().add(now, Event::Block, units);
-    count(&state.node);
-    if entry.inbound {
-        count(&shared.inbound);
-    }
-    if let Some(extra) = extra {
-        extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
-    }
-    let Refusal { kind, rule, retry_after } = refusal;
-    Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
-}
 
 /// The node that a flow rule measures for an entry; `None` where it is not about it.
 fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Option<&'n Arc<Node>> {
@@ -200,7 +45,7 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
 }
 
 /// An entry on its way, with what it has taken so far.
-struct Attempt<'e> {
+pub(super) struct Attempt<'e> {
     entry: &'e Entry<'e>,
     now: Nanos,
     rules: Option<&'e Arc<Compiled>>,
@@ -212,18 +57,18 @@ struct Attempt<'e> {
 }
 
 impl<'e> Attempt<'e> {
-    fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
+    pub(super) fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
         let Resource { shared, state, .. } = entry.resource;
         let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
         let origin = |origin| {
             let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
             let measured =
                 || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
-            state.origins.node(origin, shared, named, measured)
+            state.origins.node(origin, &shared.room, named, measured)
         };
         let context = |context| {
             let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
-            state.contexts.node(context, shared, named, || false)
+            state.contexts.node(context, &shared.room, named, || false)
         };
         let extra = Extra {
             origin: entry.origin.and_then(origin),
@@ -233,7 +78,7 @@ impl<'e> Attempt<'e> {
         Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), start: now }
     }
 
-    fn run(mut self) -> Result<Pass, Blocked> {
+    pub(super) fn run(mut self) -> Result<Pass, Blocked> {
         match self.check().and_then(|()| self.take()).and_then(|()| self.commit()) {
             Ok(()) => {
                 if let Some(rules) = self.rules {
@@ -295,16 +140,8 @@ impl<'e> Attempt<'e> {
     }
 
     fn enter_breakers(&mut self, rules: &Compiled) -> Result<(), Refusal> {
-        let (resource, at) = (self.entry.resource, self.now);
-        let tell = |breaker: &Breaker, from: BreakerState, to: BreakerState| {
-            resource.shared.tell(&StateChange {
-                resource: resource.name(),
-                rule: &breaker.rule,
-                from,
-                to,
-                at,
-            });
-        };
+        let at = self.now;
+        let tell = self.entry.resource.tells(at);
         for (index, breaker) in rules.breakers.iter().enumerate() {
             if self.entry.units == 0 {
                 let blocks = |wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait);

@@ -1,0 +1,94 @@
+//! The decision on an entry: all rules of the resource, in their order, and then everything taken in one go.
+//!
+//! What only time and counts decide is first looked at in the order of the rules, so that the first that blocks is the
+//! one that is named. Then what lies outside the windows is taken (a value's share, a throttle's place, a breaker's
+//! probe), and last the windows themselves: each by one compare-and-swap that sees its rules kept, the resource's own
+//! first. Where another thread was faster, all that was taken is given back. So a blocked entry takes nothing, and no
+//! threshold is ever passed.
+
+mod attempt;
+mod refusal;
+mod windows;
+
+use tidegate_core::Nanos;
+
+use crate::{
+    blocked::Blocked, compiled::Compiled, entry::Entry, pass::Pass, resource::Resource,
+    rules::system::System, state::Kind,
+};
+use attempt::Attempt;
+use refusal::{Refusal, block};
+use windows::{own_fits, system_fits, system_lets};
+
+/// An entry from nobody in particular, without arguments.
+#[inline]
+pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
+    let Resource { shared, state, .. } = resource;
+    let now = shared.timer.now();
+    match shared.kind(state) {
+        Kind::None => state.node.window().pass(now, units),
+        Kind::Plain if state.pass_far(now, units) => {}
+        Kind::PlainOutbound if !inbound && state.pass_far(now, units) => {}
+        _ => return admit_by_rules(resource, units, inbound, now),
+    }
+    if inbound {
+        shared.inbound.window().pass(now, units);
+    }
+    Ok(Pass::new(now, units, inbound))
+}
+
+/// An entry with whatever options.
+pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
+    let Resource { shared, state, .. } = entry.resource;
+    let now = shared.timer.now();
+    let rules = (shared.kind(state) != Kind::None).then(|| state.rules());
+    Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
+}
+
+fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
+    let Resource { shared, state, .. } = resource;
+    let rules = state.rules();
+    let Some(rules) = rules.as_ref() else {
+        return admit(&Entry::with(resource, units, inbound)); // Unloaded in between.
+    };
+    if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
+        return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
+    }
+    let system = if inbound { &rules.system[..] } else { &[] };
+    match admit_simply(resource, rules, system, units, now) {
+        Ok(()) => {
+            rules.count_watched(units, now);
+            if inbound && system.is_empty() {
+                shared.inbound.window().pass(now, units);
+            }
+            let mut pass = Pass::new(now, units, inbound);
+            pass.rules = rules.learns().then(|| rules.clone());
+            Ok(pass)
+        }
+        Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),
+    }
+}
+
+/// One step on the resource's window, and one on that of all that comes in where system rules look at it.
+#[inline]
+fn admit_simply(
+    resource: &Resource,
+    rules: &Compiled,
+    system: &[System],
+    units: u32,
+    now: Nanos,
+) -> Result<(), Refusal> {
+    let Resource { shared, state, .. } = resource;
+    let own = &*state.node;
+    if !system.is_empty() {
+        system_lets(system, shared, units, now)?;
+    }
+    let passed =
+        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
+    if !system.is_empty() {
+        let inside =
+            shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
+        inside.inspect_err(|_| own.window().take_back(units, passed))?;
+    }
+    Ok(())
+}

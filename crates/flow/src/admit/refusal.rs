@@ -1,0 +1,43 @@
+//! An entry that is turned away.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::{Nanos, stats::Event};
+
+use crate::{
+    blocked::{BlockKind, Blocked},
+    entry::Entry,
+    node::Node,
+    pass::Extra,
+    resource::Resource,
+};
+
+/// Which rule blocked, and for how long.
+pub(super) struct Refusal {
+    kind: BlockKind,
+    rule: Arc<str>,
+    retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    pub(super) fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
+        Self { kind, rule: rule.clone(), retry_after }
+    }
+}
+
+/// Counts an entry that is turned away, and says so.
+#[cold]
+pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>) -> Blocked {
+    let Resource { shared, state, .. } = entry.resource;
+    let units = u64::from(entry.units);
+    let count = |node: &Node| node.window().add(now, Event::Block, units);
+    count(&state.node);
+    if entry.inbound {
+        count(&shared.inbound);
+    }
+    if let Some(extra) = extra {
+        extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
+    }
+    let Refusal { kind, rule, retry_after } = refusal;
+    Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
+}

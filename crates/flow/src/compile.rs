@@ -1,0 +1,124 @@
+//! Compiling the rules of one resource: what was there already goes on with what it remembers.
+
+use std::sync::Arc;
+
+use tidegate_core::stats::Layout;
+
+use crate::{
+    compiled::Compiled,
+    rules::{
+        FlowRule, Origins, Relation, RuleSet,
+        adaptive::Adaptive,
+        breaker::Breaker,
+        flow::{Flow, Related},
+        hot_param::HotParam,
+        system::System,
+    },
+    state::State,
+};
+
+/// The rules of `set` that are about a resource; `None` when there are none. Rules that `old` has, word for word, come over
+/// with their state, and units in flight with rules of which only the numbers differ. `related` finds the states of other resources that rules measure.
+pub(crate) fn compile(
+    set: &RuleSet,
+    state: &State,
+    old: Option<&Compiled>,
+    layout: Layout,
+    related: impl Fn(&str) -> Option<Arc<State>>,
+) -> Option<Compiled> {
+    let name = &*state.name;
+    let watching = set.related(name).into_iter();
+    let authority = set.authority(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
+    let isolation = set.isolation(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
+    let system = set.rules.system.iter().map(|rule| System::new(rule.clone(), layout));
+    let none = (&[][..], &[][..], &[][..], &[][..]);
+    let (params, flow, adaptive, breakers) =
+        old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.adaptive[..], &old.breakers[..]));
+    let mut compiled = Compiled {
+        authority: authority.collect(),
+        system: system.collect(),
+        params: keep(
+            &set.hot_params(name),
+            params,
+            |old| &old.rule,
+            |rule, left| match left.iter().position(|old| old.counts_as(rule)) {
+                Some(at) => left.remove(at).changed_to(rule.clone()),
+                None => HotParam::new(rule.clone()),
+            },
+        ),
+        flow: keep_flow(set, name, flow, layout, related),
+        isolation: isolation.collect(),
+        adaptive: keep(&set.adaptive(name), adaptive, |old| &old.rule, |rule, _| Adaptive::new(rule.clone())),
+        breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule, _| Breaker::new(rule.clone())),
+        watched: watching.filter_map(|rule| Some(state.watched(rule.layout_beside(layout)?))).collect(),
+        is_simple: false,
+    };
+    compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
+    compiled.watched.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    let own = |flow: &Arc<Flow>| {
+        !flow.takes() && flow.rule.relation == Relation::Direct && flow.rule.origins == Origins::Any
+    };
+    compiled.is_simple =
+        compiled.authority.is_empty() && compiled.params.is_empty() && compiled.flow.iter().all(own);
+    let is_empty = compiled.is_simple
+        && compiled.system.is_empty()
+        && compiled.flow.is_empty()
+        && compiled.isolation.is_empty()
+        && compiled.adaptive.is_empty()
+        && compiled.breakers.is_empty()
+        && compiled.watched.is_empty();
+    (!is_empty).then_some(compiled)
+}
+
+/// The states of `rules`: those of `old` for equal rules, each at most once, and for the rest what `new` makes, which may take
+/// one of those that are left.
+fn keep<R: PartialEq, S>(
+    rules: &[&R],
+    old: &[Arc<S>],
+    rule_of: impl Fn(&S) -> &R,
+    new: impl Fn(&R, &mut Vec<&Arc<S>>) -> S,
+) -> Vec<Arc<S>> {
+    let mut left: Vec<&Arc<S>> = old.iter().collect();
+    let mut equal = |rule: &R| {
+        let at = left.iter().position(|state| rule_of(state) == rule)?;
+        Some(left.remove(at).clone())
+    };
+    let kept: Vec<Option<Arc<S>>> = rules.iter().map(|rule| equal(rule)).collect();
+    let state = |(rule, kept): (&&R, Option<_>)| kept.unwrap_or_else(|| Arc::new(new(rule, &mut left)));
+    rules.iter().zip(kept).map(state).collect()
+}
+
+fn keep_flow(
+    set: &RuleSet,
+    name: &str,
+    old: &[Arc<Flow>],
+    layout: Layout,
+    related: impl Fn(&str) -> Option<Arc<State>>,
+) -> Vec<Arc<Flow>> {
+    let rules = set.flow(name);
+    let named: Vec<String> = rules
+        .iter()
+        .filter_map(|rule| match &rule.origins {
+            Origins::Only(origin) => Some(origin.clone()),
+            Origins::Any | Origins::Others => None,
+        })
+        .collect();
+    let made = |rule: &FlowRule| {
+        let related = match &rule.relation {
+            Relation::Related(other) => related(other),
+            Relation::Direct | Relation::Context(_) => None,
+        };
+        let related = related.map(|other| Related {
+            node: other.node.clone(),
+            passed: rule.layout_beside(layout).map(|own| other.watched(own)),
+        });
+        let mut flow = Flow::new(rule.clone(), layout, related);
+        if rule.origins == Origins::Others {
+            flow.named.clone_from(&named);
+        }
+        flow
+    };
+    // The named origins are no part of the rule itself.
+    let same = old.iter().filter(|old| old.rule.origins != Origins::Others || old.named == named);
+    keep(&rules, &same.cloned().collect::<Vec<_>>(), |old| &old.rule, |rule, _| made(rule))
+}

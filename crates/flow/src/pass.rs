@@ -1,0 +1,72 @@
+//! A call in flight: what it holds, and how it went.
+
+use std::{error::Error, sync::Arc, thread};
+
+use tidegate_core::Nanos;
+
+use crate::{
+    blocked::Blocked,
+    compiled::Compiled,
+    node::Node,
+    rules::{
+        breaker::Probe,
+        hot_param::{Held, HotParam},
+    },
+};
+
+/// How a call went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Well,
+    Failed,
+    /// It never ran, or was given up: it says nothing about the resource.
+    Cancelled,
+}
+
+/// What a call in flight holds.
+pub(crate) struct Pass {
+    /// When the call may go ahead: response times count from here.
+    pub(crate) started: Nanos,
+    /// How long that is after the entry, in nanoseconds; 0 once it has been waited out.
+    pub(crate) delay: u64,
+    pub(crate) units: u32,
+    pub(crate) inbound: bool,
+    pub(crate) outcome: Outcome,
+    /// The rules it passed, if they want to know how it went.
+    pub(crate) rules: Option<Arc<Compiled>>,
+    /// What few calls hold.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Extra {
+    pub(crate) origin: Option<Arc<Node>>,
+    pub(crate) context: Option<Arc<Node>>,
+    /// Probe places by the breaker's index.
+    pub(crate) probes: Vec<(usize, Probe)>,
+    pub(crate) held: Vec<(Arc<HotParam>, Held)>,
+}
+
+impl Pass {
+    #[inline]
+    pub(crate) const fn new(started: Nanos, units: u32, inbound: bool) -> Self {
+        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, rules: None, extra: None }
+    }
+
+    pub(crate) fn fail(&mut self, error: &(dyn Error + 'static)) {
+        if !error.is::<Blocked>() {
+            self.outcome = Outcome::Failed;
+        }
+    }
+
+    /// How the call went, now that it ends.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.units == 0 {
+            self.outcome = Outcome::Cancelled; // A question, no call, whatever became of who asked.
+        } else if self.outcome != Outcome::Failed && thread::panicking() {
+            // A panic in a future that `run` polls drops the guard, too.
+            self.outcome = Outcome::Failed;
+        }
+    }
+}

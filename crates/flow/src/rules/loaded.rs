@@ -1,0 +1,52 @@
+//! The rules that a gate has loaded, and their changes.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use arc_swap::ArcSwap;
+
+use super::{LoadError, RuleSet, Rules};
+
+/// The rules of a gate, in versions.
+pub(crate) struct Loaded {
+    /// Of `set`; changed after it, so that who sees a version finds its rules or newer ones.
+    version: AtomicU64,
+    set: ArcSwap<RuleSet>,
+    loading: Mutex<()>,
+}
+
+impl Default for Loaded {
+    fn default() -> Self {
+        let set = ArcSwap::from_pointee(RuleSet::new(0, Rules::default()));
+        Self { version: AtomicU64::new(0), set, loading: Mutex::new(()) }
+    }
+}
+
+impl Loaded {
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self) -> arc_swap::Guard<Arc<RuleSet>> {
+        self.set.load()
+    }
+
+    /// Changes the rules to what `change` makes of them, one change after the other.
+    ///
+    /// # Errors
+    /// When a rule is impossible; then nothing has changed.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
+        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.set.load();
+        let mut rules = old.rules.clone();
+        change(&mut rules);
+        rules.validate()?;
+        let version = old.version + 1;
+        self.set.store(Arc::new(RuleSet::new(version, rules)));
+        self.version.store(version, Ordering::Release);
+        Ok(())
+    }
+}

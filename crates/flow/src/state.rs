@@ -1,0 +1,153 @@
+//! What a gate keeps about one resource: its statistics, and the rules that are about it.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use tidegate_core::{
+    Nanos,
+    stats::{Headroom, Layout, Ring},
+};
+
+use crate::{
+    compiled::Compiled,
+    family::Family,
+    node::Node,
+    rules::{Loaded, RuleSet},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A call that asks for more than this part of a threshold is not let in by its [`Headroom`]: so dozens of others must
+/// come in between before one that does has to be withdrawn.
+const FAR: u64 = 64;
+
+/// What a gate keeps about one resource.
+pub(crate) struct State {
+    pub(crate) name: Arc<str>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) origins: Family,
+    pub(crate) contexts: Family,
+    /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
+    /// looks further.
+    stamp: AtomicU64,
+    /// What plain rules let pass in a second.
+    limit: AtomicU64,
+    second: Headroom,
+    compiled: ArcSwapOption<Compiled>,
+    compiling: Mutex<()>,
+    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
+}
+
+impl State {
+    pub(crate) fn new(name: Arc<str>, layout: Layout) -> Self {
+        Self {
+            name,
+            node: Arc::new(Node::new(layout)),
+            origins: Family::default(),
+            contexts: Family::default(),
+            stamp: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            // The gate's layout was checked when the gate was built.
+            second: Headroom::new(layout.view(1, SECOND).unwrap_or(layout.whole())),
+            compiled: ArcSwapOption::empty(),
+            compiling: Mutex::new(()),
+            watched: Mutex::default(),
+        }
+    }
+
+    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
+    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|ring| ring.strong_count() > 0);
+        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
+        known.unwrap_or_else(|| {
+            let ring = Arc::new(Ring::new(layout));
+            watched.push(Arc::downgrade(&ring));
+            ring
+        })
+    }
+
+    /// What rules there are, once they are those of the newest version: `compile` makes them of those before.
+    #[inline]
+    pub(crate) fn kind(
+        &self,
+        loaded: &Loaded,
+        compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
+    ) -> Kind {
+        // Acquire: who sees the stamp sees what was compiled for it, or something newer.
+        let stamp = self.stamp.load(Ordering::Acquire);
+        if stamp >> 2 == loaded.version() { Kind::of(stamp) } else { self.renew(loaded, compile) }
+    }
+
+    /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
+    #[inline]
+    pub(crate) fn pass_far(&self, now: Nanos, units: u32) -> bool {
+        // Acquire: of the rules whose stamp was seen, or of newer ones if those are plain, too.
+        let limit = self.limit.load(Ordering::Acquire);
+        // Nothing is no call.
+        units > 0
+            && u64::from(units) <= limit / FAR
+            && self.node.window().pass_far(now, units, limit, &self.second)
+    }
+
+    #[inline]
+    pub(crate) fn rules(&self) -> arc_swap::Guard<Option<Arc<Compiled>>> {
+        self.compiled.load()
+    }
+
+    #[cold]
+    fn renew(
+        &self,
+        loaded: &Loaded,
+        compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
+    ) -> Kind {
+        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = loaded.set();
+        let old = self.compiled.load();
+        if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
+            let compiled = compile(&set, old.as_deref());
+            let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
+            let kind = match (&compiled, plain) {
+                (None, _) => Kind::None,
+                (Some(_), None) => Kind::Any,
+                (Some(_), Some(limit)) => {
+                    self.limit.store(limit, Ordering::Release);
+                    if set.rules.system.is_empty() { Kind::Plain } else { Kind::PlainOutbound }
+                }
+            };
+            self.compiled.store(compiled.map(Arc::new));
+            self.stamp.store(set.version << 2 | kind as u64, Ordering::Release);
+        }
+        Kind::of(self.stamp.load(Ordering::Acquire))
+    }
+}
+
+/// What rules a resource has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    None = 0,
+    Any = 1,
+    /// All that an outbound call has to keep is one threshold of the resource's window; one from outside has to keep
+    /// system rules, too.
+    PlainOutbound = 2,
+    /// All that any call has to keep is that threshold.
+    Plain = 3,
+}
+
+impl Kind {
+    #[inline]
+    const fn of(stamp: u64) -> Self {
+        match stamp & 3 {
+            0 => Self::None,
+            1 => Self::Any,
+            2 => Self::PlainOutbound,
+            _ => Self::Plain,
+        }
+    }
+}
