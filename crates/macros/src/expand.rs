@@ -1,8 +1,11 @@
 //! The guarded function.
 
-use proc_macro2::{Span, TokenStream};
-use quote::quote;
-use syn::{Error, FnArg, Ident, ItemFn, Pat, ReturnType, Type, parse_quote};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
+use syn::{
+    Error, FnArg, GenericArgument, Ident, ItemFn, Pat, Path, PathArguments, ReturnType, Token, Type,
+    TypeParamBound, parse_quote, punctuated::Punctuated,
+};
 
 use crate::options::Options;
 
@@ -12,12 +15,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
         ReturnType::Default => parse_quote!(()),
         ReturnType::Type(_, output) => (**output).clone(),
     };
-    if let Type::ImplTrait(output) = &output {
-        return Err(Error::new_spanned(
-            output,
-            "a guarded function must name its return type; box it, perhaps",
-        ));
-    }
+    refuse(function, &output)?;
     let entry = entry(options, function)?;
     let blocked = if let Some(fallback) = &options.fallback {
         let arguments = arguments(function)?;
@@ -27,7 +25,13 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
         quote!(::core::result::Result::Err(::core::convert::From::from(__blocked)))
     };
     let failed = match &options.failed {
-        Some(failed) => quote!((#failed)(__output)),
+        Some(failed) => quote!({
+            // Behind a bound, so that a closure need not say what it takes.
+            fn __ask<T: ?Sized>(failed: impl ::core::ops::FnOnce(&T) -> bool, output: &T) -> bool {
+                failed(output)
+            }
+            __ask(#failed, __output)
+        }),
         None if is_result(&output) => quote!(__judge.of(__output).is_failure()),
         None => quote!({
             let _ = __output;
@@ -38,6 +42,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     let judge =
         (options.failed.is_none() && is_result(&output)).then(|| quote!(let __judge = __guard.judge();));
     let ItemFn { attrs, vis, sig, block } = function;
+    let statements = &block.stmts;
     let body = if is_async {
         quote! {
             let __guard = match { #entry.enter_async().await } {
@@ -45,7 +50,17 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
             #judge
-            __guard.run(async move #block, |__output: &#output| #failed).await
+            // Says what the block returns, so that its result is converted to that; never called.
+            fn __never<T>() -> T {
+                loop {}
+            }
+            let __call = async move {
+                if false {
+                    return __never::<#output>();
+                }
+                #(#statements)*
+            };
+            __guard.run(__call, |__output: &#output| #failed).await
         }
     } else {
         quote! {
@@ -55,8 +70,11 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
             };
             __guard.wait();
             #judge
-            #[allow(clippy::redundant_closure_call)]
-            let __output: #output = (move || -> #output #block)();
+            // Behind a bound, so that the function's result may borrow from its arguments, mutably, too.
+            fn __once<T>(call: impl ::core::ops::FnOnce() -> T) -> T {
+                call()
+            }
+            let __output: #output = __once(move || -> #output #block);
             let __failed = { let __output = &__output; #failed };
             if __failed {
                 __guard.mark_failed();
@@ -72,16 +90,74 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     })
 }
 
+/// Functions that a guard makes no sense of.
+fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
+    let sig = &function.sig;
+    if let Some(constant) = &sig.constness {
+        return Err(Error::new_spanned(constant, "a guarded function cannot be const: it asks the rules"));
+    }
+    if sig.asyncness.is_none() && is_future(output) {
+        let text = "the guard would leave when this function returns, before its future runs; make it an async fn, or \
+                    guard one that it calls (with #[async_trait], one that the method calls)";
+        return Err(Error::new_spanned(output, text));
+    }
+    if names_impl(output.to_token_stream()) {
+        return Err(Error::new_spanned(
+            output,
+            "a guarded function must name its return type; box it, perhaps",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a type is a future that was boxed, or `impl Future`.
+fn is_future(of: &Type) -> bool {
+    let names_it = |bounds: &Punctuated<TypeParamBound, Token![+]>| {
+        bounds
+            .iter()
+            .any(|bound| matches!(bound, TypeParamBound::Trait(bound) if last_is(&bound.path, "Future")))
+    };
+    match of {
+        Type::ImplTrait(output) => names_it(&output.bounds),
+        Type::TraitObject(output) => names_it(&output.bounds),
+        Type::Paren(inner) => is_future(&inner.elem),
+        Type::Group(inner) => is_future(&inner.elem),
+        Type::Path(output) => {
+            let path = &output.path;
+            let boxes = || match path.segments.last().map(|last| &last.arguments) {
+                Some(PathArguments::AngleBracketed(inner)) => inner
+                    .args
+                    .iter()
+                    .any(|inner| matches!(inner, GenericArgument::Type(inner) if is_future(inner))),
+                _ => false,
+            };
+            last_is(path, "BoxFuture")
+                || last_is(path, "LocalBoxFuture")
+                || (last_is(path, "Pin") || last_is(path, "Box")) && boxes()
+        }
+        _ => false,
+    }
+}
+
+fn names_impl(tokens: TokenStream) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(name) => name == "impl",
+        TokenTree::Group(inner) => names_impl(inner.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
 /// The expression of the entry with its options. It names no crate: whoever guards may know Tidegate by any name.
 fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
     let resource = match (&options.handle, &options.resource) {
-        (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &#handle;),
+        (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &(#handle);),
         (None, Some(name)) => {
             let gate = match &options.gate {
                 Some(gate) => quote!(#gate),
                 None => default_gate(function)?,
             };
-            quote!(let __resource = &#gate.resource(#name);)
+            // By a name of its own: `*gate.resource(…)` would be something else than `(*gate).resource(…)`.
+            quote!(let __resource = &{ let __gate = &(#gate); __gate.resource(#name) };)
         }
         _ => {
             let text =
@@ -101,7 +177,7 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
             #(.count(#count))*
             #(.origin(#origin))*
             #(.context(#context))*
-            #(.arg_of(&#args))*
+            #(.arg_of(&(#args)))*
     })
 }
 
@@ -134,5 +210,142 @@ fn arguments(function: &ItemFn) -> syn::Result<Vec<Ident>> {
 }
 
 fn is_result(output: &Type) -> bool {
-    matches!(output, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "Result"))
+    matches!(output, Type::Path(output) if last_is(&output.path, "Result"))
+}
+
+fn last_is(path: &Path, name: &str) -> bool {
+    path.segments.last().is_some_and(|last| last.ident == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: &str, function: &ItemFn) -> String {
+        let options = syn::parse_str(options).expect("the options are well formed");
+        expand(&options, function).expect_err("it makes no sense").to_string()
+    }
+
+    #[test]
+    fn a_function_whose_future_would_outlive_its_guard_is_refused() {
+        let named = r#"resource = "r""#;
+        for function in [
+            parse_quote!(
+                fn f(gate: &Gate) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+                    todo!()
+                }
+            ),
+            parse_quote!(
+                fn f(gate: &Gate) -> Box<dyn std::future::Future<Output = ()>> {
+                    todo!()
+                }
+            ),
+            parse_quote!(
+                fn f(gate: &Gate) -> futures::future::BoxFuture<'_, ()> {
+                    todo!()
+                }
+            ),
+            parse_quote!(
+                fn f(gate: &Gate) -> impl Future<Output = ()> + Send {
+                    todo!()
+                }
+            ),
+        ] {
+            assert!(refused(named, &function).contains("make it an async fn"));
+        }
+        // These are run by whoever gets them, as anybody would expect.
+        for function in [
+            parse_quote!(
+                fn f(gate: &Gate) -> Result<Box<dyn Display>, Blocked> {
+                    todo!()
+                }
+            ),
+            parse_quote!(
+                async fn f(gate: &Gate) -> Result<Pin<Box<dyn Future<Output = ()>>>, Blocked> {
+                    todo!()
+                }
+            ),
+        ] {
+            let options = syn::parse_str(named).expect("the options are well formed");
+            assert!(expand(&options, &function).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_guarded_says_what_to_do() {
+        let named = r#"resource = "r""#;
+        for (options, function, says) in [
+            (
+                named,
+                parse_quote!(
+                    fn f(gate: &Gate) -> impl Display {
+                        7
+                    }
+                ),
+                "must name its return type",
+            ),
+            (
+                named,
+                parse_quote!(
+                    fn f(gate: &Gate) -> Result<impl Display, Blocked> {
+                        Ok(7)
+                    }
+                ),
+                "must name",
+            ),
+            (
+                named,
+                parse_quote!(
+                    fn f(gate: &Gate) -> (u8, Vec<impl Display>) {
+                        todo!()
+                    }
+                ),
+                "must name",
+            ),
+            (
+                named,
+                parse_quote!(
+                    const fn f(gate: &Gate) -> Result<(), Blocked> {
+                        Ok(())
+                    }
+                ),
+                "cannot be const",
+            ),
+            (
+                named,
+                parse_quote!(
+                    fn f() -> Result<(), Blocked> {
+                        Ok(())
+                    }
+                ),
+                "where is the gate?",
+            ),
+            (
+                "",
+                parse_quote!(
+                    fn f(gate: &Gate) {}
+                ),
+                "give it a resource",
+            ),
+            (
+                r#"resource = "r", handle = h"#,
+                parse_quote!(
+                    fn f(gate: &Gate) {}
+                ),
+                "or a handle",
+            ),
+            (
+                r#"resource = "r", fallback = g"#,
+                parse_quote!(
+                    fn f(gate: &Gate, (a, b): (u8, u8)) {}
+                ),
+                "arguments that are plain names",
+            ),
+        ] {
+            let said = refused(options, &function);
+            assert!(said.contains(says), "{said}");
+        }
+        let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");
+        assert!(unknown.to_string().contains("known are resource"), "{unknown}");
+    }
 }

@@ -36,6 +36,9 @@ use syn::{ItemFn, parse_macro_input};
 /// timer, and a future that is dropped cancels the call; in a sync one the delay blocks the thread, as its caller does
 /// not expect it to return before.
 ///
+/// A function that is not async and returns a future is refused, as it is done before its future runs; under
+/// `#[async_trait]`, guard a function that the method calls. So are a `const` one, and one that returns `impl Trait`.
+///
 /// A `Blocked` that has become part of an error of one's own cannot be seen, and is a failure unless `failed` says
 /// otherwise.
 ///

@@ -22,9 +22,10 @@ const LONG: Duration = Duration::from_secs(5);
 pub struct SystemRule {
     /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
     pub id: Option<String>,
-    /// The highest load average (see [`Gate::set_sample`](crate::Gate::set_sample)).
+    /// The highest load average. The gate knows load and processor only while somebody tells it:
+    /// [`Gate::watch_machine`](crate::Gate::watch_machine), or [`Gate::set_sample`](crate::Gate::set_sample).
     pub load: Option<f64>,
-    /// The highest share of the processors in use, from 0 to 1.
+    /// The highest share of the processors in use, from 0 to 1: as with the load.
     pub cpu: Option<f64>,
     /// The longest mean response time over the last second.
     pub mean_rt: Option<Duration>,

@@ -1,0 +1,102 @@
+//! A machine that is watched: what it says reaches the rules that look at it.
+#![cfg(not(loom))]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use tidegate_core::Nanos;
+use tidegate_flow::{
+    BlockKind, Gate, Guard, Machine, MachineWatch, ManualTimer, Resource,
+    rules::{FlowRule, MemoryThreshold, Rules, SystemRule, Threshold},
+};
+
+/// A `/proc` of its own that goes with the test.
+struct Proc(PathBuf);
+
+impl Proc {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("tidegate-proc-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let proc = Self(dir);
+        proc.says("0.10", 1 << 10);
+        proc
+    }
+
+    /// Each file whole, or not there: the watch may look at any moment.
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.0.join("new"), text).unwrap();
+        fs::rename(self.0.join("new"), self.0.join(name)).unwrap();
+    }
+
+    /// A load average, and memory in use in KiB.
+    fn says(&self, load: &str, used: u64) {
+        self.put("loadavg", &format!("{load} 0.20 0.30 1/100 4711\n"));
+        self.put("stat", "cpu  0 0 0 1000 0 0 0 0 0 0\n");
+        self.put("meminfo", &format!("MemTotal: {} kB\nMemAvailable: 1000 kB\n", used + 1_000));
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Asks until it is so, for minutes if need be: the machine is looked at on a thread of its own.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let so = (0..60_000).any(|_| {
+        thread::park_timeout(Duration::from_millis(5));
+        is_so()
+    });
+    assert!(so, "never so: {what}");
+}
+
+fn watched(dir: &Path, rules: Rules) -> (Gate, MachineWatch) {
+    let gate = Gate::builder().timer(ManualTimer::new(Nanos::from_secs(1_000))).build();
+    gate.load(rules).unwrap();
+    let watch = gate.watch_machine(Machine::at(dir), Duration::from_millis(1)).unwrap();
+    (gate, watch)
+}
+
+/// Whether what is beyond three calls in flight is blocked by a system rule.
+fn is_busy(r: &Resource) -> bool {
+    let calls: Vec<Result<Guard<'_>, _>> = (0..4).map(|_| r.entry().inbound().enter()).collect();
+    calls.iter().any(|call| call.as_ref().is_err_and(|blocked| blocked.kind() == BlockKind::System))
+}
+
+#[test]
+fn a_busy_machine_is_noticed_and_one_that_is_not_busy_any_more_too() {
+    let proc = Proc::new("load");
+    let system = vec![SystemRule { load: Some(2.0), ..SystemRule::default() }];
+    let (gate, watch) = watched(&proc.0, Rules { system, ..Rules::default() });
+    let r = gate.resource("r");
+    // Calls that end at once, in a time that stands still: no more than one has to be in flight.
+    assert!(!is_busy(&r));
+    proc.says("7.50", 1 << 10);
+    until("the load is seen", || is_busy(&r));
+    proc.says("0.10", 1 << 10);
+    until("the load is over", || !is_busy(&r));
+    // Nobody looks any more.
+    drop(watch);
+    proc.says("7.50", 1 << 10);
+    assert!(!is_busy(&r));
+}
+
+#[test]
+fn a_threshold_follows_the_memory_of_the_machine() {
+    let proc = Proc::new("memory");
+    let memory =
+        MemoryThreshold { when_free: 1_000_000.0, when_scarce: 0.0, low_mark: 1 << 20, high_mark: 1 << 30 };
+    let flow = vec![FlowRule::new("r", Threshold::Memory(memory))];
+    let (gate, _watch) = watched(&proc.0, Rules { flow, ..Rules::default() });
+    let r = gate.resource("r");
+    assert!(r.enter().is_ok());
+    proc.says("0.10", 2 << 20);
+    until("the memory is scarce", || r.enter().is_err());
+    proc.says("0.10", 1 << 9);
+    until("there is memory again", || r.enter().is_ok());
+}

@@ -1,0 +1,85 @@
+//! Rules that are swapped while calls go on: an entry is judged by the old ones or by the new ones.
+#![cfg(not(loom))]
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use tidegate_flow::{
+    BlockKind, Gate, Resource,
+    rules::{AuthorityRule, BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
+};
+
+/// Rule sets each of which blocks everything, by its own one of several rules; the others of the same set admit all, and
+/// nearly all of them are there in the next set, too, where they are the ones that block. Whoever looked at a rule of one
+/// set and at another rule of the next would find an entry that passes.
+fn sets() -> Vec<Rules> {
+    let flow = |threshold: u32| vec![FlowRule::new("r", threshold)];
+    let isolation = |threshold| vec![IsolationRule::new("r", threshold)];
+    let authority = vec![AuthorityRule::allow("r", ["caller"])];
+    let system = |qps| vec![SystemRule { qps: Some(qps), ..SystemRule::default() }];
+    let breakers =
+        vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5)).min_calls(1_000)];
+    vec![
+        // One threshold alone is looked at in a way of its own.
+        Rules { flow: flow(0), ..Rules::default() },
+        Rules { flow: flow(1_000_000), isolation: isolation(0), ..Rules::default() },
+        Rules { flow: flow(0), isolation: isolation(u32::MAX), ..Rules::default() },
+        Rules { flow: flow(u32::MAX), isolation: isolation(0), breakers, ..Rules::default() },
+        Rules { flow: flow(0), authority, system: system(1 << 40), ..Rules::default() },
+        Rules { flow: flow(1_000_000), system: system(0), ..Rules::default() },
+    ]
+}
+
+/// What blocked an entry, if anything did.
+fn call(r: &Resource, round: usize) -> Option<BlockKind> {
+    // The ways in which an entry may come: by its options, or plainly.
+    let entry = r.entry().inbound();
+    let entered = if round.is_multiple_of(2) { entry.enter() } else { entry.origin("caller").enter() };
+    entered.err().map(|blocked| blocked.kind())
+}
+
+#[test]
+fn no_entry_is_judged_by_some_old_rules_and_some_new_ones() {
+    let gate = Gate::new();
+    let sets = sets();
+    gate.load(sets[0].clone()).unwrap();
+    let r = gate.resource("r");
+    let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    let [passed, flow, others] = [(); 3].map(|()| AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (r, done, calls, passed, flow, others) = (&r, &done, &calls, &passed, &flow, &others);
+            scope.spawn(move || {
+                for round in thread.. {
+                    let count = match call(r, round) {
+                        None => passed,
+                        Some(BlockKind::Flow) => flow,
+                        Some(_) => others,
+                    };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    calls.fetch_add(1, Ordering::Relaxed);
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        // A swap each few calls, so that many entries meet one, however the threads run.
+        for swap in 1..600 {
+            gate.load(sets[swap % sets.len()].clone()).unwrap();
+            let so_far = calls.load(Ordering::Relaxed);
+            while calls.load(Ordering::Relaxed) < so_far + 8 {
+                thread::yield_now();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let [passed, flow, others] = [passed, flow, others].map(AtomicU64::into_inner);
+    assert_eq!(passed, 0, "each set of rules blocks everything");
+    assert!(flow > 0 && others > 0, "{flow} blocked by the flow rule, {others} by others");
+    let counts = r.node().seconds(gate.now()).iter().map(|second| second.counts.pass).sum::<u64>();
+    assert_eq!((counts, r.node().in_flight()), (0, 0));
+}
