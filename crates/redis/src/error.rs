@@ -126,7 +126,7 @@ impl StoreError {
         matches!(self, Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply)
     }
 
-    /// Whether the store as a whole takes no decisions, and has not taken this one.
+    /// Whether the store as a whole takes no decisions, and has not taken this one; unless a cluster's client asked twice.
     pub(crate) const fn is_certain(&self) -> bool {
         matches!(
             self,
@@ -199,8 +199,10 @@ impl From<RedisError> for StoreError {
                 | ServerErrorKind::Moved
                 | ServerErrorKind::Ask
                 | ServerErrorKind::TryAgain,
-            )
-            | ErrorKind::ClusterConnectionNotFound => Self::ClusterDown(why()),
+            ) => Self::ClusterDown(why()),
+            ErrorKind::ClusterConnectionNotFound => {
+                Self::Refused("none of the cluster's nodes can be reached".into())
+            }
             ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
             // Of a key; of a command it says that it may not be run.
             ErrorKind::Server(ServerErrorKind::NoPerm)
@@ -214,7 +216,10 @@ impl From<RedisError> for StoreError {
             ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList => Self::Address(why()),
             ErrorKind::MasterNameNotFoundBySentinel => Self::Refused(why()),
             ErrorKind::Io if error.is_timeout() => Self::TimedOut,
-            ErrorKind::Io if error.is_connection_refusal() => Self::Refused(why()),
+            // Where each of a cluster's nodes refuses, its client says so in words alone.
+            ErrorKind::Io if error.is_connection_refusal() || detail.contains("Connection refused") => {
+                Self::Refused(why())
+            }
             ErrorKind::Io => Self::Lost(why()),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
             // As Redis says it up to 7.0, and from 7.2 on.
@@ -230,5 +235,21 @@ impl From<RedisError> for StoreError {
             _ if says("NOAUTH") || says("WRONGPASS") => Self::NotPermitted(why()),
             _ => Self::Server(why()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_a_cluster_that_refuse_are_told_as_a_server_that_refuses() {
+        let all = "Failed to create initial connections";
+        let initial = |why: &str| RedisError::from((ErrorKind::Io, all, why.to_owned()));
+        let told = StoreError::from(initial("Connection refused (os error 111)"));
+        assert!(told.name() == "refused" && told.to_string().contains("Connection refused"), "{told}");
+        assert_eq!(StoreError::from(initial("Connection reset by peer")).name(), "lost");
+        let none = RedisError::from((ErrorKind::ClusterConnectionNotFound, "No connections found"));
+        assert_eq!(StoreError::from(none).name(), "refused");
     }
 }

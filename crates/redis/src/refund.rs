@@ -41,8 +41,10 @@ impl SharedLimit {
         if error != StoreError::Down {
             self.store().inner().counters.error(&error);
         }
-        // Only where it is certain that the store has not done it.
-        let untouched = error == StoreError::Down || error.is_certain();
+        // Only where it is certain that the store has not done it. A cluster's client may ask again after a connection broke:
+        // what it was told last says nothing of before.
+        let certain = error.is_certain() && !self.store().inner().is_cluster();
+        let untouched = error == StoreError::Down || certain;
         match local.filter(|_| untouched) {
             Some(local) => {
                 local.refund(key, cost - here);

@@ -216,3 +216,35 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
     condition("the cluster is well", Health::Up).await;
     assert!(store.stats().opened > 0 && store.stats().closed > 0, "{store:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_not_there_are_told_for_what_they_are() {
+    let mut cluster = Cluster::start(3);
+    let store = Store::open(&format!("redis+cluster://{}", cluster.addresses().join(",")))
+        .expect("the address is well formed");
+    eventually("the store is reached", || store.health() == Health::Up);
+    let limit = limit(&store, "x");
+    let told = async |health: Health| {
+        for at in 0..PATIENCE.as_millis() / 10 {
+            // Each of another part, which is not known to be down yet.
+            let _ = limit.acquire(format!("key{at}"), 1).await;
+            if store.health() == health && matches!(store.trouble(), Some(StoreError::Refused(_))) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("still not {health:?}, and told that it refuses: {:?} {store:?}", store.trouble());
+    };
+    // However long it is until that is seen.
+    for server in &cluster.servers {
+        server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        server.ask(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
+    }
+    cluster.servers[0].kill();
+    told(Health::Partly).await;
+    assert!(store.stats().errors_of("refused") > 0);
+    for server in &mut cluster.servers {
+        server.kill();
+    }
+    told(Health::Down).await;
+}
