@@ -7,27 +7,25 @@ use tidegate_core::stats::Layout;
 use crate::{
     compiled::Compiled,
     rules::{
-        FlowRule, Origins, Relation, RuleSet,
-        adaptive::Adaptive,
-        breaker::Breaker,
-        flow::{Flow, Related},
-        hot_param::HotParam,
-        system::System,
+        FlowRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker, flow::Flow,
+        hot_param::HotParam, system::System,
     },
-    state::State,
+    state::{Kind, State},
 };
 
+impl State {
+    /// What rules there are, once they are those of the newest version.
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind_by(|set, old| compile(set, self, old))
+    }
+}
+
 /// The rules of `set` that are about a resource; `None` when there are none. Rules that `old` has, word for word, come over
-/// with their state, and units in flight with rules of which only the numbers differ. `related` finds the states of other resources that rules measure.
-pub(crate) fn compile(
-    set: &RuleSet,
-    state: &State,
-    old: Option<&Compiled>,
-    layout: Layout,
-    related: impl Fn(&str) -> Option<Arc<State>>,
-) -> Option<Compiled> {
-    let name = &*state.name;
-    let watching = set.related(name).into_iter();
+/// with their state, and units in flight with rules of which only the numbers differ.
+fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compiled> {
+    let (layout, name) = (state.shared.layout, &*state.name);
+    let related = set.related(name).into_iter();
     let authority = set.authority(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
     let isolation = set.isolation(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
     let system = set.rules.system.iter().map(|rule| System::new(rule.clone(), layout));
@@ -46,11 +44,11 @@ pub(crate) fn compile(
                 None => HotParam::new(rule.clone()),
             },
         ),
-        flow: keep_flow(set, name, flow, layout, related),
+        flow: keep_flow(set, name, flow, layout),
         isolation: isolation.collect(),
         adaptive: keep(&set.adaptive(name), adaptive, |old| &old.rule, |rule, _| Adaptive::new(rule.clone())),
         breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule, _| Breaker::new(rule.clone())),
-        watched: watching.filter_map(|rule| Some(state.watched(rule.layout_beside(layout)?))).collect(),
+        watched: related.filter_map(|rule| Some(state.node.watched(rule.layout_beside(layout)?))).collect(),
         is_simple: false,
     };
     compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
@@ -88,13 +86,7 @@ fn keep<R: PartialEq, S>(
     rules.iter().zip(kept).map(state).collect()
 }
 
-fn keep_flow(
-    set: &RuleSet,
-    name: &str,
-    old: &[Arc<Flow>],
-    layout: Layout,
-    related: impl Fn(&str) -> Option<Arc<State>>,
-) -> Vec<Arc<Flow>> {
+fn keep_flow(set: &RuleSet, name: &str, old: &[Arc<Flow>], layout: Layout) -> Vec<Arc<Flow>> {
     let rules = set.flow(name);
     let named: Vec<String> = rules
         .iter()
@@ -105,13 +97,9 @@ fn keep_flow(
         .collect();
     let made = |rule: &FlowRule| {
         let related = match &rule.relation {
-            Relation::Related(other) => related(other),
+            Relation::Related(other) => set.node(other).cloned(),
             Relation::Direct | Relation::Context(_) => None,
         };
-        let related = related.map(|other| Related {
-            node: other.node.clone(),
-            passed: rule.layout_beside(layout).map(|own| other.watched(own)),
-        });
         let mut flow = Flow::new(rule.clone(), layout, related);
         if rule.origins == Origins::Others {
             flow.named.clone_from(&named);

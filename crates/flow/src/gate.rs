@@ -42,7 +42,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Gate {
-    pub(crate) shared: Arc<Shared>,
+    table: Arc<Table>,
 }
 
 impl Gate {
@@ -64,22 +64,26 @@ impl Gate {
         }
     }
 
+    fn shared(&self) -> &Shared {
+        &self.table.shared
+    }
+
     /// The time on the gate's clock.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        self.shared.timer.now()
+        self.shared().timer.now()
     }
 
     /// The resource of this name, made when it is first asked for. Keep the handle: it saves the look-up.
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
         // Before the look-up: rules that are loaded meanwhile are looked at again.
-        let version = self.shared.loaded.version();
-        let state = self.shared.state(name);
+        let version = self.shared().loaded.version();
+        let state = self.table.state(name);
         if *state.name == *name {
-            Resource::new(self.shared.clone(), state)
+            Resource::new(state)
         } else {
-            Resource::overflow(self.shared.clone(), state, name, version)
+            Resource::overflow(state, self.table.clone(), name, version)
         }
     }
 
@@ -96,7 +100,7 @@ impl Gate {
     #[inline]
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
         debug_assert!(
-            Arc::ptr_eq(&self.shared, &resource.shared),
+            Arc::ptr_eq(&self.table.shared, &resource.state.shared),
             "the resource {} is another gate's; enter it there, or by Resource::enter",
             resource.name()
         );
@@ -118,44 +122,43 @@ impl Gate {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
-        self.shared.loaded.update(change)
+        let node = |name: &str| self.table.needed_state(name).node.clone();
+        self.shared().loaded.update(change, node)
     }
 
     /// The rules that are loaded.
     #[must_use]
     pub fn rules(&self) -> Rules {
-        self.shared.loaded.set().rules.clone()
+        self.shared().loaded.set().rules.clone()
     }
 
     /// The statistics of everything that came in, whatever the resource.
     #[must_use]
     pub fn inbound(&self) -> &Node {
-        &self.shared.inbound
+        &self.shared().inbound
     }
 
     /// The resources that have a place, in the order of their names; the shared place of all others last, if it is used.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
-        let states = self.shared.resources.states();
-        let resource = |state| Resource::new(self.shared.clone(), state);
-        states.into_iter().map(resource).collect()
+        self.table.states().into_iter().map(Resource::new).collect()
     }
 
     /// How often a resource was asked for that found no place (see [`GateBuilder::max_resources`]).
     #[must_use]
     pub fn overflowed(&self) -> u64 {
-        self.shared.resources.overflowed()
+        self.table.overflowed()
     }
 
     /// Tells the gate how the machine is doing, for system rules and memory thresholds.
     pub fn set_sample(&self, sample: Sample) {
-        self.shared.sample.set(sample);
+        self.shared().sample.set(sample);
     }
 
     /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
     /// A panic in it goes no further than the panic hook: it is called again at the next change.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
-        self.shared.listen(listener);
+        self.shared().listen(listener);
     }
 }
 
@@ -167,7 +170,7 @@ impl Default for Gate {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("resources", &self.shared.resources.count()).finish_non_exhaustive()
+        f.debug_struct("Gate").field("resources", &self.table.count()).finish_non_exhaustive()
     }
 }
 
@@ -237,8 +240,7 @@ impl GateBuilder {
     #[must_use]
     pub fn build(self) -> Gate {
         let room = Room::new(self.layout, self.max_origins, self.max_origins_in_all);
-        let resources = Table::new(self.layout, self.max_resources);
-        let shared = Shared::new(self.timer.unwrap_or_default(), self.layout, room, resources);
-        Gate { shared: Arc::new(shared) }
+        let shared = Shared::new(self.timer.unwrap_or_default(), self.layout, room);
+        Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
     }
 }

@@ -40,7 +40,7 @@ macro_rules! guard {
 
             /// The wait until the call may go ahead, if there is one.
             pub(crate) fn sleep(&self) -> Option<Sleep> {
-                (self.pass.delay > 0).then(|| self.resource.shared.timer.sleep_until(self.pass.started))
+                (self.pass.delay > 0).then(|| self.resource.state.shared.timer.sleep_until(self.pass.started))
             }
 
             /// Blocks the thread until the delay is over: for callers that are not async and have nothing else to do.

@@ -10,7 +10,7 @@ use crate::{
 #[inline]
 pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     pass.settle();
-    let now = resource.shared.timer.now();
+    let now = resource.state.shared.timer.now();
     let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
     let units = pass.units;
@@ -23,7 +23,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     };
     end(&resource.state.node);
     if pass.inbound {
-        end(&resource.shared.inbound);
+        end(&resource.state.shared.inbound);
     }
     let extra = pass.extra.as_deref();
     if let Some(extra) = extra {

@@ -1,22 +1,38 @@
 //! Statistics of one traffic: a resource's, an origin's or a context's part of it, or all that comes in.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use tidegate_core::{
     Nanos,
-    stats::{Counts, Event, Layout, Slot, Window},
+    stats::{Counts, Event, Layout, Ring, Slot, Window},
 };
 
 /// The statistics of one traffic.
 pub struct Node {
     window: Window,
+    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
 }
 
 impl Node {
     pub(crate) fn new(layout: Layout) -> Self {
         // The gate's layout was checked when the gate was built.
         let window = Window::with_minute(layout).unwrap_or_else(|_| Window::new(layout));
-        Self { window }
+        Self { window, watched: Mutex::default() }
+    }
+
+    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
+    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|ring| ring.strong_count() > 0);
+        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
+        known.unwrap_or_else(|| {
+            let ring = Arc::new(Ring::new(layout));
+            watched.push(Arc::downgrade(&ring));
+            ring
+        })
     }
 
     #[inline]

@@ -13,8 +13,8 @@ use tidegate_core::Nanos;
 use crate::{
     node::Node,
     rules::{BreakerState, StateChange, breaker::Breaker},
-    shared::Shared,
     state::State,
+    table::Table,
 };
 
 /// A resource of a gate: something to be guarded, by name.
@@ -22,7 +22,6 @@ use crate::{
 /// A handle; cloning it is cheap, and entering through it needs no look-up. It belongs to the gate that made it.
 #[derive(Clone)]
 pub struct Resource {
-    pub(crate) shared: Arc<Shared>,
     pub(crate) state: Arc<State>,
     /// Where the resource shares the state of all that found no place. Behind [`placed`](Self::placed), everything looks
     /// at what that returns.
@@ -32,20 +31,23 @@ pub struct Resource {
 /// A resource that found no place of its own, until it gets one.
 struct Alias {
     name: Arc<str>,
+    /// Where it may have one by now.
+    table: Arc<Table>,
     /// The rules' version by which the resource had no place.
     version: AtomicU64,
     own: OnceLock<Resource>,
 }
 
 impl Resource {
-    pub(crate) const fn new(shared: Arc<Shared>, state: Arc<State>) -> Self {
-        Self { shared, state, alias: None }
+    pub(crate) const fn new(state: Arc<State>) -> Self {
+        Self { state, alias: None }
     }
 
     /// A resource of this name, which has no place of its own under the rules of `version`.
-    pub(crate) fn overflow(shared: Arc<Shared>, state: Arc<State>, name: &str, version: u64) -> Self {
-        let alias = Alias { name: name.into(), version: AtomicU64::new(version), own: OnceLock::new() };
-        Self { shared, state, alias: Some(Arc::new(alias)) }
+    pub(crate) fn overflow(state: Arc<State>, table: Arc<Table>, name: &str, version: u64) -> Self {
+        let alias =
+            Alias { name: name.into(), table, version: AtomicU64::new(version), own: OnceLock::new() };
+        Self { state, alias: Some(Arc::new(alias)) }
     }
 
     /// The resource with its own place, if it has one by now.
@@ -63,10 +65,10 @@ impl Resource {
             return own;
         }
         // Who sees a version finds its rules or newer ones, and may look in vain once more.
-        let version = self.shared.loaded.version();
+        let version = self.state.shared.loaded.version();
         if alias.version.load(Ordering::Acquire) != version {
-            if let Some(state) = self.shared.own_state(&alias.name) {
-                return alias.own.get_or_init(|| Self::new(self.shared.clone(), state));
+            if let Some(state) = alias.table.own_state(&alias.name) {
+                return alias.own.get_or_init(|| Self::new(state));
             }
             alias.version.store(version, Ordering::Release);
         }
@@ -87,7 +89,7 @@ impl Resource {
     #[inline]
     pub(crate) fn tells(&self, at: Nanos) -> impl Fn(&Breaker, BreakerState, BreakerState) {
         move |breaker, from, to| {
-            self.shared.tell(&StateChange { resource: self.name(), rule: &breaker.rule, from, to, at });
+            self.state.shared.tell(&StateChange { resource: self.name(), rule: &breaker.rule, from, to, at });
         }
     }
 
@@ -133,7 +135,7 @@ impl Resource {
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
         let state = &self.placed().state;
-        self.shared.kind(state);
+        state.kind();
         let rules = state.rules();
         let breakers = rules.iter().flat_map(|rules| &rules.breakers);
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
@@ -143,7 +145,7 @@ impl Resource {
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
         let state = &self.placed().state;
-        self.shared.kind(state);
+        state.kind();
         let rules = state.rules();
         let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()

@@ -2,24 +2,16 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::{
-    Nanos,
-    stats::{Headroom, Layout, Ring},
-};
+use tidegate_core::{Nanos, stats::Headroom};
 
-use crate::{
-    compiled::Compiled,
-    family::Family,
-    node::Node,
-    rules::{Loaded, RuleSet},
-};
+use crate::{compiled::Compiled, family::Family, node::Node, rules::RuleSet, shared::Shared};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,6 +22,7 @@ const FAR: u64 = 64;
 /// What a gate keeps about one resource.
 pub(crate) struct State {
     pub(crate) name: Arc<str>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) node: Arc<Node>,
     pub(crate) origins: Family,
     pub(crate) contexts: Family,
@@ -41,13 +34,14 @@ pub(crate) struct State {
     second: Headroom,
     compiled: ArcSwapOption<Compiled>,
     compiling: Mutex<()>,
-    watched: Mutex<Vec<Weak<Ring<1, 0>>>>,
 }
 
 impl State {
-    pub(crate) fn new(name: Arc<str>, layout: Layout) -> Self {
+    pub(crate) fn new(name: Arc<str>, shared: Arc<Shared>) -> Self {
+        let layout = shared.layout;
         Self {
             name,
+            shared,
             node: Arc::new(Node::new(layout)),
             origins: Family::default(),
             contexts: Family::default(),
@@ -57,32 +51,18 @@ impl State {
             second: Headroom::new(layout.view(1, SECOND).unwrap_or(layout.whole())),
             compiled: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
-            watched: Mutex::default(),
         }
-    }
-
-    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
-    pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|ring| ring.strong_count() > 0);
-        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
-        known.unwrap_or_else(|| {
-            let ring = Arc::new(Ring::new(layout));
-            watched.push(Arc::downgrade(&ring));
-            ring
-        })
     }
 
     /// What rules there are, once they are those of the newest version: `compile` makes them of those before.
     #[inline]
-    pub(crate) fn kind(
+    pub(crate) fn kind_by(
         &self,
-        loaded: &Loaded,
         compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
     ) -> Kind {
         // Acquire: who sees the stamp sees what was compiled for it, or something newer.
         let stamp = self.stamp.load(Ordering::Acquire);
-        if stamp >> 2 == loaded.version() { Kind::of(stamp) } else { self.renew(loaded, compile) }
+        if stamp >> 2 == self.shared.loaded.version() { Kind::of(stamp) } else { self.renew(compile) }
     }
 
     /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
@@ -102,13 +82,9 @@ impl State {
     }
 
     #[cold]
-    fn renew(
-        &self,
-        loaded: &Loaded,
-        compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
-    ) -> Kind {
+    fn renew(&self, compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>) -> Kind {
         let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = loaded.set();
+        let set = self.shared.loaded.set();
         let old = self.compiled.load();
         if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
             let compiled = compile(&set, old.as_deref());

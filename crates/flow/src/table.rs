@@ -3,41 +3,51 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-use hashbrown::HashTable;
-use tidegate_core::stats::Layout;
-
-use crate::state::State;
+use crate::{shared::Shared, state::State};
 
 /// The name of the statistics that resources share which found no place of their own.
 pub const OVERFLOW: &str = "*overflow*";
 
-const SHARDS: usize = 64;
-
-/// States by the hash of their names, which has chosen the shard, too.
-type Shard = RwLock<HashTable<Arc<State>>>;
+/// How far the tree fans out at its root, and at each state below: powers of two.
+const ROOTS: usize = 256;
+const FAN: usize = 8;
 
 /// The states of a bounded number of resources, and one for all others.
+///
+/// A tree in which the bits of a name's hash are the way to its state. Nothing is ever taken out of it, so whoever looks a name
+/// up needs no lock, and writes nothing that another thread reads; who adds one waits for others who do.
 pub(crate) struct Table {
-    layout: Layout,
+    pub(crate) shared: Arc<Shared>,
     most: usize,
-    shards: Box<[Shard]>,
+    roots: Box<[Place]>,
+    growing: Mutex<()>,
+    /// Of states in the tree; changed after it, while `growing` is held.
     count: AtomicUsize,
     overflow: OnceLock<Arc<State>>,
     overflowed: AtomicU64,
     hasher: RandomState,
 }
 
+type Place = OnceLock<Box<Branch>>;
+
+struct Branch {
+    hash: u64,
+    state: Arc<State>,
+    below: [Place; FAN],
+}
+
 impl Table {
-    pub(crate) fn new(layout: Layout, most: usize) -> Self {
+    pub(crate) fn new(shared: Shared, most: usize) -> Self {
         Self {
-            layout,
+            shared: Arc::new(shared),
             most,
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            roots: (0..ROOTS).map(|_| Place::new()).collect(),
+            growing: Mutex::new(()),
             count: AtomicUsize::new(0),
             overflow: OnceLock::new(),
             overflowed: AtomicU64::new(0),
@@ -45,33 +55,67 @@ impl Table {
         }
     }
 
-    /// The state of a resource; a `needed` one gets one however many there are.
-    pub(crate) fn state(&self, name: &str, needed: impl FnOnce() -> bool) -> Option<Arc<State>> {
+    /// The state of a resource: its own, or that of all that found no place.
+    pub(crate) fn state(&self, name: &str) -> Arc<State> {
+        self.own_state(name).unwrap_or_else(|| self.overflow())
+    }
+
+    /// The state of a resource, if it has one, a rule names it or there is a place for it.
+    pub(crate) fn own_state(&self, name: &str) -> Option<Arc<State>> {
+        self.find_or_place(name, || self.shared.loaded.set().names(name))
+    }
+
+    /// The state of a resource, which gets one however many there are.
+    pub(crate) fn needed_state(&self, name: &str) -> Arc<State> {
+        self.find_or_place(name, || true).unwrap_or_else(|| self.overflow())
+    }
+
+    fn find_or_place(&self, name: &str, needed: impl FnOnce() -> bool) -> Option<Arc<State>> {
         let hash = self.hasher.hash_one(name);
-        let is_it = |state: &Arc<State>| *state.name == *name;
-        // The table takes its places from the low bits and the top ones.
-        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        if let Some(state) = shard.read().unwrap_or_else(PoisonError::into_inner).find(hash, is_it) {
+        if let Ok(state) = self.find(hash, name) {
             return Some(state.clone());
         }
         let needed = needed();
-        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(state) = shard.find(hash, is_it) {
-            return Some(state.clone());
+        // Acquire: who sees the count finds the states that were counted.
+        if !needed && self.count.load(Ordering::Acquire) >= self.most {
+            return self.find(hash, name).ok().cloned();
         }
-        // Relaxed: the places are only counted; the map is behind its lock.
-        let place = |count| (count < self.most || needed).then_some(count + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).ok()?;
-        let state = Arc::new(State::new(name.into(), self.layout));
-        shard.insert_unique(hash, state.clone(), |state| self.hasher.hash_one(&*state.name));
+        let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = match self.find(hash, name) {
+            Ok(state) => return Some(state.clone()),
+            Err(place) => place,
+        };
+        let count = self.count();
+        if !needed && count >= self.most {
+            return None;
+        }
+        let state = Arc::new(State::new(name.into(), self.shared.clone()));
+        let branch = || Branch { hash, state: state.clone(), below: Default::default() };
+        place.get_or_init(|| Box::new(branch()));
+        self.count.store(count + 1, Ordering::Release);
         Some(state)
     }
 
+    /// The state of a name, or else the place where it would be.
+    fn find(&self, hash: u64, name: &str) -> Result<&Arc<State>, &Place> {
+        let mut place = &self.roots[hash as usize % ROOTS];
+        let mut way = hash / ROOTS as u64;
+        while let Some(branch) = place.get() {
+            if branch.hash == hash && *branch.state.name == *name {
+                return Ok(&branch.state);
+            }
+            place = &branch.below[way as usize % FAN];
+            // Where the bits have run out, names whose hashes are equal are one behind the other.
+            way /= FAN as u64;
+        }
+        Err(place)
+    }
+
     /// The state of all that find no place of their own.
-    pub(crate) fn overflow(&self) -> Arc<State> {
+    fn overflow(&self) -> Arc<State> {
         // Relaxed: a count for people.
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self.layout))).clone()
+        self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self.shared.clone()))).clone()
     }
 
     /// How often somebody was sent there.
@@ -86,10 +130,14 @@ impl Table {
 
     /// All states in the order of their names; that of all others last, if it is used.
     pub(crate) fn states(&self) -> Vec<Arc<State>> {
-        let of = |shard: &Shard| -> Vec<_> {
-            shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
-        };
-        let mut states: Vec<_> = self.shards.iter().flat_map(of).collect();
+        let mut states = Vec::new();
+        let mut places: Vec<&Place> = self.roots.iter().collect();
+        while let Some(place) = places.pop() {
+            if let Some(branch) = place.get() {
+                states.push(branch.state.clone());
+                places.extend(&branch.below);
+            }
+        }
         states.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         states.extend(self.overflow.get().cloned());
         states

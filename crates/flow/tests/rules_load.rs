@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Nanos;
 use tidegate_flow::{
-    BlockKind, BreakerState, Gate, ManualTimer,
+    BlockKind, BreakerState, Gate, ManualTimer, Resource,
     rules::{
         Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
         Relation, Rules, SystemRule, Target, Trip,
@@ -229,6 +229,50 @@ fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
 #[should_panic(expected = "the resource r is another gate's")]
 fn a_resource_is_not_entered_in_another_gate_unnoticed() {
     let _ = Gate::new().enter(&Gate::new().resource("r"));
+}
+
+#[test]
+fn threads_that_ask_for_a_name_get_one_resource_and_the_bound_holds() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).max_resources(500).build();
+    let names: Vec<String> = (0..700).map(|n| format!("resource {n}")).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (gate, names) = (&gate, &names);
+            scope.spawn(move || {
+                for n in 0..names.len() {
+                    // In different orders, so that each thread is the first somewhere.
+                    let r = gate.resource(&names[(n * [1, 3, 11, 13][thread] + thread * 100) % names.len()]);
+                    drop(r.enter());
+                }
+            });
+        }
+    });
+    let passed = |r: &Resource| r.node().counts(gate.now()).pass;
+    let mut places = gate.resources();
+    let overflow = places.pop().unwrap();
+    assert_eq!((places.len(), overflow.name(), passed(&overflow)), (500, "*overflow*", 4 * 200));
+    assert!(places.windows(2).all(|two| two[0].name() < two[1].name()));
+    assert!(places.iter().all(|r| passed(r) == 4), "each thread once");
+}
+
+#[test]
+fn a_gate_that_nobody_holds_leaves_nothing_behind() {
+    let held = Arc::new(());
+    let (gate, _timer) = gate();
+    let listener = held.clone();
+    gate.on_breaker_change(move |_| drop(listener.clone()));
+    let related = FlowRule::new("read", 1).relation(Relation::Related("write".into()));
+    gate.load(Rules { flow: vec![related], ..Rules::default() }).unwrap();
+    let (read, write) = (gate.resource("read"), gate.resource("write"));
+    drop(gate);
+    // The resources go on as long as somebody holds them.
+    drop(write.enter());
+    assert!(read.enter().is_err());
+    drop(write);
+    assert_eq!(Arc::strong_count(&held), 2);
+    drop(read);
+    assert_eq!(Arc::strong_count(&held), 1);
 }
 
 #[test]

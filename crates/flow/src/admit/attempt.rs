@@ -17,7 +17,6 @@ use crate::{
     entry::Entry,
     node::Node,
     pass::{Extra, Pass},
-    resource::Resource,
     rules::{
         FlowRule, Origins, Relation,
         breaker::Verdict,
@@ -58,7 +57,8 @@ pub(super) struct Attempt<'e> {
 
 impl<'e> Attempt<'e> {
     pub(super) fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
-        let Resource { shared, state, .. } = entry.resource;
+        let state = &*entry.resource.state;
+        let shared = &*state.shared;
         let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
         let origin = |origin| {
             let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
@@ -94,7 +94,7 @@ impl<'e> Attempt<'e> {
     }
 
     fn shared(&self) -> &'e Shared {
-        &self.entry.resource.shared
+        &self.entry.resource.state.shared
     }
 
     fn own(&self) -> &'e Arc<Node> {

@@ -23,9 +23,10 @@ use windows::{own_fits, system_fits, system_lets};
 /// An entry from nobody in particular, without arguments.
 #[inline]
 pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = resource;
+    let state = &*resource.state;
+    let shared = &*state.shared;
     let now = shared.timer.now();
-    match shared.kind(state) {
+    match state.kind() {
         Kind::None => state.node.window().pass(now, units),
         Kind::Plain if state.pass_far(now, units) => {}
         Kind::PlainOutbound if !inbound && state.pass_far(now, units) => {}
@@ -39,14 +40,16 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
 
 /// An entry with whatever options.
 pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = entry.resource;
+    let state = &*entry.resource.state;
+    let shared = &*state.shared;
     let now = shared.timer.now();
-    let rules = (shared.kind(state) != Kind::None).then(|| state.rules());
+    let rules = (state.kind() != Kind::None).then(|| state.rules());
     Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
 }
 
 fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
-    let Resource { shared, state, .. } = resource;
+    let state = &*resource.state;
+    let shared = &*state.shared;
     let rules = state.rules();
     let Some(rules) = rules.as_ref() else {
         return admit(&Entry::with(resource, units, inbound)); // Unloaded in between.
@@ -78,7 +81,8 @@ fn admit_simply(
     units: u32,
     now: Nanos,
 ) -> Result<(), Refusal> {
-    let Resource { shared, state, .. } = resource;
+    let state = &*resource.state;
+    let shared = &*state.shared;
     let own = &*state.node;
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;

@@ -9,7 +9,6 @@ use crate::{
     entry::Entry,
     node::Node,
     pass::Extra,
-    resource::Resource,
 };
 
 /// Which rule blocked, and for how long.
@@ -28,7 +27,8 @@ impl Refusal {
 /// Counts an entry that is turned away, and says so.
 #[cold]
 pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>) -> Blocked {
-    let Resource { shared, state, .. } = entry.resource;
+    let state = &*entry.resource.state;
+    let shared = &*state.shared;
     let units = u64::from(entry.units);
     let count = |node: &Node| node.window().add(now, Event::Block, units);
     count(&state.node);

@@ -8,6 +8,7 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use super::{LoadError, RuleSet, Rules};
+use crate::node::Node;
 
 /// The rules of a gate, in versions.
 pub(crate) struct Loaded {
@@ -19,7 +20,9 @@ pub(crate) struct Loaded {
 
 impl Default for Loaded {
     fn default() -> Self {
-        let set = ArcSwap::from_pointee(RuleSet::new(0, Rules::default()));
+        let set = ArcSwap::from_pointee(RuleSet::new(0, Rules::default(), |_| {
+            unreachable!("no rule names a resource")
+        }));
         Self { version: AtomicU64::new(0), set, loading: Mutex::new(()) }
     }
 }
@@ -34,18 +37,23 @@ impl Loaded {
         self.set.load()
     }
 
-    /// Changes the rules to what `change` makes of them, one change after the other.
+    /// Changes the rules to what `change` makes of them, one change after the other. `node` has the statistics of resources
+    /// that rules measure though they are about others.
     ///
     /// # Errors
     /// When a rule is impossible; then nothing has changed.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
+    pub(crate) fn update(
+        &self,
+        change: impl FnOnce(&mut Rules),
+        node: impl Fn(&str) -> Arc<Node>,
+    ) -> Result<(), LoadError> {
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.set.load();
         let mut rules = old.rules.clone();
         change(&mut rules);
         rules.validate()?;
         let version = old.version + 1;
-        self.set.store(Arc::new(RuleSet::new(version, rules)));
+        self.set.store(Arc::new(RuleSet::new(version, rules, node)));
         self.version.store(version, Ordering::Release);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! All rules of a gate, and finding those of one resource.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use regex::Regex;
 
@@ -8,7 +8,7 @@ use super::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
     Target,
 };
-use crate::blocked::BlockKind;
+use crate::{blocked::BlockKind, node::Node};
 
 /// The rules of a gate, by kind.
 ///
@@ -126,8 +126,8 @@ pub(crate) struct RuleSet {
     isolation: Index,
     adaptive: Index,
     breakers: Index,
-    /// Flow rules by the resource that they name as related.
-    related: HashMap<String, Vec<usize>>,
+    /// Flow rules by the resource that they name as related, and its statistics.
+    related: HashMap<String, (Arc<Node>, Vec<usize>)>,
 }
 
 /// Places of one kind's rules by resource.
@@ -161,11 +161,11 @@ impl Index {
 }
 
 impl RuleSet {
-    pub(crate) fn new(version: u64, rules: Rules) -> Self {
-        let mut related: HashMap<String, Vec<usize>> = HashMap::new();
+    pub(crate) fn new(version: u64, rules: Rules, node: impl Fn(&str) -> Arc<Node>) -> Self {
+        let mut related: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (at, rule) in rules.flow.iter().enumerate() {
             if let Relation::Related(other) = &rule.relation {
-                related.entry(other.clone()).or_default().push(at);
+                related.entry(other.clone()).or_insert_with(|| (node(other), Vec::new())).1.push(at);
             }
         }
         Self {
@@ -203,7 +203,13 @@ impl RuleSet {
 
     /// The flow rules that look at the resource as related to theirs.
     pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
-        self.related.get(resource).into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
+        let places = self.related.get(resource).map(|(_, places)| places);
+        places.into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
+    }
+
+    /// The statistics of a resource that a rule names as related.
+    pub(crate) fn node(&self, related: &str) -> Option<&Arc<Node>> {
+        self.related.get(related).map(|(node, _)| node)
     }
 
     pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {

@@ -44,13 +44,6 @@ enum How {
     WarmUpThrottle(Beside<WarmUp>, Beside<Throttle>, Nanos),
 }
 
-/// Another resource, as a rule that names it as related measures it.
-pub(crate) struct Related {
-    pub(crate) node: Arc<Node>,
-    /// What passes there in the rule's own slots, where it has any.
-    pub(crate) passed: Option<Arc<Ring<1, 0>>>,
-}
-
 /// What a rule took that is not in a node's window.
 pub(crate) enum Taken {
     Place(Place),
@@ -58,9 +51,8 @@ pub(crate) enum Taken {
 }
 
 impl Flow {
-    /// `related` is the resource that the rule names so.
-    pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<Related>) -> Self {
-        let (related, passed) = related.map_or((None, None), |of| (Some(of.node), of.passed));
+    /// `related` is the node of the resource that the rule names so.
+    pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<Arc<Node>>) -> Self {
         let view = |view: View| if rule.strict { view.strict() } else { view };
         let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
         let each = rule.origins == Origins::Others;
@@ -73,9 +65,11 @@ impl Flow {
         };
         let how = match (rule.measure, rule.behaviour) {
             (Measure::InFlight, _) => How::InFlight,
-            (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), passed) {
+            (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), &related) {
                 (None, _) => How::Window(second()),
-                (Some(own), Some(passed)) => How::Watched(Interval::new(passed, view(own.whole()))),
+                (Some(own), Some(related)) => {
+                    How::Watched(Interval::new(related.watched(own), view(own.whole())))
+                }
                 (Some(own), None) => {
                     let view = view(own.whole());
                     How::Own(Beside::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
