@@ -125,10 +125,10 @@ fn what_no_rule_can_mean_is_refused_with_its_place() {
     for (kind, text) in [
         (Kind::Degrade, r#"[{"resource":"a","grade":3}]"#),
         (Kind::Degrade, r#"[{"resource":"a","count":-1}]"#),
-        (Kind::ParamFlow, r#"[{"resource":"a","count":-1}]"#),
+        (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0,"count":-1}]"#),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","count":1,"paramFlowItemList":[{"object":"x","count":1,"classType":"int"}]}]"#,
+            r#"[{"resource":"a","paramIdx":0,"count":1,"paramFlowItemList":[{"object":"x","count":1,"classType":"int"}]}]"#,
         ),
         (Kind::Authority, r#"[{"resource":"a"}]"#),
         (Kind::Flow, "{}"),
@@ -176,6 +176,11 @@ fn what_would_be_misread_is_refused() {
         (Kind::Flow, r#"[{"resource":"a","cuont":10}]"#, "rule 0: count is missing, or misspelt"),
         (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
         (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","param_idx":1,"count":5}]"#,
+            "rule 0: paramIdx is missing, or misspelt",
+        ),
         (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
         (Kind::System, r#"[{"higestCpuUsage":0.8}]"#, "the rule names no limit; it needs highestSystemLoad"),
         (Kind::Flow, r#"[{"resource":"a","memHighWaterMarkBytes":2048}]"#, "lowMemUsageThreshold is missing"),
@@ -204,17 +209,17 @@ fn what_would_be_misread_is_refused() {
         (Kind::ParamFlow, r#"[{"resource":"a","count":5,"specificItems":[]}]"#, "write paramFlowItemList"),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":"7","classType":"Integer","count":1}]}]"#,
+            r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":"7","classType":"Integer","count":1}]}]"#,
             "has the classType Integer; it must be int",
         ),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7.5,"count":1}]}]"#,
+            r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":7.5,"count":1}]}]"#,
             "the exception 7.5 is no long",
         ),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","count":5,"paramFlowItemList":[{"object":7}]}]"#,
+            r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":7}]}]"#,
             "the exception's count is missing",
         ),
     ] {
@@ -231,8 +236,8 @@ fn what_dashboards_leave_empty_is_as_good_as_left_out() {
             {"resource":"a","count":5,"grade":0,"statIntervalInMs":-1,"warmUpPeriodSec":-1}]"#,
     );
     assert_eq!(rules, [FlowRule::new("a", 5), FlowRule::in_flight("a", 5)]);
-    let text = r#"[{"resource":"p","count":5,"paramFlowItemList":null,"burstCount":null,"maxQueueingTimeMs":-1},
-        {"resource":"p","count":5,"grade":0,"burstCount":-1,"durationInSec":-1,
+    let text = r#"[{"resource":"p","paramIdx":0,"count":5,"paramFlowItemList":null,"burstCount":null,"maxQueueingTimeMs":-1},
+        {"resource":"p","paramIdx":0,"count":5,"grade":0,"burstCount":-1,"durationInSec":-1,
          "paramFlowItemList":[{"object":7,"count":9},{"object":true,"count":8,"classType":null},{"object":7,"count":6,"classType":"String"}]}]"#;
     let first = HotParamRule::new("p", ParamKey::Index(0), 5);
     let second = first.clone().measure(ParamMeasure::InFlight);

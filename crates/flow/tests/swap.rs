@@ -68,7 +68,7 @@ fn no_entry_is_judged_by_some_old_rules_and_some_new_ones() {
             });
         }
         // A swap each few calls, so that many entries meet one, however the threads run.
-        for swap in 1..600 {
+        for swap in 1..300 {
             gate.load(sets[swap % sets.len()].clone()).unwrap();
             let so_far = calls.load(Ordering::Relaxed);
             while calls.load(Ordering::Relaxed) < so_far + 8 {

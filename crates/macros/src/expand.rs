@@ -99,7 +99,7 @@ fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
     if sig.asyncness.is_none() && is_future(output) {
         let text = "the guard would leave when this function returns, before its future runs; make it an async fn, or \
                     guard one that it calls (with #[async_trait], one that the method calls)";
-        return Err(Error::new_spanned(output, text));
+        return Err(Error::new_spanned(&sig.ident, text));
     }
     if names_impl(output.to_token_stream()) {
         return Err(Error::new_spanned(

@@ -137,7 +137,7 @@ fn what_an_async_function_returns_becomes_what_its_signature_says() {
 }
 
 /// What the closure takes is not said.
-#[guard(resource = "said", fallback = no_answer, failed = |answer| answer.is_none())]
+#[guard(resource = "said", fallback = no_answer, failed = |answer| answer.is_none_or(|answer| answer == 0))]
 fn said(gate: &Gate, answer: Option<u32>) -> Option<u32> {
     answer
 }
@@ -208,9 +208,9 @@ fn gate_and_resource_may_be_any_expression() {
 }
 
 #[guard(resource = "generic", count = N as u32)]
-fn generic<'a, T: Display, const N: usize>(gate: &Gate, all: &'a [T; N]) -> Result<&'a T, Blocked>
+fn generic<'a, T, const N: usize>(gate: &Gate, all: &'a [T; N]) -> Result<&'a T, Blocked>
 where
-    T: Clone,
+    T: Display,
 {
     Ok(&all[0])
 }

@@ -135,6 +135,24 @@ impl Server {
             .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
     }
 
+    /// Waits until a replica has all that this server has written so far. `WAIT` does not tell: it asks for what the connection
+    /// itself has written, and the writes were others'.
+    ///
+    /// # Panics
+    /// When it never has, or one of them does not answer.
+    pub fn until_replicated_to(&self, replica: &Self) {
+        let info = |server: &Self| server.ask(&["INFO", "replication"]).text().to_owned();
+        let offset = |info: &str| -> u64 {
+            let line = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+            line.and_then(|offset| offset.trim().parse().ok()).expect("INFO has the offset")
+        };
+        let written = offset(&info(self));
+        eventually("the replica has what was written", || {
+            let seen = info(replica);
+            seen.contains("master_link_status:up") && offset(&seen) >= written
+        });
+    }
+
     /// Ends the process at once (SIGKILL); whatever it had in memory is gone.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {

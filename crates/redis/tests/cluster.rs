@@ -83,7 +83,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     }
 
     // A master that dies: its replica takes over, with all that it had seen.
-    cluster.servers[from].ask(&["WAIT", "1", "5000"]);
+    cluster.servers[from].until_replicated_to(&cluster.servers[3 + from]);
     cluster.servers[from].kill();
     for at in 0..30 {
         let admitted = use_up(&limit, &format!("key{at}")).await;

@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::{Clock, Policy, Quota};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::{Health, OnError, SharedDecision, SharedLimit, Source, Store};
-use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Sentinel, Server, eventually};
+use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually};
 
 /// No decision takes longer than this, whatever happens: the deadline is 50 ms; the rest is for a busy machine.
 const NEVER_LONGER: Duration = Duration::from_secs(10);
@@ -190,10 +190,7 @@ async fn after_a_failover_the_sentinels_tell_the_new_master_and_what_it_had_seen
     let limit = limit(&store, log("5/1h"), OnError::Closed);
     until_decided(&limit, "k").await;
     while until_decided(&limit, "k").await {}
-    eventually("the replica has seen it", || {
-        let Reply::Text(offset) = master.ask(&["WAIT", "1", "100"]) else { return false };
-        offset == "1" && replica.ask(&["DBSIZE"]) == master.ask(&["DBSIZE"])
-    });
+    master.until_replicated_to(&replica);
     master.kill();
     eventually("the sentinel has made the replica master", || sentinel.master() == Some(replica.port()));
     assert!(!until_decided(&limit, "k").await, "what was used before counts");

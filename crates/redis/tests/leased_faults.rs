@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_core::{Algorithm, Policy, Quota};
 use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Stats, Store};
-use tidegate_redis_servers::{PATIENCE, Proxy, Server, eventually};
+use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -27,8 +27,8 @@ fn policies() -> [Policy; 4] {
     ]
 }
 
-fn node(server: &Server, policy: Policy, deadline: Duration) -> SharedLimit {
-    let store = Store::open(&server.address()).expect("the address is well formed");
+fn node(address: &str, policy: Policy, deadline: Duration) -> SharedLimit {
+    let store = Store::open(address).expect("the address is well formed");
     eventually("the store is reached", || store.health() == Health::Up);
     let limit = store.limit("x", policy).mode(Mode::Leased).deadline(deadline).on_error(OnError::Closed);
     limit.build().expect("the policy can be shared")
@@ -42,8 +42,8 @@ struct Hot {
 }
 
 impl Hot {
-    fn start(server: &Server, policy: Policy, deadline: Duration) -> Self {
-        let nodes: Vec<_> = (0..3).map(|_| node(server, policy, deadline)).collect();
+    fn start(address: &str, policy: Policy, deadline: Duration) -> Self {
+        let nodes: Vec<_> = (0..3).map(|_| node(address, policy, deadline)).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let tasks = (0..6)
             .map(|at| {
@@ -96,8 +96,8 @@ impl Hot {
     }
 }
 
-async fn left(server: &Server, policy: Policy) -> u64 {
-    let answer = node(server, policy, PATIENCE).acquire("hot", 0).await;
+async fn left(address: &str, policy: Policy) -> u64 {
+    let answer = node(address, policy, PATIENCE).acquire("hot", 0).await;
     assert_eq!(answer.source, Source::Store);
     answer.decision.remaining()
 }
@@ -107,7 +107,7 @@ async fn scripts_flushed_in_mid_flight_cost_nothing() {
     let mut loads = 0;
     for policy in policies() {
         let server = Server::start(&[]);
-        let hot = Hot::start(&server, policy, PATIENCE);
+        let hot = Hot::start(&server.address(), policy, PATIENCE);
         for round in 1..=20 {
             server.ask(&["SCRIPT", "FLUSH"]);
             hot.until_leased(10 * round).await;
@@ -116,7 +116,7 @@ async fn scripts_flushed_in_mid_flight_cost_nothing() {
         let admitted = hot.end().await;
         let limit = u64::from(policy.limit());
         assert_eq!(
-            admitted + left(&server, policy).await,
+            admitted + left(&server.address(), policy).await,
             limit,
             "{policy:?}: nothing is lost, and nothing over"
         );
@@ -129,7 +129,7 @@ async fn scripts_flushed_in_mid_flight_cost_nothing() {
 async fn data_flushed_in_mid_flight_is_granted_once_more_and_no_more() {
     for policy in policies() {
         let server = Server::start(&[]);
-        let hot = Hot::start(&server, policy, PATIENCE);
+        let hot = Hot::start(&server.address(), policy, PATIENCE);
         let mut lives = 1;
         for round in 1..=5 {
             hot.until_leased(60 * round).await;
@@ -148,7 +148,7 @@ async fn data_flushed_in_mid_flight_is_granted_once_more_and_no_more() {
 async fn a_server_that_stands_still_makes_nobody_over() {
     for policy in policies() {
         let server = Server::start(&[]);
-        let hot = Hot::start(&server, policy, Duration::from_millis(50));
+        let hot = Hot::start(&server.address(), policy, Duration::from_millis(50));
         for round in 1..=3 {
             hot.until_leased(20 * round).await;
             server.freeze();
@@ -170,8 +170,82 @@ async fn a_server_that_stands_still_makes_nobody_over() {
         let admitted = hot.end().await;
         let limit = u64::from(policy.limit());
         // What was charged and never answered is lost; nothing comes twice.
-        assert!(admitted + left(&server, policy).await <= limit, "{policy:?}: {admitted} admitted");
+        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_is_slow_and_breaks_makes_nobody_over() {
+    for policy in policies() {
+        let server = Server::start(&[]);
+        let proxy = Proxy::before(server.port());
+        let hot = Hot::start(&proxy.address(), policy, Duration::from_millis(50));
+        for round in 1..=5 {
+            hot.until_leased(20 * round).await;
+            proxy.cut();
+        }
+        // Later than anybody waits: answers arrive when their callers have been told something else.
+        proxy.delay(Duration::from_millis(80));
+        let timed_out = || hot.nodes.iter().all(|node| node.store().stats().errors_of("timed-out") > 0);
+        eventually("answers are too late", timed_out);
+        proxy.cut();
+        proxy.delay(Duration::ZERO);
+        for node in &hot.nodes {
+            eventually("the store is back", || node.store().health() == Health::Up);
+        }
+        hot.until_leased(140).await;
+        let admitted = hot.end().await;
+        let limit = u64::from(policy.limit());
+        // What was charged and never answered is lost; nothing comes twice.
+        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_full_makes_nobody_over() {
+    for policy in policies() {
+        let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+        let hot = Hot::start(&server.address(), policy, PATIENCE);
+        for round in 1..=3 {
+            hot.until_leased(20 * round).await;
+            server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+            for node in &hot.nodes {
+                // Signs of life are writes: they find it out, whoever asks.
+                eventually("the server is full", || node.store().health() == Health::Down);
+            }
+            server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+            for node in &hot.nodes {
+                eventually("the store is back", || node.store().health() == Health::Up);
+            }
+        }
+        let full = hot.nodes.iter().all(|node| node.store().stats().errors_of("out-of-memory") > 0);
+        assert!(full, "{:?}", hot.nodes[0].store());
+        let admitted = hot.end().await;
+        let limit = u64::from(policy.limit());
+        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_over_knows_what_pieces_took() {
+    let policy = Policy::sliding_window(quota("3000/360d"));
+    let mut master = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let sentinel = Sentinel::watch(&master, 1);
+    let address = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port());
+    let hot = Hot::start(&address, policy, Duration::from_millis(50));
+    hot.until_leased(200).await;
+    // Nothing is taken while the last writes are replicated, or they might be lost: that is what the documentation names.
+    let admitted = hot.end().await;
+    master.until_replicated_to(&replica);
+    master.kill();
+    eventually("the sentinel has made the replica master", || sentinel.master() == Some(replica.port()));
+    let hot = Hot::start(&address, policy, PATIENCE);
+    hot.until_leased(1_000).await;
+    let more = hot.end().await;
+    let limit = u64::from(policy.limit());
+    let left = left(&address, policy).await;
+    assert!(more > 0 && admitted + more + left <= limit, "{admitted} and {more} admitted, {left} left");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,11 @@ use regex::Regex;
 /// The resources of a rule: one by name, or all whose whole name matches a regular expression.
 ///
 /// A rule with a pattern keeps its counts and states for each resource apart, as if it had been written for each.
+///
+/// ```
+/// use tidegate_flow::rules::{FlowRule, Target};
+/// assert_eq!(FlowRule::new(format!("shard {}", 7), 10).resource, Target::Name("shard 7".into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The resource of this name.
@@ -41,6 +46,12 @@ impl Target {
 impl From<&str> for Target {
     fn from(name: &str) -> Self {
         Self::Name(name.into())
+    }
+}
+
+impl From<String> for Target {
+    fn from(name: String) -> Self {
+        Self::Name(name)
     }
 }
 

@@ -99,9 +99,17 @@ impl ParamFlow {
         };
         let used = measure != ParamMeasure::InFlight;
         let duration = seconds("durationInSec", self.duration_in_sec.filter(|_| used).unwrap_or(1))?;
-        let key = match self.param_key.filter(|key| !key.is_empty()) {
-            Some(name) => ParamKey::Name(name),
-            None => ParamKey::Index(self.param_idx.unwrap_or(0)),
+        let key = match (self.param_key.filter(|key| !key.is_empty()), self.param_idx) {
+            (Some(name), _) => ParamKey::Name(name),
+            (None, Some(index)) => ParamKey::Index(index),
+            // Not the first: that is who wrote the field's name wrong. Sentinel does not load such a rule either.
+            (None, None) => {
+                return Err(
+                    "paramIdx is missing, or misspelt; a rule needs one (0 is the first argument, -1 the \
+                            last), or a paramKey"
+                        .into(),
+                );
+            }
         };
         let count = units("count", required("count", self.count)?)?;
         let items = self.items.unwrap_or_default();

@@ -1,0 +1,49 @@
+//! What a limit takes in Redis: one small value, whatever the algorithm.
+
+use std::time::Duration;
+
+use tidegate_core::{
+    Policy, Quota,
+    algorithm::{Concurrency, SlidingWindow},
+};
+use tidegate_redis::{Source, Store};
+use tidegate_redis_servers::{PATIENCE, Server};
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("the quota is well formed")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_state_but_a_log_is_one_string_of_a_few_bytes_however_much_was_admitted() {
+    let server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    // An hour of sixty slots with counts of one byte, and of two: the current slot and those behind it, and their sum.
+    let slots = |text| SlidingWindow::new(quota(text)).slots(60).expect("the slots make sense").into();
+    let permits = Concurrency::new(20).hold(Duration::from_hours(1)).expect("the hold is short").into();
+    for (at, (policy, bytes)) in [
+        (Policy::fixed_window(quota("1000/1h")), 11),
+        (Policy::sliding_counter(quota("1000/1h")), 15),
+        (slots("200/1h"), 7 + 62),
+        (slots("1000/1h"), 7 + 2 * 62),
+        (Policy::token_bucket(quota("3600/1h")), 7),
+        (Policy::token_bucket(quota("999983/1h")), 13),
+        (Policy::leaky_bucket(quota("3600/1h")), 7),
+        (permits, 8 + 16 * 20),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let limit = store.limit(&format!("l{at}"), policy).deadline(PATIENCE);
+        let limit = limit.build().expect("the policy can be shared");
+        for _ in 0..100 {
+            let answer = limit.acquire("k", 1).await;
+            assert!(matches!(answer.source, Source::Store | Source::Remembered), "{answer:?}");
+        }
+        let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
+        assert_eq!(server.ask(&["TYPE", &key]).text(), "string", "{policy:?}");
+        let length: usize = server.ask(&["STRLEN", &key]).text().parse().expect("a number of bytes");
+        assert!(length <= bytes, "{policy:?}: {length} bytes, more than {bytes}");
+    }
+    let keys = server.ask(&["DBSIZE"]).text().parse::<u32>().expect("a number of keys");
+    assert!((8..=9).contains(&keys), "each has one key, and the nodes have one, perhaps already: {keys}");
+}
