@@ -77,16 +77,15 @@
 //!
 //! # In Redis
 //!
-//! A user needs the keys `~prefix:*` and the commands that the scripts call: those of strings, `TIME`, and for the signs of life
-//! `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD` and `PEXPIRE`. One who may not give signs of life has no store.
-//!
-//! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7 and 1, 2 or 4 a slot; logs: 8
-//! bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every key expires by itself within six seconds of its
-//! limit being as good as new. In a cluster the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7, and 1, 2 or 4 for each slot, for
+//! the one that is leaving, and for the sum; logs: 8 bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every
+//! key expires by itself within six seconds of its limit being as good as new. In a cluster the keys of one joint decision need
+//! a common hash tag: `{tenant}:user`.
 //!
 //! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget
-//! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what
-//! tells the client where the slots are. A key or a command that is missing fails the limits that need it and no other.
+//! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what tells the
+//! client where the slots are. A key or a command that is missing fails the limits that need it and no other; but one who may
+//! not give signs of life (`PEXPIRE` and the last three) has no store.
 
 mod ad_hoc;
 mod address;
