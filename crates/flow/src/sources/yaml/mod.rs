@@ -32,6 +32,9 @@
 //! # Ok::<(), tidegate_flow::sources::SourceError>(())
 //! ```
 //!
+//! `cpu`, `load` and thresholds by memory take effect once somebody tells the gate of them, as
+//! [`Gate::watch_machine`](crate::Gate::watch_machine) does.
+//!
 //! The same file may have a section `limits`, which is for `tidegate serve` and passed over here. Whatever else is not
 //! known is refused: a misspelt limit must not go unnoticed. All mistakes are told at once, each with its line.
 
