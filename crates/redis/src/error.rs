@@ -8,7 +8,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nobody listens at the address, or the name does not resolve.
+    /// Nobody listens at the address, or the name does not resolve, or no connection came about: perhaps as only one of both
+    /// speaks TLS.
     Refused(Arc<str>),
     /// The connection broke. Whether the request was decided before that is not known.
     Lost(Arc<str>),

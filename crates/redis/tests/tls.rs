@@ -81,32 +81,38 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
     assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
 }
 
-/// Whether a store's address says TLS or not, the store at it is told to be down for that.
-async fn told(address: String, hint: &str) {
-    let store = Store::open(&address).expect("the address is well formed");
-    let quota: Quota = "5/1h".parse().expect("the quota is well formed");
-    // Nobody waits for long enough to see an attempt to connect fail.
-    let limit = store.limit("x", Policy::token_bucket(quota)).build().expect("the policy can be shared");
-    eventually(&format!("{address} is told to {hint}"), || {
-        store.trouble().is_some_and(|error| error.to_string().contains(hint))
-    });
-    assert!(matches!(limit.acquire("k", 1).await.source, Source::Local(_)));
+/// The store at each of these addresses is found to be down, and told for what it is.
+async fn told(addresses: &[&str], port: u16, hint: &str) {
+    for address in addresses {
+        let address = address.replace("PORT", &port.to_string());
+        let store = Store::open(&address).expect("the address is well formed");
+        let quota: Quota = "5/1h".parse().expect("the quota is well formed");
+        // Nobody waits for long enough to see an attempt to connect fail.
+        let limit = store.limit("x", Policy::token_bucket(quota)).build().expect("the policy can be shared");
+        eventually(&format!("{address}: {hint}"), || {
+            store.trouble().is_some_and(|error| error.to_string().contains(hint))
+        });
+        assert!(matches!(limit.acquire("k", 1).await.source, Source::Local(_)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_with_tls_of_a_server_without_and_the_other_way_round_are_told_for_what_they_are() {
+async fn an_address_with_tls_of_a_server_without_is_told_for_what_it_is() {
     let plain = Server::start(&[]);
     let sentinel = Sentinel::watch(&plain, 0);
+    let hint = "write redis for rediss";
+    told(&["rediss://127.0.0.1:PORT", "rediss+cluster://127.0.0.1:PORT"], plain.port(), hint).await;
+    told(&["rediss+sentinel://127.0.0.1:PORT/main"], sentinel.port(), hint).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_without_tls_of_a_server_with_it_is_told_for_what_it_is() {
     let secured = Secured::start();
-    for (address, port, hint) in [
-        ("rediss://127.0.0.1:PORT", plain.port(), "write redis for rediss"),
-        ("rediss+cluster://127.0.0.1:PORT", plain.port(), "write redis for rediss"),
-        ("rediss+sentinel://127.0.0.1:PORT/main", sentinel.port(), "write redis for rediss"),
-        ("redis://127.0.0.1:PORT", secured.port, "write rediss for redis"),
-        ("redis://127.0.0.1:PORT?protocol=resp3", secured.port, "write rediss for redis"),
-        ("redis+cluster://127.0.0.1:PORT", secured.port, "write rediss for redis"),
-        ("redis+sentinel://127.0.0.1:PORT/main", secured.port, "write rediss for redis"),
-    ] {
-        told(address.replace("PORT", &port.to_string()), hint).await;
-    }
+    let addresses = [
+        "redis://127.0.0.1:PORT",
+        "redis://127.0.0.1:PORT?protocol=resp3",
+        "redis+cluster://127.0.0.1:PORT",
+        "redis+sentinel://127.0.0.1:PORT/main",
+    ];
+    told(&addresses, secured.port, "write rediss for redis").await;
 }

@@ -60,8 +60,8 @@ impl SharedStore {
         self.deadline
     }
 
-    /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision each server holds its keys, in memory, to its
-    /// share of the quota.
+    /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision
+    /// each server holds its keys, in memory, to its share of the quota.
     ///
     /// # Errors
     /// When the numbers make no sense: see [`ThrottleError`].
