@@ -29,7 +29,8 @@ pub(crate) struct State {
     /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
     /// looks further.
     stamp: AtomicU64,
-    /// What plain rules let pass in a second.
+    /// What plain rules let pass in a second, times two; and one more where there are system rules beside them, for what
+    /// comes in. One word, as it may be of newer rules than the stamp that was seen.
     limit: AtomicU64,
     second: Headroom,
     compiled: ArcSwapOption<Compiled>,
@@ -67,11 +68,13 @@ impl State {
 
     /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
     #[inline]
-    pub(crate) fn pass_far(&self, now: Nanos, units: u32) -> bool {
+    pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> bool {
         // Acquire: of the rules whose stamp was seen, or of newer ones if those are plain, too.
-        let limit = self.limit.load(Ordering::Acquire);
+        let word = self.limit.load(Ordering::Acquire);
+        let limit = word >> 1;
         // Nothing is no call.
         units > 0
+            && !(inbound && word & 1 == 1)
             && u64::from(units) <= limit / FAR
             && self.node.window().pass_far(now, units, limit, &self.second)
     }
@@ -93,8 +96,9 @@ impl State {
                 (None, _) => Kind::None,
                 (Some(_), None) => Kind::Any,
                 (Some(_), Some(limit)) => {
-                    self.limit.store(limit, Ordering::Release);
-                    if set.rules.system.is_empty() { Kind::Plain } else { Kind::PlainOutbound }
+                    let has_system = !set.rules.system.is_empty();
+                    self.limit.store(limit << 1 | u64::from(has_system), Ordering::Release);
+                    Kind::Plain
                 }
             };
             self.compiled.store(compiled.map(Arc::new));
@@ -109,11 +113,8 @@ impl State {
 pub(crate) enum Kind {
     None = 0,
     Any = 1,
-    /// All that an outbound call has to keep is one threshold of the resource's window; one from outside has to keep
-    /// system rules, too.
-    PlainOutbound = 2,
-    /// All that any call has to keep is that threshold.
-    Plain = 3,
+    /// All that a call has to keep is one threshold of the resource's window; one from outside perhaps system rules, too.
+    Plain = 2,
 }
 
 impl Kind {
@@ -122,7 +123,6 @@ impl Kind {
         match stamp & 3 {
             0 => Self::None,
             1 => Self::Any,
-            2 => Self::PlainOutbound,
             _ => Self::Plain,
         }
     }

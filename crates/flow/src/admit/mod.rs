@@ -28,8 +28,7 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     let now = shared.timer.now();
     match state.kind() {
         Kind::None => state.node.window().pass(now, units),
-        Kind::Plain if state.pass_far(now, units) => {}
-        Kind::PlainOutbound if !inbound && state.pass_far(now, units) => {}
+        Kind::Plain if state.pass_far(now, units, inbound) => {}
         _ => return admit_by_rules(resource, units, inbound, now),
     }
     if inbound {
