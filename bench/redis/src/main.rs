@@ -41,7 +41,7 @@ fn main() {
                 sliding_window: runtime.block_on(exact::tidegate(&server, sliding_window)),
                 trypema: runtime.block_on(exact::trypema(&server)),
             };
-            exact::summary(&(0..5).map(round).collect::<Vec<_>>());
+            exact::summary(&(0..9).map(round).collect::<Vec<_>>());
         });
     }
     let mut server = Server::start(&["--unixsocket", "redis.sock"]);
