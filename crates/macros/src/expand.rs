@@ -232,22 +232,22 @@ mod tests {
         for function in [
             parse_quote!(
                 fn f(gate: &Gate) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-                    todo!()
+                    unreachable!()
                 }
             ),
             parse_quote!(
                 fn f(gate: &Gate) -> Box<dyn std::future::Future<Output = ()>> {
-                    todo!()
+                    unreachable!()
                 }
             ),
             parse_quote!(
                 fn f(gate: &Gate) -> futures::future::BoxFuture<'_, ()> {
-                    todo!()
+                    unreachable!()
                 }
             ),
             parse_quote!(
                 fn f(gate: &Gate) -> impl Future<Output = ()> + Send {
-                    todo!()
+                    unreachable!()
                 }
             ),
         ] {
@@ -257,12 +257,12 @@ mod tests {
         for function in [
             parse_quote!(
                 fn f(gate: &Gate) -> Result<Box<dyn Display>, Blocked> {
-                    todo!()
+                    unreachable!()
                 }
             ),
             parse_quote!(
                 async fn f(gate: &Gate) -> Result<Pin<Box<dyn Future<Output = ()>>>, Blocked> {
-                    todo!()
+                    unreachable!()
                 }
             ),
         ] {
@@ -297,7 +297,7 @@ mod tests {
                 named,
                 parse_quote!(
                     fn f(gate: &Gate) -> (u8, Vec<impl Display>) {
-                        todo!()
+                        unreachable!()
                     }
                 ),
                 "must name",

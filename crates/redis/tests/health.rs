@@ -58,6 +58,17 @@ async fn mixed(limit: &SharedLimit, round: u64) {
     sleep(Duration::from_millis(2)).await;
 }
 
+/// Asks until the store has refused some with this error, and that it is down all the while.
+async fn refused(limit: &SharedLimit, error: &str) {
+    let store = limit.store();
+    let mut round = 0;
+    while store.stats().errors_of(error) < 8 {
+        mixed(limit, round).await;
+        round += 1;
+    }
+    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+}
+
 /// A limit of one in a store that has been reached, ten of its keys used up. It can wait: nothing that is told of the store
 /// hangs on how busy the machine is.
 async fn used(server: &Server) -> SharedLimit {
@@ -168,15 +179,10 @@ async fn a_replica_that_still_denies_is_not_taken_for_a_master() {
     let before = store.stats();
     // Of a master that is not there: what it has it keeps.
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    let mut round = 0;
-    while store.stats().errors_of("read-only") < 8 {
-        mixed(&limit, round).await;
-        round += 1;
-    }
+    refused(&limit, "read-only").await;
     let after = store.stats();
-    assert_eq!((after.opened, after.closed, store.health()), (1, 0, Health::Down));
-    let refused = after.errors_of("read-only");
-    assert!(after.connections - before.connections <= refused, "one for each refusal at most: {after:?}");
+    let refusals = after.errors_of("read-only");
+    assert!(after.connections - before.connections <= refusals, "one for each refusal at most: {after:?}");
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until_decided(&limit).await;
     assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 1, Health::Up));
@@ -188,12 +194,7 @@ async fn a_full_server_is_down_also_while_it_still_denies() {
     let limit = used(&server).await;
     let store = limit.store();
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    let mut round = 0;
-    while store.stats().errors_of("out-of-memory") < 8 {
-        mixed(&limit, round).await;
-        round += 1;
-    }
-    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    refused(&limit, "out-of-memory").await;
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     until_decided(&limit).await;
     assert_eq!((store.stats().closed, store.health()), (1, Health::Up));
@@ -205,13 +206,8 @@ async fn a_server_that_refuses_writes_for_any_other_reason_is_down_too() {
     let limit = used(&server).await;
     let store = limit.store();
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let mut round = 0;
     until("it is found to be down", || store.health() == Health::Down).await;
-    while store.stats().errors_of("server") < 8 {
-        mixed(&limit, round).await;
-        round += 1;
-    }
-    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    refused(&limit, "server").await;
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     until_decided(&limit).await;
     assert_eq!(store.health(), Health::Up);

@@ -77,19 +77,7 @@ fn the_fixed_window_script_gives_back_as_the_algorithm_does() {
 
 #[test]
 fn the_sliding_window_script_gives_back_as_the_algorithm_does() {
-    let of = |text| SlidingWindow::new(quota(text));
-    let slots = |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense").into();
-    hold_to(
-        vec![
-            of("5/1s").into(),
-            of("100/1m").balanced().into(),
-            slots(of("255/1m"), 60),
-            slots(of("256/10s"), 1),
-            slots(of("70000/1h"), 3_600),
-            of("4294967295/360d").into(),
-        ],
-        22,
-    );
+    hold_to(sliding_windows(), 22);
 }
 
 #[test]
