@@ -55,7 +55,7 @@ done
 
 say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
-    -p tidegate-core -p tidegate-keyed -p tidegate-flow -p tidegate-lease --lib --test 'loom_*'
+    -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT

@@ -23,7 +23,11 @@ extern crate alloc;
 
 pub mod algorithm;
 pub mod cell;
+#[cfg(feature = "std")]
+pub mod clock;
 mod decision;
+#[cfg(feature = "std")]
+pub mod lease;
 mod parameters;
 mod policy;
 mod quota;

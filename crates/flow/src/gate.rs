@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use tidegate_clock::Timer;
+use tidegate_core::clock::Timer;
 use tidegate_core::{
     Nanos,
     stats::{Layout, LayoutError},

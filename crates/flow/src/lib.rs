@@ -72,5 +72,5 @@ pub use resource::Resource;
 pub use rules::BreakerState;
 pub use sample::Sample;
 pub use table::OVERFLOW;
-pub use tidegate_clock::{ManualTimer, SystemClock, Timer};
+pub use tidegate_core::clock::{ManualTimer, SystemClock, Timer};
 pub use tidegate_core::stats::{Counts, Event, Layout, Slot};

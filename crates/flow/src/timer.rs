@@ -8,8 +8,11 @@ use std::{
     thread::{self, Thread},
 };
 
-use tidegate_clock::{Clock, SystemClock, Timer};
 use tidegate_core::Nanos;
+use tidegate_core::{
+    Clock,
+    clock::{SystemClock, Timer},
+};
 
 /// A wait that ends by itself.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;

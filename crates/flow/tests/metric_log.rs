@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use tidegate_clock::{Clock, Timer};
 use tidegate_core::Nanos;
+use tidegate_core::{Clock, clock::Timer};
 use tidegate_flow::{
     Gate, ManualTimer,
     metric_log::{Found, INBOUND, MetricLog, Query, read, read_files},

@@ -1,7 +1,7 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
+use crate::table::{Found, Full, Joint, Tag, Wanted};
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
-use tidegate_keyed::{Found, Full, Joint, Tag, Wanted};
 
 use crate::{KeyedLimiter, Limiter, keyed::Home};
 

@@ -20,16 +20,17 @@ mod joint;
 mod keyed;
 mod limit;
 mod limiter;
+mod table;
 mod wait;
 
+pub use crate::table::{Full, HashKeys, Stats, TableError};
 pub use joint::{AllDecision, Request, acquire_all_at};
 pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
-pub use tidegate_clock::{CoarseClock, ManualTimer, SystemClock, Timer};
+pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Algorithm, Clock, Decision, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError, Policy,
     PolicyError, Quota, QuotaError, algorithm,
 };
-pub use tidegate_keyed::{Full, HashKeys, Stats, TableError};
 pub use wait::WaitError;

@@ -5,11 +5,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use crate::table::Tag;
 use tidegate_core::{
     Algorithm, Clock, Decision, Nanos, Policy,
     cell::{StateCell, StateGuard},
 };
-use tidegate_keyed::Tag;
 
 use crate::{
     SystemClock, Timer, WaitError,

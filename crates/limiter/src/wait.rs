@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
+use crate::table::Tag;
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
-use tidegate_keyed::Tag;
 
 use crate::Timer;
 

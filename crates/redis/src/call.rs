@@ -2,7 +2,7 @@
 
 use redis::{Cmd, Value};
 use tidegate_core::Nanos;
-use tidegate_lease::{GiveBack, Mode, Request};
+use tidegate_core::lease::{GiveBack, Mode, Request};
 
 use crate::{Plan, StoreError, script::Script};
 

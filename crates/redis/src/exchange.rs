@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use rapidhash::fast::RandomState;
+use tidegate_core::lease::{GiveBack, Grant, Request};
 use tidegate_core::{Clock, Decision, Nanos};
-use tidegate_lease::{GiveBack, Grant, Request};
 use tokio::sync::oneshot;
 
 use crate::{

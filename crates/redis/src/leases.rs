@@ -12,8 +12,8 @@ use std::{
 };
 
 use rapidhash::fast::RandomState;
+use tidegate_core::lease::{Answer, Lease, Request, Taken, Terms};
 use tidegate_core::{Decision, Nanos};
-use tidegate_lease::{Answer, Lease, Request, Taken, Terms};
 use tokio::sync::Notify;
 
 use crate::{

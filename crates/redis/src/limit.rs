@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
-use tidegate_lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::Policy;
-use tidegate_lease::{Mode as Agreed, Terms};
+use tidegate_core::lease::{Mode as Agreed, Terms};
 
 /// Where a shared limit is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,5 +33,5 @@ pub use fleet::{Fleet, Shared};
 pub use progress::Progress;
 pub use replay::{Delays, DeniedKey, Estimate, Findings, Row, Timeline, Trial, TrialError, replay};
 pub use suggest::{Goal, ParseShareError, Share, SuggestError, Suggestion, suggest};
-pub use tidegate_lease::Mode;
+pub use tidegate_core::lease::Mode;
 pub use workload::Workload;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::table::{HashKeys, TableError};
 use tidegate_core::Policy;
-use tidegate_keyed::{HashKeys, TableError};
 
 use super::KeyedLimiter;
 use crate::SystemClock;

@@ -21,7 +21,7 @@ impl<C> KeyedLimiter<C> {
         if policy == old.policy {
             return Ok(());
         }
-        let new = Arc::new(Generation::new(policy, self.max_keys, self.hash, Some(Arc::clone(&old)))?);
+        let new = Arc::new(Generation::new(policy, self.max_keys, Some(Arc::clone(&old)))?);
         old.retire();
         self.generations.push(Arc::clone(&new));
         let mut tags = Vec::new();
@@ -53,7 +53,7 @@ impl<C> KeyedLimiter<C> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag(key.as_ref());
         let (policy, old) = (policy.into(), self.generation_of(tag));
-        let own = Arc::new(Generation::own(policy, self.hash)?);
+        let own = Arc::new(Generation::own(policy)?);
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
         let moved = old.apply(&old.policy, tag, now, |state| {
             let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, &old.policy, state, now));

@@ -11,8 +11,8 @@ use std::{
     },
 };
 
+use crate::table::Tag;
 use tidegate_core::Nanos;
-use tidegate_keyed::Tag;
 
 use super::{BuildError, Generation};
 

@@ -12,8 +12,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use crate::table::{Found, Table, TableError, Tag};
 use tidegate_core::{Algorithm, Nanos, Policy};
-use tidegate_keyed::{Found, HashKeys, Table, TableError, Tag};
 
 pub(crate) struct Generation {
     pub policy: Policy,
@@ -33,20 +33,15 @@ pub(crate) struct Generation {
 pub(crate) struct Retired;
 
 impl Generation {
-    pub fn new(
-        policy: Policy,
-        max_keys: usize,
-        hash: HashKeys,
-        previous: Option<Arc<Self>>,
-    ) -> Result<Self, TableError> {
-        let table = Table::new(policy.words(), max_keys, hash)?;
+    pub fn new(policy: Policy, max_keys: usize, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
+        let table = Table::new(policy.words(), max_keys)?;
         let complete = AtomicBool::new(previous.is_none());
         Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
     }
 
     /// A place for one key with a policy of its own.
-    pub fn own(policy: Policy, hash: HashKeys) -> Result<Self, TableError> {
-        Ok(Self { is_own: true, ..Self::new(policy, 1, hash, None)? })
+    pub fn own(policy: Policy) -> Result<Self, TableError> {
+        Ok(Self { is_own: true, ..Self::new(policy, 1, None)? })
     }
 
     /// One atomic step on a key's state.

@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Mutex};
 
+use crate::table::{HashKeys, Stats, Tag};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
-use tidegate_keyed::{HashKeys, Stats, Tag};
 
 use super::{
     BuildError, Generation, KeyedBuilder,
@@ -18,7 +18,7 @@ use crate::{
 
 /// A limit for each key: of any length, and as many as the bound allows.
 ///
-/// What happens beyond the bound, and what a key costs, is told in [`tidegate_keyed`]: recovered keys give way first,
+/// What happens beyond the bound, and what a key costs, is told in the crate's page: recovered keys give way first,
 /// and a limited key never gets a fresh allowance.
 ///
 /// ```
@@ -62,7 +62,7 @@ impl<C> KeyedLimiter<C> {
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, hash, None)?;
+        let generation = Generation::new(policy, max_keys, None)?;
         Ok(Self {
             generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),

@@ -1,7 +1,7 @@
 //! Writing all states down, and taking them over again.
 
+use crate::table::{HashKeys, Tag};
 use tidegate_core::{Algorithm, Nanos, Policy};
-use tidegate_keyed::{HashKeys, Tag};
 
 use super::KeyedLimiter;
 

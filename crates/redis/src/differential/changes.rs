@@ -1,7 +1,7 @@
 //! A limit whose numbers change while its keys stay: it goes on from what was used, as a limiter in memory does whose policy
 //! changes.
 
-use tidegate_lease::Terms;
+use tidegate_core::lease::Terms;
 
 use super::{pieces::Known, *};
 

@@ -1,6 +1,6 @@
 //! The scripts in which nodes take pieces beside `Terms::serve`: the same random steps, the same grants.
 
-use tidegate_lease::{GiveBack, Grant, Mode, Request, Terms};
+use tidegate_core::lease::{GiveBack, Grant, Mode, Request, Terms};
 
 use super::*;
 

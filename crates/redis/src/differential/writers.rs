@@ -2,7 +2,7 @@
 //! least of all the key's end: most writes leave it as it is.
 
 use tidegate_core::Parameters;
-use tidegate_lease::Terms;
+use tidegate_core::lease::Terms;
 
 use super::{pieces::Known, *};
 

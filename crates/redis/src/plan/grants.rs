@@ -1,7 +1,7 @@
 //! What nodes are granted, from the reply of the scripts in which they take pieces.
 
+use tidegate_core::lease::{Grant, Mode, Request, Terms};
 use tidegate_core::{Algorithm, Nanos};
-use tidegate_lease::{Grant, Mode, Request, Terms};
 
 use super::{Layout, Plan, state};
 

@@ -1,7 +1,7 @@
 //! One algorithm with one quota, shared by a fleet, on its way through a workload.
 
+use tidegate_core::lease::{Answer, Request, Terms};
 use tidegate_core::{Decision, Nanos};
-use tidegate_lease::{Answer, Request, Terms};
 
 use super::{
     Fleet, Shared,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tidegate_lease::{Grant, Request};
+use tidegate_core::lease::{Grant, Request};
 
 use super::node::Life;
 

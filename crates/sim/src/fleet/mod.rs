@@ -1,7 +1,7 @@
 //! One limit shared by nodes, with a network between them and whoever owns the shared state.
 //!
 //! Each request of a key goes to one of the nodes, drawn at random but the same in every run, as a load balancer deals
-//! them that knows nothing of keys. A node decides by its [`Lease`](tidegate_lease::Lease); what it has to ask takes half
+//! them that knows nothing of keys. A node decides by its [`Lease`](tidegate_core::lease::Lease); what it has to ask takes half
 //! a round trip there and half a round trip back. A request that waits for the authority is decided, and counts as
 //! admitted, when it arrives there. A node that dies does so from one moment to the next: what it held is lost, and whoever
 //! waited at it is denied.
@@ -12,8 +12,8 @@ mod node;
 
 use std::{num::NonZeroU16, time::Duration};
 
+use tidegate_core::lease::{Mode, Terms};
 use tidegate_core::{Nanos, Policy};
-use tidegate_lease::{Mode, Terms};
 
 pub(crate) use lane::FleetLane;
 

@@ -1,7 +1,7 @@
 //! One place in a fleet: a node, then the one that takes its place.
 
 use tidegate_core::Nanos;
-use tidegate_lease::{Lease, Terms};
+use tidegate_core::lease::{Lease, Terms};
 
 /// Which of the nodes that were in a place.
 pub(super) type Life = u64;

@@ -1,0 +1,401 @@
+//! What a lease does when it cannot decide from its piece: the part under the lock.
+
+use crate::{Decision, Nanos};
+
+use super::{
+    GiveBack, Grant, Mode, Request, Terms,
+    demand::Demand,
+    piece::{Open, Piece, Refusal},
+    refusals::Refusals,
+};
+
+/// Pieces that wait to be given back, at most: older ones stay charged until the algorithm forgets them.
+const BACK: usize = 8;
+
+/// Where the limit is near, a piece smaller than this is not renewed ahead.
+const FEW: u32 = 16;
+
+/// A piece and when the authority's state counted it, on the authority's clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    open: Open,
+    taken: Nanos,
+}
+
+/// How it is with the next piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Next {
+    #[default]
+    NotAsked,
+    /// A request for it is out.
+    Asked,
+    /// The request failed, and no answer to any has come since.
+    Unanswered,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cold {
+    /// What the piece was opened with.
+    current: Held,
+    /// Fetched ahead, to be opened when the current one is used up.
+    spare: Option<Held>,
+    /// Units left in the piece when it was last looked at.
+    seen: u32,
+    demand: Demand,
+    refusals: Refusals,
+    back: Vec<GiveBack>,
+    next: Next,
+    closed: bool,
+    round_trip: Nanos,
+    /// When the piece was last found used.
+    busy: Nanos,
+    /// Whether the limit is near: something was denied, and since then no answer brought all that was wanted.
+    scarce: bool,
+    /// Callers' requests that are out.
+    out: u32,
+    /// Where the limit is near, and one is out: no other follows before this.
+    probing_until: Nanos,
+    /// Used and in no request yet (`reported`).
+    unsent: u32,
+    /// Used, and in requests that are out.
+    in_flight: u32,
+    reported_at: Nanos,
+    /// A request for a piece brought nothing: where no caller waits for the answer, no other follows before this.
+    barren_until: Nanos,
+}
+
+impl Cold {
+    /// Counts what threads have spent since the last look.
+    pub fn look(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+        let left = piece.left();
+        let spent = self.seen.saturating_sub(left);
+        self.seen = left;
+        if spent > 0 {
+            self.busy = self.busy.max(now);
+            self.demand.add(spent);
+            if terms.mode() == Mode::Reported {
+                self.unsent = self.unsent.saturating_add(spent);
+            }
+        }
+    }
+
+    /// Opens another piece; what is left of the current one is to be given back.
+    fn open(&mut self, piece: &Piece, terms: &Terms, next: Held, now: Nanos) {
+        let taken = self.current.taken;
+        let mut left = 0;
+        piece.replace(|units| {
+            left = units;
+            next.open
+        });
+        // What was spent between the look and the end of the generation.
+        let spent = self.seen.saturating_sub(left);
+        self.demand.add(spent);
+        if terms.mode() == Mode::Reported {
+            self.unsent = self.unsent.saturating_add(spent);
+        } else {
+            self.give_back(left, taken);
+        }
+        self.seen = next.open.units;
+        self.current = next;
+        if next.open.units > 0 {
+            self.busy = self.busy.max(now);
+        }
+    }
+
+    /// Opens the spare piece, if there is one that may still be used.
+    pub fn open_spare(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> bool {
+        let Some(mut spare) = self.spare.take() else { return false };
+        if now >= spare.open.until {
+            self.give_back(spare.open.units, spare.taken);
+            return false;
+        }
+        spare.open.refused = self.current.open.refused;
+        self.open(piece, terms, spare, now);
+        true
+    }
+
+    /// Ends a piece whose time is over, so that what is left of it goes back.
+    pub fn end_if_over(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+        if self.seen > 0 && now >= self.current.open.until {
+            self.end(piece, terms, now);
+        }
+    }
+
+    fn end(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+        let open = Open { refused: self.current.open.refused, ..Open::default() };
+        self.open(piece, terms, Held { open, taken: Nanos::ZERO }, now);
+    }
+
+    fn give_back(&mut self, units: u32, taken: Nanos) {
+        if units == 0 {
+            return;
+        }
+        if let Some(same) = self.back.iter_mut().find(|back| back.taken == taken) {
+            same.units = same.units.saturating_add(units);
+            return;
+        }
+        if self.back.len() == BACK {
+            self.back.remove(0);
+        }
+        self.back.push(GiveBack { units, taken });
+    }
+
+    /// A remembered denial of this cost; the threads find it by themselves from now on.
+    pub fn refusal(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+        let refused = self.refusals.find(cost, now)?;
+        if self.current.open.refused != refused {
+            self.show(piece, |open| open.refused = refused);
+        }
+        Some(refused.decision(terms.limit(), piece.left(), now))
+    }
+
+    /// Where the limit is near one caller at a time asks the authority; until the answer is here the others are denied.
+    /// Otherwise each of a hot key's callers would wait a round trip to learn the same.
+    pub fn probe(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+        if !self.scarce || cost == 0 || terms.mode() == Mode::Exact {
+            return None;
+        }
+        let others = self.out > 0 && now < self.probing_until;
+        // The first waits a whole round trip for its answer; if it takes longer, the others look again soon, and if it
+        // takes many times as long, it may never come.
+        let trip = self.round_trip.get().max(1_000);
+        let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
+        let refused = Refusal { cost, until, reset_at: self.current.open.reset_at.max(until) };
+        self.show(piece, |open| open.refused = refused);
+        if others {
+            return Some(refused.decision(terms.limit(), piece.left(), now));
+        }
+        self.probing_until = now.saturating_add(Nanos::new(trip.saturating_mul(8)));
+        None
+    }
+
+    /// Nobody knows whether the limit is near: what the others are told is no longer a denial that only a probe showed.
+    fn end_probe(&mut self, piece: &Piece) {
+        (self.scarce, self.probing_until) = (false, Nanos::ZERO);
+        let shown = self.current.open.refused;
+        if shown.cost > 0 && !self.refusals.has(&shown) {
+            self.show(piece, |open| open.refused = Refusal::default());
+        }
+    }
+
+    /// Whether the limit is still near after an answer: less came than was wanted for the next while.
+    fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
+        match request.ahead {
+            // A request for a piece is out, and its answer will tell.
+            0 if self.next == Next::Asked => true,
+            0 => grant.decision.remaining() == 0,
+            wanted => grant.units < wanted,
+        }
+    }
+
+    /// Changes what goes with the piece, and leaves its units.
+    fn show(&mut self, piece: &Piece, change: impl FnOnce(&mut Open)) {
+        let open = &mut self.current.open;
+        change(open);
+        piece.replace(|units| Open { units, ..*open });
+    }
+
+    /// The request for a caller's cost, with whatever else there is to say.
+    pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
+        let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
+        self.say(cost, ahead, now)
+    }
+
+    fn say(&mut self, cost: u32, ahead: u32, now: Nanos) -> Request {
+        if ahead > 0 {
+            self.next = Next::Asked;
+        }
+        self.out = self.out.saturating_add(u32::from(cost > 0));
+        let spent = std::mem::take(&mut self.unsent);
+        self.in_flight = self.in_flight.saturating_add(spent);
+        if spent > 0 {
+            self.reported_at = now;
+        }
+        let back = if self.back.is_empty() { None } else { Some(self.back.remove(0)) };
+        Request { cost, ahead, back, spent, sent: now }
+    }
+
+    /// A request for another piece, unless one is out or none is wanted.
+    pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
+        // Where the limit is near a few units are no sign that more can be had; the next caller will ask.
+        let few = self.scarce && self.current.open.units < FEW;
+        if self.next == Next::Asked || self.closed || self.spare.is_some() || few {
+            return None;
+        }
+        let request = self.request(terms, 0, now);
+        let says_something = request.ahead > 0 || request.back.is_some() || request.spent > 0;
+        says_something.then_some(request)
+    }
+
+    /// The request for a piece, after a cost that the piece was too small for and that is decided elsewhere.
+    pub fn ahead_for(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Request> {
+        if now < self.barren_until || self.refusal(piece, terms, cost, now).is_some() {
+            return None;
+        }
+        self.asked_for(cost);
+        self.renewal(terms, now)
+    }
+
+    fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
+        match terms.mode() {
+            Mode::Exact => 0,
+            // Answers that are too late cost a piece each: the next one is asked for when one has come in time.
+            Mode::Leased if self.next == Next::Unanswered => 0,
+            // A piece would be over, or nearly, when it arrives.
+            Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
+            Mode::Leased => self.demand.piece(now, self.target(terms)).min(terms.limit()),
+            Mode::Reported => terms.unreported(),
+        }
+    }
+
+    /// How long a piece should last: a quarter of the slack, so that it is used up before it must go back; or four round
+    /// trips, up to half the slack.
+    fn target(&self, terms: &Terms) -> Nanos {
+        let slack = terms.slack().get();
+        Nanos::new((slack / 4).max(self.round_trip.get().saturating_mul(4).min(slack / 2)))
+    }
+
+    pub fn asked_for(&mut self, cost: u32) {
+        self.demand.add(cost);
+    }
+
+    pub fn granted(&mut self, piece: &Piece, terms: &Terms, request: &Request, grant: &Grant, now: Nanos) {
+        self.look(piece, terms, now);
+        self.round_trip = now.saturating_since(request.sent);
+        if self.next == Next::Unanswered {
+            self.next = Next::NotAsked;
+        }
+        self.in_flight = self.in_flight.saturating_sub(request.spent);
+        self.answered(request);
+        self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
+        if grant.decision.is_denied() {
+            // A denial that consumes must be asked for each time.
+            if terms.policy().counts_denied() {
+                return;
+            }
+            if let Some(refused) = self.refusals.remember(request.cost, &grant.decision, now) {
+                self.show(piece, |open| open.refused = refused);
+            }
+        } else {
+            // A piece is as good an answer as a decision: what was denied before fits now. Else the refusal would be found
+            // before the piece in reserve is opened.
+            let fits = request.cost.max(grant.units);
+            self.refusals.admitted(fits);
+            if (1..=fits).contains(&self.current.open.refused.cost) {
+                self.show(piece, |open| open.refused = Refusal::default());
+            }
+        }
+        if request.ahead == 0 {
+            return;
+        }
+        self.next = Next::NotAsked;
+        if grant.units == 0 {
+            self.barren_until = now.saturating_add(self.target(terms));
+        }
+        let units = match terms.mode() {
+            Mode::Exact => 0,
+            Mode::Leased => grant.units,
+            // What is out may not be charged yet. The piece is ended first, so that nobody adds to it meanwhile.
+            Mode::Reported => {
+                self.end(piece, terms, now);
+                let out = self.unsent.saturating_add(self.in_flight);
+                grant.units.min(terms.unreported()).saturating_sub(out)
+            }
+        };
+        let held = self.held(terms, units, request, grant);
+        self.take_in(piece, terms, held, now);
+    }
+
+    fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
+        // What is used up in two round trips, but at least a quarter and at most half.
+        let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
+            / self.target(terms).get().max(1);
+        let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);
+        let remaining = u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX);
+        let (low, beyond) = match terms.mode() {
+            Mode::Reported => (units / 2, remaining.saturating_sub(units)),
+            _ => (low, remaining),
+        };
+        let open = Open {
+            units,
+            // From when it was sent: the authority decided later than that.
+            until: request.sent.saturating_add(grant.usable_for),
+            low,
+            beyond,
+            reset_at: request.sent.saturating_add(Nanos::new(grant.decision.reset_after_nanos())),
+            refused: self.current.open.refused,
+        };
+        Held { open, taken: grant.now }
+    }
+
+    fn take_in(&mut self, piece: &Piece, terms: &Terms, held: Held, now: Nanos) {
+        if terms.mode() == Mode::Reported {
+            // The newer view of what is free takes the place of the older.
+            return self.open(piece, terms, held, now);
+        }
+        if held.open.units == 0 {
+            return;
+        }
+        if self.closed || now >= held.open.until {
+            self.give_back(held.open.units, held.taken);
+        } else if self.seen > 0 && now < self.current.open.until {
+            if let Some(older) = self.spare.replace(held) {
+                self.give_back(older.open.units, older.taken);
+            }
+        } else {
+            self.open(piece, terms, held, now);
+        }
+    }
+
+    fn answered(&mut self, request: &Request) {
+        self.out = self.out.saturating_sub(u32::from(request.cost > 0));
+    }
+
+    pub fn failed(&mut self, piece: &Piece, request: &Request) {
+        if request.ahead > 0 {
+            self.next = Next::Unanswered;
+        }
+        self.answered(request);
+        if request.cost > 0 {
+            self.end_probe(piece);
+        }
+        // It may have arrived: charged twice rather than not at all.
+        self.in_flight = self.in_flight.saturating_sub(request.spent);
+        self.unsent = self.unsent.saturating_add(request.spent);
+    }
+
+    pub fn idle(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> Option<Request> {
+        self.look(piece, terms, now);
+        let quiet = now.saturating_since(self.busy) >= self.target(terms);
+        if terms.mode() == Mode::Leased {
+            if let Some(spare) = self.spare.take_if(|spare| quiet || now >= spare.open.until) {
+                self.give_back(spare.open.units, spare.taken);
+            }
+            if self.seen > 0 && (quiet || now >= self.current.open.until) {
+                self.end(piece, terms, now);
+            }
+        }
+        let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
+        if !self.back.is_empty() || (self.unsent > 0 && due) {
+            // A report also brings the newest view of what is free; whoever gives back wants nothing.
+            let ahead = if self.next == Next::Asked || self.closed { 0 } else { terms.unreported() };
+            return Some(self.say(0, ahead, now));
+        }
+        None
+    }
+
+    pub fn is_idle(&self, terms: &Terms) -> bool {
+        // What was merely seen to be free (`reported`) is nobody's loss.
+        let holds = terms.mode() == Mode::Leased && (self.seen > 0 || self.spare.is_some());
+        !holds && self.next != Next::Asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
+    }
+
+    pub fn close(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+        self.closed = true;
+        self.look(piece, terms, now);
+        if let Some(spare) = self.spare.take() {
+            self.give_back(spare.open.units, spare.taken);
+        }
+        self.end(piece, terms, now);
+    }
+}

@@ -1,0 +1,180 @@
+//! The piece that a node decides from: one word that all threads spend from, and what goes with it.
+//!
+//! ```text
+//! word: │ generation (32 bits) │ units left (32 bits) │      until, low, beyond, …: plain words of this generation
+//! ```
+//!
+//! A thread reads the word, then what goes with it, then takes its cost by compare-and-swap. What goes with a piece
+//! changes only between two generations, while the word says that there are no units: whoever has read of two
+//! generations fails the exchange. That makes a decision one atomic operation and three loads from one cache line.
+
+use crate::{Decision, Nanos};
+
+use super::sync::{AtomicU64, Ordering, fence};
+
+/// What a piece is, all of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Open {
+    /// Units when it was opened.
+    pub units: u32,
+    /// It may be used before this, on the node's clock.
+    pub until: Nanos,
+    /// At this many units another piece is to be fetched.
+    pub low: u32,
+    /// What the shared state had left when the piece was taken.
+    pub beyond: u32,
+    /// When the shared state is as good as new if nothing more is taken, on the node's clock.
+    pub reset_at: Nanos,
+    /// The newest refusal, of any cost. A cost of 0 is none.
+    pub refused: Refusal,
+}
+
+/// That a cost is denied until a time, on the node's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub cost: u32,
+    pub until: Nanos,
+    pub reset_at: Nanos,
+}
+
+impl Refusal {
+    pub fn decision(&self, limit: u32, left: u32, now: Nanos) -> Decision {
+        let wait = self.until.saturating_since(now).get();
+        Decision::deny(limit, wait, left.into(), 1, self.reset_at.saturating_since(now).get())
+    }
+}
+
+/// The piece as threads see it.
+#[derive(Debug, Default)]
+// Two cache lines, as processors fetch them in pairs: neighbours must not slow it down.
+#[repr(align(128))]
+pub(crate) struct Piece {
+    word: AtomicU64,
+    until: AtomicU64,
+    low: AtomicU64,
+    beyond: AtomicU64,
+    reset_at: AtomicU64,
+    refused_cost: AtomicU64,
+    refused_until: AtomicU64,
+    refused_reset: AtomicU64,
+}
+
+/// What came of an attempt to spend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Spend {
+    Spent {
+        decision: Decision,
+        /// Whether this was what brought the piece down to its low-water mark.
+        low: bool,
+        /// Of which generation.
+        of: Generation,
+    },
+    /// The piece has too little, or is over.
+    Short,
+}
+
+/// A generation of the piece, as the word has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
+
+const fn units(word: u64) -> u32 {
+    word as u32
+}
+
+const fn generation(word: u64) -> u64 {
+    word & !0xFFFF_FFFF
+}
+
+impl Piece {
+    /// Takes `cost` from the piece, or nothing.
+    #[inline]
+    pub fn spend(&self, limit: u32, cost: u32, now: Nanos) -> Spend {
+        // Acquire: what goes with this generation is seen, or that of a later one.
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let left = units(word);
+            // Relaxed here and below: the exchange fails if this is of a later generation.
+            if left < cost.max(1) || now.get() >= self.until.load(Ordering::Relaxed) {
+                return Spend::Short;
+            }
+            let after = left - cost;
+            let low = self.low.load(Ordering::Relaxed);
+            let room = u64::from(after) + self.beyond.load(Ordering::Relaxed);
+            let reset_at = self.reset_at.load(Ordering::Relaxed);
+            // Release: the loads above come before the exchange, which comes before the swap that ends this generation
+            // (it acquires), and so before any store of the next. Acquire: as at the first load, where it failed.
+            let next = word - u64::from(cost);
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let reset = reset_at.saturating_sub(now.get());
+                    let decision = Decision::allow(limit, room, 1, reset);
+                    let low = u64::from(after) <= low && u64::from(left) > low;
+                    return Spend::Spent { decision, low, of: Generation(generation(word)) };
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Puts back what was just spent of a generation; not when it has ended meanwhile: then it stays spent.
+    pub fn put_back(&self, of: Generation, cost: u32) {
+        // Relaxed: nothing is read by what is found.
+        let mut word = self.word.load(Ordering::Relaxed);
+        while generation(word) == of.0 {
+            // No carry into the generation: these units were in the word before. Release, as any exchange on it: the
+            // swap that ends the generation acquires, through whatever comes between, what those who spent have read.
+            let more = word + u64::from(cost);
+            match self.word.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// The denial of exactly this cost, where it is the newest one and still holds. Never waits.
+    #[inline]
+    pub fn refusal(&self, limit: u32, cost: u32, now: Nanos) -> Option<Decision> {
+        // Acquire: as in `spend`.
+        let word = self.word.load(Ordering::Acquire);
+        let refusal = Refusal {
+            cost: self.refused_cost.load(Ordering::Relaxed) as u32,
+            until: Nanos::new(self.refused_until.load(Ordering::Relaxed)),
+            reset_at: Nanos::new(self.refused_reset.load(Ordering::Relaxed)),
+        };
+        // The loads above come before the next: if one of them saw a later generation, the next one does.
+        fence(Ordering::Acquire);
+        let same = generation(self.word.load(Ordering::Relaxed)) == generation(word);
+        // An odd generation is one that is being put together.
+        let whole = (word >> 32).is_multiple_of(2);
+        let holds = same && whole && cost > 0 && refusal.cost == cost && now < refusal.until;
+        holds.then(|| refusal.decision(limit, units(word), now))
+    }
+
+    /// Units left, of whatever is open.
+    pub fn left(&self) -> u32 {
+        // Relaxed: only the holder of the lease's lock asks, and opens and closes.
+        units(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Ends the generation and begins the next with what `next` makes of the units that were left. One at a time: the
+    /// caller holds the lease's lock.
+    pub fn replace(&self, next: impl FnOnce(u32) -> Open) {
+        let step = 1 << 32;
+        // Relaxed: nobody else begins generations. From the swap on nobody can spend.
+        let begun = generation(self.word.load(Ordering::Relaxed)).wrapping_add(step);
+        // Acquire: see `spend`.
+        let left = units(self.word.swap(begun, Ordering::AcqRel));
+        // Whoever sees a store below sees the swap (see `refusal`).
+        fence(Ordering::Release);
+        let open = next(left);
+        self.until.store(open.until.get(), Ordering::Relaxed);
+        self.low.store(open.low.into(), Ordering::Relaxed);
+        self.beyond.store(open.beyond.into(), Ordering::Relaxed);
+        self.reset_at.store(open.reset_at.get(), Ordering::Relaxed);
+        self.refused_cost.store(open.refused.cost.into(), Ordering::Relaxed);
+        self.refused_until.store(open.refused.until.get(), Ordering::Relaxed);
+        self.refused_reset.store(open.refused.reset_at.get(), Ordering::Relaxed);
+        // Release: whoever reads the new generation sees what goes with it.
+        self.word.store(begun.wrapping_add(step) | u64::from(open.units), Ordering::Release);
+    }
+}

@@ -1,0 +1,42 @@
+//! Denials, remembered until their time: asking again before it would change nothing.
+
+use crate::{Decision, Nanos};
+
+use super::piece::Refusal;
+
+/// How many costs are remembered. Callers of one limit rarely have more.
+const KEPT: usize = 8;
+
+/// One denial for each cost, the newest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals {
+    kept: Vec<Refusal>,
+}
+
+impl Refusals {
+    /// Remembers a denial that was received at `now`. One that names no time is not remembered.
+    pub fn remember(&mut self, cost: u32, denied: &Decision, now: Nanos) -> Option<Refusal> {
+        let wait = denied.retry_after()?;
+        let until = now.saturating_add(wait.into());
+        let refusal = Refusal { cost, until, reset_at: now.saturating_add(denied.reset_after().into()) };
+        self.kept.retain(|kept| kept.cost != cost);
+        self.kept.truncate(KEPT - 1);
+        self.kept.insert(0, refusal);
+        Some(refusal)
+    }
+
+    /// The denial of exactly this cost that still holds.
+    pub fn find(&self, cost: u32, now: Nanos) -> Option<Refusal> {
+        self.kept.iter().copied().find(|kept| kept.cost == cost && now < kept.until)
+    }
+
+    /// Whether it is one of those that the authority gave.
+    pub fn has(&self, refusal: &Refusal) -> bool {
+        self.kept.contains(refusal)
+    }
+
+    /// Forgets the denials of what is admitted now: a cost, and all below it.
+    pub fn admitted(&mut self, cost: u32) {
+        self.kept.retain(|kept| kept.cost > cost);
+    }
+}

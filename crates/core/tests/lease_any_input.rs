@@ -1,0 +1,89 @@
+//! No input panics or overflows: times that jump, costs and answers that nobody sensible would send.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate_core::lease::{GiveBack, Grant, Lease, Request, Terms};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, Quota};
+
+fn numbers() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..200, any::<u64>(), Just(u64::MAX), Just(0)]
+}
+
+fn requests() -> impl Strategy<Value = Request> {
+    let back = prop::option::of((any::<u32>(), numbers()));
+    (any::<u32>(), any::<u32>(), back, any::<u32>(), numbers()).prop_map(
+        |(cost, ahead, back, spent, sent)| {
+            let back = back.map(|(units, taken)| GiveBack { units, taken: Nanos::new(taken) });
+            Request { cost, ahead, back, spent, sent: Nanos::new(sent) }
+        },
+    )
+}
+
+fn grants() -> impl Strategy<Value = Grant> {
+    (any::<u32>(), numbers(), numbers(), any::<bool>(), any::<u32>(), numbers()).prop_map(
+        |(units, usable, now, denied, limit, figure)| {
+            let decision = if denied {
+                Decision::deny(limit, figure, figure, 1, figure)
+            } else {
+                Decision::allow(limit, figure, 1, figure)
+            };
+            Grant { decision, units, usable_for: Nanos::new(usable), now: Nanos::new(now) }
+        },
+    )
+}
+
+fn limits() -> impl Strategy<Value = Terms> {
+    (0_u32..300, 1_u64..31_622_400_000_000_000, 0_usize..7, 0_u8..3, numbers(), any::<u32>()).prop_map(
+        |(limit, window, which, mode, slack, unreported)| {
+            let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
+            let policy = match which {
+                0 => Policy::fixed_window(quota),
+                1 => Policy::sliding_log(quota).unwrap(),
+                2 => Policy::sliding_window(quota),
+                3 => Policy::sliding_counter(quota),
+                4 => Policy::token_bucket(quota),
+                5 => Policy::leaky_bucket(quota),
+                _ => Policy::concurrency(limit),
+            };
+            match mode {
+                0 => Terms::exact(policy),
+                1 => Terms::leased(policy, Nanos::new(slack)),
+                _ => Terms::reported(policy, unreported, Nanos::new(slack)),
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_input_overflows(
+        terms in limits(),
+        steps in prop::collection::vec((0_u8..6, numbers(), any::<u32>(), requests(), grants()), 1..40)
+    ) {
+        let (lease, mut state) = (Lease::new(terms), vec![0; terms.policy().words()]);
+        let mut out = Vec::new();
+        for (what, now, cost, request, grant) in steps {
+            let now = Nanos::new(now);
+            match what {
+                0 | 1 => out.extend(lease.ask(cost >> (cost % 32), now).request()),
+                2 => out.extend(lease.returning(now)),
+                3 => {
+                    for request in out.drain(..) {
+                        let grant = terms.serve(&mut state, now, &request);
+                        let _ = lease.granted(request, &grant, now);
+                    }
+                }
+                4 => {
+                    let grant = if cost % 2 == 0 { terms.serve(&mut state, now, &request) } else { grant };
+                    let _ = lease.granted(request, &grant, now);
+                }
+                _ if cost % 4 == 0 => out.extend(lease.close(now)),
+                _ => lease.failed(request),
+            }
+            prop_assert!(terms.policy().accepts(&state));
+        }
+    }
+}

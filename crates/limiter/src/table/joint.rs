@@ -1,0 +1,99 @@
+//! Several states of several tables, held at once for one decision over all of them.
+
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Nanos};
+
+use super::{Found, Full, Table, Tag, memory::Bucket, room::Pair};
+
+/// Up to this many states need no allocation.
+const INLINE: usize = 8;
+
+/// A state that a joint decision needs.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a, A> {
+    /// Where it lives.
+    pub table: &'a Table,
+    /// What its words mean.
+    pub algorithm: &'a A,
+    /// Whose it is.
+    pub tag: Tag,
+}
+
+/// The states, locked until this is dropped.
+pub struct Joint<'a> {
+    buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
+    /// For each state wanted: which bucket, which cell, and whether the key is new.
+    cells: SmallVec<[(usize, usize, Found); INLINE]>,
+}
+
+impl<'a> Joint<'a> {
+    /// Locks every state that is wanted, adding the keys that are new. The same key of one table may be wanted twice; it
+    /// is one state.
+    ///
+    /// # Errors
+    /// [`Full`] when one table is so small that the keys wanted leave each other no room.
+    pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
+        // One order for everybody, so nobody waits in a circle: by the address of the lock.
+        let mut places: SmallVec<[(usize, &Table, usize); 2 * INLINE]> = SmallVec::new();
+        for want in wanted {
+            let memory = &want.table.memory;
+            let buckets = memory.layout.buckets;
+            for index in [want.tag.first(buckets), want.tag.second(buckets)] {
+                places.push((std::ptr::from_ref(memory.line(index).lock()) as usize, want.table, index));
+            }
+        }
+        places.sort_unstable_by_key(|&(address, ..)| address);
+        places.dedup_by_key(|&mut (address, ..)| address);
+        let buckets = places.iter().map(|&(_, table, index)| table.memory.lock(index)).collect();
+        let mut joint = Self { buckets, cells: SmallVec::new() };
+        for at in 0..wanted.len() {
+            let cell = joint.find_or_add(&places, wanted, at, now)?;
+            joint.cells.push(cell);
+        }
+        Ok(joint)
+    }
+
+    fn find_or_add<A: Algorithm>(
+        &mut self,
+        places: &[(usize, &Table, usize)],
+        wanted: &[Wanted<'_, A>],
+        at: usize,
+        now: Nanos,
+    ) -> Result<(usize, usize, Found), Full> {
+        let Wanted { table, algorithm, tag } = wanted[at];
+        let total = table.memory.layout.buckets;
+        let find = |index| {
+            let address = std::ptr::from_ref(table.memory.line(index).lock()) as usize;
+            // Locked a moment ago, so it is there.
+            places.binary_search_by_key(&address, |&(address, ..)| address).unwrap_or_else(|at| at)
+        };
+        let (first, second) = (find(tag.first(total)), find(tag.second(total)));
+        // The other keys of this decision must not give way to this one.
+        let mut pinned: SmallVec<[Tag; INLINE]> = SmallVec::new();
+        pinned.extend(wanted.iter().filter(|w| std::ptr::eq(w.table, table)).map(|w| w.tag));
+        let (place, found) = if first == second {
+            let mut pair = Pair::new(&mut self.buckets[first], None);
+            match pair.find(tag) {
+                Some(place) => (place, Found::Known),
+                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
+            }
+        } else {
+            let Ok([one, two]) = self.buckets.get_disjoint_mut([first, second]) else { return Err(Full) };
+            let mut pair = Pair::new(one, Some(two));
+            match pair.find(tag) {
+                Some(place) => (place, Found::Known),
+                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
+            }
+        };
+        Ok((if place.second { second } else { first }, place.cell, found))
+    }
+
+    /// The words of the state that was wanted at this position, and whether its key is new.
+    ///
+    /// # Panics
+    /// When nothing was wanted at this position.
+    pub fn state(&mut self, at: usize) -> (&mut [u64], Found) {
+        let (bucket, cell, found) = self.cells[at];
+        (self.buckets[bucket].state(cell), found)
+    }
+}

@@ -1,0 +1,249 @@
+//! The buckets' memory: one zeroed allocation, each bucket behind its own lock.
+//!
+//! A bucket's first word is the tag of its first cell, and in its top bit the lock: a decision on a known key touches
+//! no word but its own bucket's, and a bucket of small states is one cache line to the last byte.
+#![allow(unsafe_code)] // Buckets are reached by index into one allocation; their locks guard them.
+
+use super::{TableError, layout::Layout};
+
+/// A locked bucket: its tags, then its states. Dropped, it is unlocked.
+pub(crate) struct Bucket<'a> {
+    line: Line<'a>,
+    layout: &'a Layout,
+    index: usize,
+    /// The first cell's tag, which the lock's word gets back at the end.
+    first_tag: u64,
+}
+
+#[cfg(not(loom))]
+mod imp {
+    use std::marker::PhantomData;
+
+    use tidegate_core::cell::Lock;
+
+    use super::super::pages::Pages;
+    use super::{Layout, TableError};
+
+    pub(crate) struct Memory {
+        pages: Pages,
+        pub layout: Layout,
+    }
+
+    // SAFETY: the memory is plain words; a bucket's words are touched only by the holder of its lock.
+    unsafe impl Send for Memory {}
+    // SAFETY: as above.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        pub fn new(layout: Layout) -> Result<Self, TableError> {
+            Ok(Self { pages: Pages::zeroed(layout.bytes())?, layout })
+        }
+
+        /// See [`Pages::may_enlarge`].
+        pub fn may_enlarge_pages(&self) -> bool {
+            self.pages.may_enlarge()
+        }
+
+        /// See [`Pages::enlarge_next`].
+        pub fn enlarge_next_pages(&self) {
+            self.pages.enlarge_next();
+        }
+
+        /// Gives the memory back to the system where that is possible; every bucket is empty and open afterwards, or as it
+        /// was. Waits for whoever is in a bucket: nobody may be while its words turn to zero.
+        pub fn release(&self) {
+            for index in 0..self.layout.buckets {
+                self.line(index).lock().lock();
+            }
+            if !self.pages.release() {
+                for index in 0..self.layout.buckets {
+                    self.line(index).lock().unlock(0);
+                }
+            }
+        }
+
+        /// Begins to fetch a bucket's first line into the processor's cache. Only a hint.
+        #[inline]
+        pub fn prefetch(&self, index: usize) {
+            let line = self.line(index).start.cast::<i8>();
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch reads and writes nothing that a program can see, and the address is the table's.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = line;
+        }
+
+        #[inline]
+        pub fn line(&self, index: usize) -> Line<'_> {
+            assert!(index < self.layout.buckets);
+            // SAFETY: in bounds by the line above.
+            let start = unsafe { self.pages.start().add(index * self.layout.stride) };
+            Line { start, memory: PhantomData }
+        }
+    }
+
+    /// Where a bucket begins.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Line<'a> {
+        start: *mut u64,
+        memory: PhantomData<&'a Memory>,
+    }
+
+    impl<'a> Line<'a> {
+        #[inline]
+        pub fn lock(self) -> &'a Lock {
+            // SAFETY: within the memory, which outlives 'a, aligned to 8, and an all-zero `Lock` is valid; the first word of
+            // a bucket is only ever reached as a `Lock`.
+            unsafe { &*self.start.cast::<Lock>() }
+        }
+
+        /// The words from `at` on, counted from the bucket's beginning.
+        ///
+        /// # Safety
+        /// The caller holds the bucket's lock and lets no two references live at once; the range lies in the bucket's
+        /// stride, without its first word.
+        #[inline]
+        pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
+            debug_assert!(at > 0);
+            // SAFETY: in bounds, initialised (zeroed), and exclusive by this function's contract.
+            unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use loom::cell::UnsafeCell;
+    use tidegate_core::cell::Lock;
+
+    use super::{Layout, TableError};
+
+    /// The same buckets in loom's cells, so that each access is checked against the locks.
+    pub(crate) struct Memory {
+        buckets: Vec<(Lock, UnsafeCell<Vec<u64>>)>,
+        pub layout: Layout,
+    }
+
+    // SAFETY: a bucket's words are touched only by the holder of its lock, which is what loom checks.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        pub fn new(layout: Layout) -> Result<Self, TableError> {
+            let bucket = || (Lock::new(0), UnsafeCell::new(vec![0; layout.stride - 1]));
+            Ok(Self { buckets: (0..layout.buckets).map(|_| bucket()).collect(), layout })
+        }
+
+        pub fn may_enlarge_pages(&self) -> bool {
+            false
+        }
+
+        pub fn enlarge_next_pages(&self) {}
+
+        pub fn release(&self) {}
+
+        pub fn prefetch(&self, _index: usize) {}
+
+        pub fn line(&self, index: usize) -> Line<'_> {
+            Line(&self.buckets[index])
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct Line<'a>(&'a (Lock, UnsafeCell<Vec<u64>>));
+
+    impl<'a> Line<'a> {
+        pub fn lock(self) -> &'a Lock {
+            &self.0.0
+        }
+
+        /// # Safety
+        /// The caller holds the bucket's lock, and lets no two references live at once.
+        pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
+            // SAFETY: exclusive by this function's contract; the vector lives as long as the memory, and never grows.
+            self.0.1.with_mut(|words| unsafe {
+                let words: *mut Vec<u64> = words;
+                &mut (&mut *words)[at - 1..at - 1 + len]
+            })
+        }
+    }
+}
+
+pub(crate) use imp::{Line, Memory};
+
+impl Memory {
+    /// Locks a bucket, waiting for whoever decides in it.
+    #[inline]
+    pub fn lock(&self, index: usize) -> Bucket<'_> {
+        let line = self.line(index);
+        let first_tag = line.lock().lock();
+        Bucket { line, layout: &self.layout, index, first_tag }
+    }
+
+    /// Locks a bucket if nobody decides in it.
+    #[inline]
+    pub fn try_lock(&self, index: usize) -> Option<Bucket<'_>> {
+        let line = self.line(index);
+        let first_tag = line.lock().try_lock()?;
+        Some(Bucket { line, layout: &self.layout, index, first_tag })
+    }
+}
+
+impl Bucket<'_> {
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    pub const fn cells(&self) -> usize {
+        self.layout.cells
+    }
+
+    /// A further cell's tag: the first one's is in the lock.
+    #[inline]
+    fn further(&mut self, cell: usize) -> &mut u64 {
+        assert!(cell < self.layout.cells);
+        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's tags lie in its stride, and the first
+        // cell has been dealt with.
+        unsafe { &mut self.line.words(cell, 1)[0] }
+    }
+
+    /// The tag of a cell; 0 for an empty one.
+    #[inline]
+    pub fn tag(&mut self, cell: usize) -> u64 {
+        if cell == 0 { self.first_tag } else { *self.further(cell) }
+    }
+
+    pub fn set_tag(&mut self, cell: usize, tag: u64) {
+        if cell == 0 {
+            self.first_tag = tag;
+        } else {
+            *self.further(cell) = tag;
+        }
+    }
+
+    /// The cell with this tag.
+    #[inline]
+    pub fn find(&mut self, tag: u64) -> Option<usize> {
+        if self.first_tag == tag {
+            return Some(0);
+        }
+        (1..self.layout.cells).find(|&cell| *self.further(cell) == tag)
+    }
+
+    #[inline]
+    pub fn state(&mut self, cell: usize) -> &mut [u64] {
+        let Layout { words, cells, .. } = *self.layout;
+        assert!(cell < cells);
+        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's states lie in its stride, behind the
+        // tags.
+        unsafe { self.line.words(cells + cell * words, words) }
+    }
+}
+
+impl Drop for Bucket<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.line.lock().unlock(self.first_tag);
+    }
+}

@@ -1,0 +1,40 @@
+//! The keyed store: a concurrent table from keys to limiter states, bounded by a number of keys.
+//!
+//! ```text
+//! key ─ keyed hash ─► 63-bit tag ─┬─► first bucket  │ lock, tag │ tag │ … │ state │ state │ … │
+//!                                               └─► second bucket │ lock, tag │ tag │ … │ state │ state │ … │
+//! ```
+//!
+//! * A key is its tag: of any length, and nothing is allocated for it. The hash is keyed with secret random numbers, so
+//!   a client cannot choose keys that meet. Two of `n` keys share a tag (and then one state: stricter, never over)
+//!   with a probability of about n² / 2⁶⁴: 6 × 10⁻⁸ for a million keys.
+//! * A key has two candidate buckets, each one cache line for the small states. A decision locks the bucket for its few
+//!   nanoseconds, so decisions on different keys run in parallel, and a known key allocates nothing.
+//! * Memory is reserved once for the bound and becomes resident as keys come (in huge pages once it is filling). Recovered states (as good as fresh) are reclaimed
+//!   where a new key needs room, and one more bucket is swept for each new key; no request ever scans.
+//! * When all the places of a new key are taken by keys that are still limited, the one that recovers first gives way,
+//!   and its debt is kept: in one of a small number of debt cells, which every new key that falls on it inherits. So a
+//!   flood of made-up keys never hands a limited key a fresh allowance; the price is that a new key may start with the
+//!   debt of an evicted one. [`Stats`] counts both.
+
+mod debts;
+mod error;
+mod hash;
+mod joint;
+mod layout;
+mod lookup;
+mod memory;
+#[cfg(not(loom))]
+mod pages;
+mod room;
+mod stats;
+mod tag;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Full, TableError};
+pub use hash::HashKeys;
+pub use joint::{Joint, Wanted};
+pub use lookup::{Found, Table};
+pub use stats::Stats;
+pub use tag::Tag;

@@ -1,0 +1,108 @@
+//! Zeroed memory that becomes resident as it is touched.
+#![allow(unsafe_code)] // Advice to the system about a range of our own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::MmapRaw;
+
+use super::TableError;
+
+/// Memory below this size comes from the heap: a mapping each would be wasteful for a table of a few keys.
+const SMALL: usize = 64 << 10;
+
+/// A huge page. Beyond a few of them the processor's page tables miss on nearly every key.
+const HUGE: usize = 2 << 20;
+
+/// A cache line, for its alignment.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code)] [u64; 8]);
+
+enum Backing {
+    Heap(#[allow(dead_code)] Box<[Line]>),
+    Mapped(MmapRaw),
+}
+
+pub(crate) struct Pages {
+    start: *mut u64,
+    /// Huge pages that have been asked for, beginning at the first boundary of one.
+    enlarged: AtomicUsize,
+    backing: Backing,
+}
+
+impl Pages {
+    pub fn zeroed(bytes: usize) -> Result<Self, TableError> {
+        let (backing, start) = if bytes < SMALL {
+            let mut lines = vec![Line([0; 8]); bytes.div_ceil(64)].into_boxed_slice();
+            let start = lines.as_mut_ptr().cast();
+            (Backing::Heap(lines), start)
+        } else {
+            let options = memmap2::MmapOptions::new().len(bytes).to_owned();
+            let map = options.map_anon().map_err(|_| TableError::OutOfMemory { bytes })?;
+            let map = MmapRaw::from(map);
+            let start = map.as_mut_ptr().cast();
+            (Backing::Mapped(map), start)
+        };
+        Ok(Self { start, enlarged: AtomicUsize::new(0), backing })
+    }
+
+    #[inline]
+    pub const fn start(&self) -> *mut u64 {
+        self.start
+    }
+
+    /// Makes one more huge page of the small ones, where the system can (Linux): a little work at a time, for a table
+    /// that is filling. Before it fills, huge pages would only make it resident.
+    #[cold]
+    pub fn enlarge_next(&self) {
+        let Backing::Mapped(map) = &self.backing else { return };
+        let begin = (map.as_mut_ptr() as usize).next_multiple_of(HUGE);
+        let end = map.as_mut_ptr() as usize + map.len();
+        // Relaxed: each caller gets another page, and no other data hangs on it.
+        let at = begin + self.enlarged.fetch_add(1, Ordering::Relaxed) * HUGE;
+        if at + HUGE <= end {
+            advise_huge(at);
+        }
+    }
+
+    /// Whether [`enlarge_next`](Self::enlarge_next) has anything left to do.
+    pub fn may_enlarge(&self) -> bool {
+        match &self.backing {
+            Backing::Heap(_) => false,
+            Backing::Mapped(map) => self.enlarged.load(Ordering::Relaxed) * HUGE < map.len(),
+        }
+    }
+
+    /// Gives the pages back, to read as zero from then on. Returns whether that was possible.
+    pub fn release(&self) -> bool {
+        match &self.backing {
+            Backing::Heap(_) => false,
+            Backing::Mapped(map) => drop_pages(map.as_mut_ptr() as usize, map.len()),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn advise_huge(at: usize) {
+    // SAFETY: the range lies in a mapping that the caller owns; neither advice changes its content. A refusal (an older
+    // kernel, huge pages switched off) changes nothing.
+    unsafe {
+        libc::madvise(at as *mut _, HUGE, libc::MADV_HUGEPAGE);
+        libc::madvise(at as *mut _, HUGE, libc::MADV_COLLAPSE);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn drop_pages(at: usize, len: usize) -> bool {
+    // SAFETY: the range is a private anonymous mapping that the caller owns, and nobody reads or writes it meanwhile; its
+    // pages read as zero afterwards, which is an empty table with open locks.
+    unsafe { libc::madvise(at as *mut _, len, libc::MADV_DONTNEED) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge(_at: usize) {}
+
+#[cfg(not(target_os = "linux"))]
+fn drop_pages(_at: usize, _len: usize) -> bool {
+    false
+}

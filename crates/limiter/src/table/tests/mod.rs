@@ -1,0 +1,4 @@
+#[cfg(not(loom))]
+mod bounded;
+#[cfg(loom)]
+mod loom_table;
