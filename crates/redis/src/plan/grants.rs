@@ -25,7 +25,7 @@ impl Plan {
         }
         let limit = self.policy.limit();
         let grant = |(reply, request): (&[u8], &'a Request)| {
-            let answer = |cost| state::answer(reply, limit, lifetime, cost).0;
+            let answer = |cost| state::answer(reply, now, limit, lifetime, cost).0;
             if terms.mode() == Mode::Reported {
                 let decision = answer(request.cost);
                 let units = u32::try_from(decision.remaining()).unwrap_or(u32::MAX).min(request.ahead);

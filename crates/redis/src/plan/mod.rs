@@ -169,7 +169,7 @@ impl Plan {
                 return None;
             }
             for (at, (reply, &cost)) in answers.zip(costs).enumerate() {
-                let (decision, seen) = state::answer(reply, self.policy.limit(), lifetime, cost);
+                let (decision, seen) = state::answer(reply, now, self.policy.limit(), lifetime, cost);
                 answer(at, decision, seen);
             }
             return Some(());
