@@ -34,7 +34,7 @@ mod tests;
 
 pub use error::{Full, TableError};
 pub use hash::HashKeys;
-pub use joint::{Joint, Rank, Wanted};
+pub use joint::{Joint, Wanted};
 pub use lookup::{Found, Table};
 pub use stats::Stats;
 pub use tag::Tag;
