@@ -165,7 +165,7 @@ fn ends(what: &str, work: impl FnOnce() + Send + 'static) {
         work();
         let _ = done.send(());
     });
-    is_done.recv_timeout(std::time::Duration::from_secs(60)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    is_done.recv_timeout(std::time::Duration::from_mins(1)).unwrap_or_else(|e| panic!("{what}: {e}"));
 }
 
 #[test]
