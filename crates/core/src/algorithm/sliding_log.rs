@@ -11,7 +11,7 @@
 //! oldest entry that is kept was, which is no earlier than it was. Nothing is beyond unless the ring is full.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest log that one state may be: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
@@ -356,5 +356,17 @@ impl Algorithm for SlidingLog {
             MANY => u32::MAX,
             beyond => live + beyond,
         }
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let used = self.used(state, now);
+        let log = Log::read(state, self.limit);
+        let end = if used > 0 { log.newest(1) + self.lifetime } else { 0 };
+        Debt::until(used, self.limit, end, now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        let newest = Nanos::new(debt.end().saturating_sub(self.lifetime));
+        self.record(state, newest, debt.share.units(self.limit));
     }
 }

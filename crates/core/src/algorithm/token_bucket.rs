@@ -7,7 +7,7 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest debt, in nanoseconds: keeps a TAT below 2⁶³ at any time.
 const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
@@ -320,5 +320,14 @@ impl Algorithm for TokenBucket {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.gcra.units(self.gcra.debt(state, now))
+    }
+
+    #[inline]
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        self.gcra.owe(state, debt);
     }
 }
