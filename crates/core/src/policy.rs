@@ -246,6 +246,17 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// [`record`](Algorithm::record), but a [`SlidingWindow`] keeps what is above its limit too, as
+    /// [`transfer`](Self::transfer) does: for a store that kept counts while the limit changed.
+    pub fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        match &self.rule {
+            Rule::SlidingWindow(window) => window.record_all(state, now, cost),
+            _ => self.record(state, now, cost),
+        }
+    }
+}
+
 impl Rule {
     /// The most units that may be in use.
     fn at_most(&self, state: &[u64], now: Nanos) -> u32 {

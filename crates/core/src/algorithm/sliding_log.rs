@@ -271,8 +271,7 @@ impl Algorithm for SlidingLog {
             }
         }
         let room = self.limit - self.live(log, now) - cost;
-        let reset =
-            if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
+        let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
         Decision::allow(self.limit, u64::from(room), 1, reset)
     }
 

@@ -170,10 +170,19 @@ impl SlidingWindow {
         for at in 0..self.span {
             let count = from.count(old, at);
             let most = if from.is_full(count) { count.max(self.limit) } else { count };
-            let room = if self.limit == u32::MAX { u64::from(u32::MAX) - self.total(new, at) } else { self.mask() };
+            let room =
+                if self.limit == u32::MAX { u64::from(u32::MAX) - self.total(new, at) } else { self.mask() };
             self.set_count(new, at, u64::from(most).min(room) as u32);
         }
         self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
+    }
+
+    /// Adds to the slot of `now`, above the limit too.
+    pub(crate) fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        self.turn(state, now);
+        let newest = u64::from(self.count(state, 0)) + u64::from(cost);
+        self.set_count(state, 0, newest.min(self.mask()) as u32);
+        self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
     }
 
     /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
