@@ -28,7 +28,7 @@ const LOCAL_KEYS: usize = 1 << 16;
 /// All limits by their names. Replaced as a whole when the rules change.
 pub struct Limits {
     /// In the order of the file.
-    limits: Vec<Arc<Limit>>,
+    in_order: Vec<Arc<Limit>>,
     /// Hashed quickly, not against collisions: whoever writes the rules chooses the names.
     by_name: RapidHashMap<Box<[u8]>, usize>,
     default_max_keys: usize,
@@ -132,14 +132,14 @@ impl Limits {
         }
         let names = limits.iter().enumerate();
         let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
-        Ok(Self { limits, by_name, default_max_keys, shared })
+        Ok(Self { in_order: limits, by_name, default_max_keys, shared })
     }
 
     /// The limit of this name.
     #[must_use]
     #[inline]
     pub fn limit(&self, name: &[u8]) -> Option<&Arc<Limit>> {
-        self.by_name.get(name).map(|at| &self.limits[*at])
+        self.by_name.get(name).map(|at| &self.in_order[*at])
     }
 
     /// The limit of the same name and kind, whose states a limit of new rules takes over.
@@ -150,12 +150,12 @@ impl Limits {
     /// All limits, in the order of the file.
     #[must_use]
     pub fn limits(&self) -> &[Arc<Limit>] {
-        &self.limits
+        &self.in_order
     }
 
     /// Their names.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        self.limits.iter().map(|limit| limit.spec.name.clone()).collect()
+        self.in_order.iter().map(|limit| limit.spec.name.clone()).collect()
     }
 }

@@ -99,25 +99,22 @@ impl Part<'_> {
     /// What this limit says, given what the one step `decided` of it and whether that admitted.
     async fn answer(&self, decided: Option<Decision>, admitted: bool, now: Nanos, spent: Duration) -> Answer {
         let Self { limit, key, cost } = self;
-        let decision = match decided {
-            Some(decision) => {
-                // A limit that would have admitted what another denied has neither admitted nor denied.
-                if admitted || decision.is_denied() {
-                    limit.count(Act::Take, *cost, &decision);
-                }
-                decision
+        let decision = if let Some(decision) = decided {
+            // A limit that would have admitted what another denied has neither admitted nor denied.
+            if admitted || decision.is_denied() {
+                limit.count(Act::Take, *cost, &decision);
             }
-            None => {
-                // A shadow limit beside them consumes what they admit.
-                let act = if admitted { Act::Take } else { Act::Peek };
-                let decision = limit.decide_after(spent, act, key, *cost, now).await;
-                let decision = decision.expect("only a refund is refused");
-                // The key is blocked, and so the store was not asked.
-                if !admitted && decision.is_denied() && self.is_enforced() {
-                    limit.count(Act::Take, *cost, &decision);
-                }
-                decision
+            decision
+        } else {
+            // A shadow limit beside them consumes what they admit.
+            let act = if admitted { Act::Take } else { Act::Peek };
+            let decision = limit.decide_after(spent, act, key, *cost, now).await;
+            let decision = decision.expect("only a refund is refused");
+            // The key is blocked, and so the store was not asked.
+            if !admitted && decision.is_denied() && self.is_enforced() {
+                limit.count(Act::Take, *cost, &decision);
             }
+            decision
         };
         self.told(decision)
     }
