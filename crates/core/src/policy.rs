@@ -214,12 +214,12 @@ impl Policy {
     ///   as taken with the oldest that is kept;
     /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to that); a higher
     ///   count stands for the whole limit, whichever comes next;
-    /// * a [`TokenBucket`] owes up to twice of what it holds. If it would owe more, it is shut until it would have filled
-    ///   once, whichever limits come meanwhile;
+    /// * a [`TokenBucket`] owes up to twice of what it holds. If it would owe more, it is shut for as long as it takes to
+    ///   fill once, whichever limits come meanwhile, and then as good as just used up;
     /// * a [`LeakyBucket`] keeps the moments that it has given out.
     ///
-    /// None of it lasts longer than it would had it been taken now under this policy: a window (for a sliding counter two,
-    /// as always there).
+    /// A window later, at the latest, something is admitted again: for a sliding counter two, and for a token bucket one and
+    /// the time of a token.
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),

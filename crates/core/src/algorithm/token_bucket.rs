@@ -20,8 +20,8 @@ const SHUT: u64 = 0xFF;
 /// nanoseconds; exact in both.
 ///
 /// A lowered limit leaves buckets that owe more than they hold. Up to twice of what it holds is owed exactly, so that
-/// raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it admits nothing until it
-/// would have filled once, whichever limits come meanwhile. The lowest byte of the state tells the two apart, to which end a
+/// raising the limit again changes nothing. A bucket that would owe more is *shut* instead: for as long as it takes to fill
+/// once it admits nothing, whichever limits come meanwhile, and then it is as good as just used up. The lowest byte of the state tells the two apart, to which end a
 /// time is up to 256 ns later than it would be; the byte means nothing while no more is owed than the bucket holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
@@ -106,10 +106,9 @@ impl TokenBucket {
         }
     }
 
-    /// Nothing is admitted for `span` nanoseconds; one unit is then.
+    /// The bucket is as good as just used up `span` nanoseconds from now, and admits nothing before.
     fn shut(&self, state: &mut [u64], now: Nanos, span: u64) {
-        let before_the_last = self.capacity_nanos.saturating_sub(self.gcra.to_nanos(self.gcra.ticks(1)));
-        let debt = (before_the_last + span.min(self.filling())).min(MAX_OWED);
+        let debt = (self.capacity_nanos + span.min(self.filling())).min(MAX_OWED);
         self.gcra.set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
         self.mark(state, now, true);
     }
@@ -118,8 +117,7 @@ impl TokenBucket {
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         if from.is_shut(old, now) {
-            let left = from.gcra.to_nanos(debt - from.capacity + from.gcra.ticks(1));
-            return self.shut(new, now, left);
+            return self.shut(new, now, from.gcra.to_nanos(debt - from.capacity));
         }
         let step = u128::from(from.gcra.step);
         let part = ((debt % step) * u128::from(self.gcra.step)).div_ceil(step);
