@@ -87,10 +87,10 @@ fn admit_simply(
         system_lets(system, shared, units, now)?;
     }
     let passed =
-        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
+        own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
     if !system.is_empty() {
         let inside =
-            shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
+            shared.inbound.pass_if(now, units, |usage| system_fits(system, usage, units, now));
         inside.inspect_err(|_| own.window().take_back(units, passed))?;
     }
     Ok(())
