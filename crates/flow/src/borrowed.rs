@@ -61,12 +61,7 @@ impl Borrowed {
 
     /// Runs `then` on a look at the window with what is borrowed.
     #[inline]
-    pub(crate) fn with<T>(
-        &self,
-        look: Look<'_>,
-        may_borrow: bool,
-        then: impl FnOnce(Usage<'_>) -> T,
-    ) -> T {
+    pub(crate) fn with<T>(&self, look: Look<'_>, may_borrow: bool, then: impl FnOnce(Usage<'_>) -> T) -> T {
         let slot = look.slot();
         if !self.is_any() {
             return then(Usage { look, lent: None, slot, may_borrow });

@@ -126,7 +126,10 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
     let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let heard = || count.load(std::sync::atomic::Ordering::Relaxed);
     tracing::subscriber::with_default(Warnings(count.clone()), || {
-        let busy = || Rules { system: vec![SystemRule { cpu: Some(0.9), ..SystemRule::default() }], ..Rules::default() };
+        let busy = || Rules {
+            system: vec![SystemRule { cpu: Some(0.9), ..SystemRule::default() }],
+            ..Rules::default()
+        };
         let gate = Gate::new();
         let quiet = SystemRule { qps: Some(5), ..SystemRule::default() };
         gate.load(Rules { system: vec![quiet], ..Rules::default() }).unwrap();
@@ -146,7 +149,8 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
 fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_where_there_is_none() {
     let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_secs(60)).unwrap().build();
     let memory = MemoryThreshold { when_free: 9.0, when_scarce: 0.0, low_mark: 1, high_mark: 2 };
-    gate.load(Rules { flow: vec![FlowRule::new("r", Threshold::Memory(memory))], ..Rules::default() }).unwrap();
+    gate.load(Rules { flow: vec![FlowRule::new("r", Threshold::Memory(memory))], ..Rules::default() })
+        .unwrap();
     assert!(gate.resource("r").enter().is_err(), "more than two bytes are in use");
     assert!(Gate::builder().watch_machine(Machine::at("/nowhere"), Duration::from_secs(1)).is_err());
 }

@@ -173,7 +173,11 @@ fn sentinels_flow_rules_in_go() {
 #[test]
 fn what_would_be_misread_is_refused() {
     for (kind, text, says) in [
-        (Kind::Flow, r#"[{"resource":"a","cuont":10}]"#, "rule 0 (resource a): count is missing, or misspelt"),
+        (
+            Kind::Flow,
+            r#"[{"resource":"a","cuont":10}]"#,
+            "rule 0 (resource a): count is missing, or misspelt",
+        ),
         (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
         (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
         (

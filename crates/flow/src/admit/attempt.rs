@@ -142,8 +142,7 @@ impl<'e> Attempt<'e> {
             }
         }
         if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
-            self.own()
-                .look(now, may_borrow, |usage| own_fits(rules, self.own(), usage, now, n, shared))?;
+            self.own().look(now, may_borrow, |usage| own_fits(rules, self.own(), usage, now, n, shared))?;
         }
         self.enter_breakers(rules)
     }

@@ -28,9 +28,16 @@ pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: N
 
 /// The system rules that the window of all that comes in decides.
 #[inline]
-pub(super) fn system_fits(system: &[System], usage: Usage<'_>, units: u32, now: Nanos) -> Result<(), Refusal> {
+pub(super) fn system_fits(
+    system: &[System],
+    usage: Usage<'_>,
+    units: u32,
+    now: Nanos,
+) -> Result<(), Refusal> {
     for system in system {
-        system.fits(usage, now, units).map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
+        system
+            .fits(usage, now, units)
+            .map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
     }
     Ok(())
 }

@@ -73,7 +73,9 @@ pub enum ParseLineError {
 impl fmt::Display for ParseLineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fields(found) => write!(f, "a metric line has 8 to 11 fields between bars, this has {found}"),
+            Self::Fields(found) => {
+                write!(f, "a metric line has 8 to 11 fields between bars, this has {found}")
+            }
             Self::Number(e) => write!(f, "a count is no number: {e}"),
         }
     }

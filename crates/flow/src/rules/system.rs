@@ -80,7 +80,13 @@ pub(crate) struct System {
 impl System {
     pub(crate) fn new(rule: SystemRule, layout: Layout) -> Self {
         let view = layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole());
-        Self { label: rule.to_string().into(), rule, view, slot: layout.slot_nanos(), passed: Trailing::new(view) }
+        Self {
+            label: rule.to_string().into(),
+            rule,
+            view,
+            slot: layout.slot_nanos(),
+            passed: Trailing::new(view),
+        }
     }
 
     /// Whether there is room for `n` units more.

@@ -195,9 +195,7 @@ impl Breaker {
                 self.open(now)
             }
             // Its open time is over: the next call may try at once. Probes that ended well still count.
-            Verdict::None if probes.inside.is_empty() => {
-                probes.open_until.get().min(LATEST) << SHIFT | OPEN
-            }
+            Verdict::None if probes.inside.is_empty() => probes.open_until.get().min(LATEST) << SHIFT | OPEN,
             Verdict::None => return,
             Verdict::Good => {
                 probes.good += 1;

@@ -66,7 +66,10 @@ impl Authority {
             other => return Err(unknown("strategy", other, "0 (allow) or 1 (deny)")),
         };
         let Some(limit_app) = self.limit_app else {
-            return Err("limitApp is missing; name the origins that the rule allows or denies, as in app-a,app-b".into());
+            return Err(
+                "limitApp is missing; name the origins that the rule allows or denies, as in app-a,app-b"
+                    .into(),
+            );
         };
         let origins: BTreeSet<&str> =
             limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();

@@ -63,7 +63,7 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
         Kind::System => {
             let rules = array(text, System::into_rule)?.into_iter();
             update.system = Some(rules.filter(|rule| *rule != unlimited(rule)).collect());
-        },
+        }
         Kind::Authority => update.authority = Some(array(text, Authority::into_rule)?),
         Kind::Isolation => update.isolation = Some(array(text, |rule: Isolation| Ok(rule.into_rule()))?),
     }
@@ -77,8 +77,7 @@ fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
     into_rule: impl Fn(J) -> Result<R, String>,
 ) -> Result<Vec<R>, SourceError> {
-    let rules: Vec<&RawValue> =
-        serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
+    let rules: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
     let mut bad = Vec::new();
     let mut good = Vec::with_capacity(rules.len());
     for (at, rule) in rules.into_iter().enumerate() {
