@@ -147,7 +147,7 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
 #[cfg(target_os = "linux")]
 #[test]
 fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_where_there_is_none() {
-    let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_secs(60)).unwrap().build();
+    let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_mins(1)).unwrap().build();
     let memory = MemoryThreshold { when_free: 9.0, when_scarce: 0.0, low_mark: 1, high_mark: 2 };
     gate.load(Rules { flow: vec![FlowRule::new("r", Threshold::Memory(memory))], ..Rules::default() })
         .unwrap();
