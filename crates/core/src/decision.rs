@@ -1,9 +1,12 @@
 //! What a limit answers.
 
-use core::{hint::select_unpredictable, time::Duration};
+use core::{fmt, hint::select_unpredictable, time::Duration};
+
+use crate::write_duration;
 
 /// Whether the work may go ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Go ahead now; the cost has been taken.
     Allow,
@@ -26,11 +29,31 @@ enum Verdict {
     Allow,
     Delay,
     Deny,
+    TooLarge,
 }
 
 /// The answer of one limit: the outcome, and where the caller stands.
 ///
-/// A denial is an answer, not an error.
+/// A denial is an answer, not an error; [`into_result`](Self::into_result) makes it one for whoever wants to leave by `?`.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Denied, Nanos, Policy};
+///
+/// fn serve(policy: &Policy, state: &mut [u64], now: Nanos) -> Result<&'static str, Denied> {
+///     policy.decide(state, now, 1).into_result()?;
+///     Ok("served")
+/// }
+///
+/// let policy: Policy = "1/1s".parse()?;
+/// let mut state = vec![0; policy.words()];
+/// assert_eq!(serve(&policy, &mut state, Nanos::ZERO)?, "served");
+/// let denied = serve(&policy, &mut state, Nanos::ZERO).unwrap_err();
+/// assert_eq!(denied.to_string(), "denied, 0 of 1 left, try again in 1s100ms");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The algorithms make decisions. The constructors are for a store that decides elsewhere by a translation of them, and for
+/// tests.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct Decision {
@@ -70,6 +93,12 @@ impl Decision {
         Self { verdict: Verdict::Deny, limit, wait: NEVER, room, unit, reset_after }
     }
 
+    /// Denied, because the cost is above the limit (see [`exceeds_limit`](Self::exceeds_limit)).
+    #[inline]
+    pub const fn too_large(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
+        Self { verdict: Verdict::TooLarge, limit, wait: NEVER, room, unit, reset_after }
+    }
+
     /// [`allow`](Self::allow) or [`deny`](Self::deny), without a branch on which.
     #[inline]
     pub(crate) fn allow_if(
@@ -89,14 +118,28 @@ impl Decision {
     #[must_use]
     #[inline]
     pub const fn is_allowed(&self) -> bool {
-        !matches!(self.verdict, Verdict::Deny)
+        matches!(self.verdict, Verdict::Allow | Verdict::Delay)
     }
 
     /// Whether the work may not go ahead.
     #[must_use]
     #[inline]
     pub const fn is_denied(&self) -> bool {
-        matches!(self.verdict, Verdict::Deny)
+        !self.is_allowed()
+    }
+
+    /// Whether the work was denied because its cost is above the limit (or the burst): no wait helps, a smaller cost does.
+    #[must_use]
+    pub const fn exceeds_limit(&self) -> bool {
+        matches!(self.verdict, Verdict::TooLarge)
+    }
+
+    /// The decision if the work may go ahead, now or after [`delay`](Self::delay).
+    ///
+    /// # Errors
+    /// [`Denied`], with the decision in it, if it may not.
+    pub const fn into_result(self) -> Result<Self, Denied> {
+        if self.is_allowed() { Ok(self) } else { Err(Denied(self)) }
     }
 
     /// The outcome with its times.
@@ -105,7 +148,7 @@ impl Decision {
         match self.verdict {
             Verdict::Allow => Outcome::Allow,
             Verdict::Delay => Outcome::Delay(Duration::from_nanos(self.wait)),
-            Verdict::Deny => Outcome::Deny { retry_after: self.retry_after() },
+            Verdict::Deny | Verdict::TooLarge => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
 
@@ -161,7 +204,7 @@ impl Decision {
         match self.verdict {
             Verdict::Allow => 0,
             Verdict::Delay => self.wait / 2,
-            Verdict::Deny => self.wait | 1 << 63,
+            Verdict::Deny | Verdict::TooLarge => self.wait | 1 << 63,
         }
     }
 }
@@ -177,3 +220,50 @@ impl PartialEq for Decision {
 }
 
 impl Eq for Decision {}
+
+/// For logs: `allowed, 4 of 10 left`, `denied, 0 of 10 left, try again in 1s500ms`.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (left, limit) = (self.remaining(), self.limit);
+        match self.verdict {
+            Verdict::Allow => write!(f, "allowed, {left} of {limit} left"),
+            Verdict::Delay => {
+                f.write_str("allowed after ")?;
+                write_duration(f, self.delay())?;
+                write!(f, ", {left} of {limit} left")
+            }
+            Verdict::Deny => {
+                write!(f, "denied, {left} of {limit} left")?;
+                let Some(wait) = self.retry_after() else { return Ok(()) };
+                f.write_str(", try again in ")?;
+                write_duration(f, wait)
+            }
+            Verdict::TooLarge => write!(f, "denied, the cost is above the limit of {limit}"),
+        }
+    }
+}
+
+/// The error that a denial is for whoever leaves by `?`: see [`Decision::into_result`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied(Decision);
+
+impl Denied {
+    /// The decision, which is a denial.
+    pub const fn decision(&self) -> Decision {
+        self.0
+    }
+
+    /// When asking again would be admitted (see [`Outcome::Deny`]).
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl core::error::Error for Denied {}

@@ -32,14 +32,16 @@ pub mod lease;
 mod parameters;
 mod policy;
 mod quota;
+mod spec;
 pub mod stats;
 mod sync;
 mod time;
 
 pub use algorithm::Algorithm;
 pub use debt::{Debt, Lasts, Share};
-pub use decision::{Decision, Outcome};
+pub use decision::{Decision, Denied, Outcome};
 pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};
+pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
 pub use time::{Clock, ManualClock, Nanos};

@@ -4,6 +4,7 @@ mod ahead;
 
 use core::fmt;
 
+use crate::spec::{AlgorithmSpec, Amount};
 use crate::{
     Algorithm, Debt, Decision, Nanos, Parameters, Quota, QuotaError,
     algorithm::{
@@ -76,17 +77,6 @@ from_algorithm!(
 );
 
 impl Policy {
-    /// The names of the algorithms, as configuration and reports write them.
-    pub const NAMES: [&'static str; 7] = [
-        "fixed-window",
-        "sliding-log",
-        "sliding-window",
-        "sliding-counter",
-        "token-bucket",
-        "leaky-bucket",
-        "concurrency",
-    ];
-
     const fn new(rule: Rule) -> Self {
         let plain = if let Rule::TokenBucket(bucket) = &rule { bucket.plain() } else { PlainBucket::NONE };
         Self { rule, count_denied: false, plain }
@@ -145,18 +135,21 @@ impl Policy {
         Self { count_denied: true, plain: PlainBucket::NONE, ..self }
     }
 
-    /// The algorithm's name, one of [`NAMES`](Self::NAMES).
+    /// The algorithm's name: that of its [`AlgorithmSpec`](crate::AlgorithmSpec).
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        Self::NAMES[match self.rule {
-            Rule::FixedWindow(_) => 0,
-            Rule::SlidingLog(_) => 1,
-            Rule::SlidingWindow(_) => 2,
-            Rule::SlidingCounter(_) => 3,
-            Rule::TokenBucket(_) => 4,
-            Rule::LeakyBucket(_) => 5,
-            Rule::Concurrency(_) => 6,
-        }]
+    pub fn name(&self) -> &'static str {
+        self.written().0.name()
+    }
+
+    /// The algorithm with its options, and how much.
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        each!(self, algorithm => algorithm.written())
+    }
+
+    /// The algorithm with its options.
+    #[must_use]
+    pub fn spec(&self) -> AlgorithmSpec {
+        self.written().0
     }
 
     /// Whether a cost may be given back while work is in flight: permits, and nothing else.
@@ -350,6 +343,10 @@ pub enum PolicyError {
     BurstTooLong,
     /// A leaky bucket's wait above 36 years.
     WaitTooLong,
+    /// An algorithm that limits a rate, without a window.
+    NoWindow,
+    /// Permits, with a window.
+    Window,
 }
 
 impl fmt::Display for PolicyError {
@@ -364,6 +361,10 @@ impl fmt::Display for PolicyError {
                 "the burst would take more than 73 years to refill; lower it or raise the rate"
             }
             Self::WaitTooLong => "max_wait is above 36 years; lower it",
+            Self::NoWindow => "the limit has no window; write how much in how long, as in 100/1m",
+            Self::Window => {
+                "concurrency counts permits, not requests in a window; write their number alone, as in 10"
+            }
         })
     }
 }

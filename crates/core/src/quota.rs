@@ -40,6 +40,11 @@ impl Quota {
         Ok(Self { limit, window: Nanos::from(window).get() })
     }
 
+    /// Of numbers that have been a quota's before.
+    pub(crate) const fn of(limit: u32, window: u64) -> Self {
+        Self { limit, window }
+    }
+
     /// `limit` units in each second.
     #[must_use]
     pub const fn per_second(limit: u32) -> Self {

@@ -80,6 +80,13 @@ impl fmt::Debug for Nanos {
     }
 }
 
+/// As [`write_duration`](crate::write_duration) writes a span: `1s500ms`.
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::write_duration(f, Duration::from(*self))
+    }
+}
+
 /// Where a shell gets the time it passes in.
 ///
 /// A clock may stand still, and threads may read it out of order; the algorithms treat a time older than the newest
@@ -105,9 +112,10 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 /// A clock that moves only when told to: for tests and simulations.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tidegate_core::{Clock, ManualClock, Nanos};
 /// let clock = ManualClock::new(Nanos::from_secs(10));
-/// clock.advance(Nanos::from_millis(5));
+/// clock.advance(Duration::from_millis(5));
 /// assert_eq!(clock.now(), Nanos::from_millis(10_005));
 /// ```
 #[derive(Debug, Default)]
@@ -126,8 +134,10 @@ impl ManualClock {
         self.0.store(to.0, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Moves the clock on by `span`, saturating.
-    pub fn advance(&self, span: Nanos) {
+    /// Moves the clock on by `span` (a [`Duration`] or [`Nanos`]), saturating: as a
+    /// [`ManualTimer`](crate::clock::ManualTimer) is moved.
+    pub fn advance(&self, span: impl Into<Nanos>) {
+        let span = span.into();
         let add = |ns| Some(Nanos(ns).saturating_add(span).0);
         // The closure always returns `Some`, so the result carries no news. Relaxed as above.
         let _ = self.0.fetch_update(

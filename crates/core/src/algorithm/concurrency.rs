@@ -3,7 +3,21 @@
 use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share};
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "concurrency",
+    aliases: &[],
+    options: &[Known::new("hold", Wants::Span)],
+    limits_rate: false,
+    build: |spec, amount| {
+        let Amount::Permits(limit) = amount else { return Err(PolicyError::Window) };
+        let permits = Concurrency::new(limit);
+        Ok(spec.span("hold").map_or(Ok(permits), |hold| permits.hold(hold))?.into())
+    },
+};
 
 /// At most `limit` permits out at any instant; a permit comes back by a refund.
 ///
@@ -48,6 +62,11 @@ impl Concurrency {
         }
     }
 
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        let hold = self.held.map(|log| Value::Span(Duration::from_nanos(log.lifetime())));
+        (AlgorithmSpec::of(&ENTRY).with("hold", hold), Amount::Permits(self.limit))
+    }
+
     pub(crate) const fn parameters(&self) -> Parameters {
         let hold = match &self.held {
             Some(log) => Some(log.lifetime()),
@@ -73,12 +92,14 @@ impl Algorithm for Concurrency {
         }
         let limit = u64::from(self.limit);
         let room = limit.saturating_sub(state[0]);
-        // Nobody knows when a permit comes back.
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
         if u64::from(cost) <= room || cost == 0 {
             Decision::allow(self.limit, room - u64::from(cost), 1, reset(state[0] + u64::from(cost)))
-        } else {
+        } else if cost > self.limit {
             never_fits(self.limit, room, reset(state[0]))
+        } else {
+            // Nobody knows when a permit comes back.
+            Decision::deny_for_good(self.limit, room, 1, reset(state[0]))
         }
     }
 

@@ -1,7 +1,20 @@
 //! Fixed window: a count that starts anew with each window.
 
 use super::{Algorithm, never_fits};
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "fixed-window",
+    aliases: &[],
+    options: &[Known::new("first-hit", Wants::Flag)],
+    limits_rate: true,
+    build: |spec, amount| {
+        let windows = FixedWindow::new(amount.quota()?);
+        Ok(if spec.flag("first-hit") { windows.first_hit() } else { windows }.into())
+    },
+};
 
 /// `limit` in each window, windows aligned to the clock's origin, or each beginning at its first admitted request.
 ///
@@ -62,6 +75,11 @@ impl FixedWindow {
         } else {
             (count, end - now.get())
         }
+    }
+
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        let spec = AlgorithmSpec::of(&ENTRY).with("first-hit", self.first_hit.then_some(Value::Flag(true)));
+        (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

@@ -7,7 +7,20 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "leaky-bucket",
+    aliases: &[],
+    options: &[Known::new("max-wait", Wants::Span)],
+    limits_rate: true,
+    build: |spec, amount| {
+        let bucket = LeakyBucket::new(amount.quota()?);
+        Ok(spec.span("max-wait").map_or(Ok(bucket), |wait| bucket.max_wait(wait))?.into())
+    },
+};
 
 /// One unit each `window / limit`: early work gets a delay of at most the longest wait (default: the window), and is
 /// denied beyond it.
@@ -66,6 +79,15 @@ impl LeakyBucket {
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let most = self.max_wait + self.gcra.ticks(self.limit);
         self.gcra.set_debt(new, now, self.gcra.ticks(used).min(most));
+    }
+
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        // The interval is the window's share in lowest terms, so this is the window again.
+        let window = self.gcra.to_nanos(self.gcra.ticks(self.limit.max(1)));
+        let wait = (self.max_wait / u128::from(self.gcra.parts)) as u64;
+        let wait = (wait != window).then_some(Value::Span(Duration::from_nanos(wait)));
+        let spec = AlgorithmSpec::of(&ENTRY).with("max-wait", wait);
+        (spec, Amount::Quota(Quota::of(self.limit, window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

@@ -18,9 +18,26 @@ pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
+/// Every algorithm, in the order in which they are listed.
+pub(crate) const ENTRIES: &[&crate::spec::Entry] = &[
+    &fixed_window::ENTRY,
+    &sliding_log::ENTRY,
+    &sliding_window::ENTRY,
+    &sliding_counter::ENTRY,
+    &token_bucket::ENTRY,
+    &leaky_bucket::ENTRY,
+    &concurrency::ENTRY,
+];
+
 use crate::{Debt, Decision, Nanos};
 
 /// A limit as a pure function of state and time.
+///
+/// Sealed: the tables, stores and snapshots hold a [`Policy`](crate::Policy), which knows the algorithms of this crate; one
+/// from elsewhere would find no place in them. ARCHITECTURE.md has the recipe for adding one here.
+///
+/// **A cost of 0 is a peek**, in every method here and everywhere else in Tidegate: nothing is taken, the answer is an
+/// admission also where nothing is left, and it is not counted as a request.
 ///
 /// A state is [`words`](Algorithm::words) 64-bit words, all zero when fresh. Its owner must give each state to one
 /// algorithm of one configuration (see [`Policy::transfer`](crate::Policy::transfer) for a change of configuration),
@@ -31,7 +48,7 @@ use crate::{Debt, Decision, Nanos};
 ///
 /// # Panics
 /// Every method may panic when the slice is shorter than [`words`](Algorithm::words).
-pub trait Algorithm {
+pub trait Algorithm: sealed::Sealed {
     /// How many words a state has. Fixed for one configuration.
     fn words(&self) -> usize;
 
@@ -95,8 +112,31 @@ pub trait Algorithm {
     }
 }
 
-/// The denial of a limit of 0, or of a cost above the limit: it can never fit.
+/// The denial of a cost above the limit, as any is above a limit of 0: it can never fit.
 #[inline]
 fn never_fits(limit: u32, room: u64, reset_after: u64) -> Decision {
-    Decision::deny_for_good(limit, room, 1, reset_after)
+    Decision::too_large(limit, room, 1, reset_after)
+}
+
+mod sealed {
+    use super::{
+        Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+    };
+
+    /// What keeps [`Algorithm`](super::Algorithm) to this crate.
+    pub trait Sealed {}
+
+    macro_rules! sealed {
+        ($($name:ty),*) => { $(impl Sealed for $name {})* };
+    }
+    sealed!(
+        Concurrency,
+        FixedWindow,
+        LeakyBucket,
+        SlidingCounter,
+        SlidingLog,
+        SlidingWindow,
+        TokenBucket,
+        crate::Policy
+    );
 }

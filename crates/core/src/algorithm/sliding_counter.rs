@@ -1,7 +1,17 @@
 //! Sliding counter: two counts, the window before weighted by how much of it the sliding window still covers.
 
 use super::{Algorithm, never_fits};
+use crate::spec::{AlgorithmSpec, Amount, Entry};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "sliding-counter",
+    aliases: &[],
+    options: &[],
+    limits_rate: true,
+    build: |_, amount| Ok(SlidingCounter::new(amount.quota()?).into()),
+};
 
 /// An approximation of the sliding log in two counts: `previous × (window − elapsed) / window + current`, windows
 /// aligned to the clock's origin, compared exactly (no rounding).
@@ -141,6 +151,10 @@ impl SlidingCounter {
             state[0] = now.get() - view.elapsed;
         }
         state[1] = view.previous << 32 | view.current;
+    }
+
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        (AlgorithmSpec::of(&ENTRY), Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

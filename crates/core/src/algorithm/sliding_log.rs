@@ -11,6 +11,7 @@
 //! oldest entry that is kept was, which is no earlier than it was. Nothing is beyond unless the ring is full.
 
 use super::{Algorithm, never_fits};
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest log that one state may be: a million entries, 8 MB.
@@ -18,6 +19,18 @@ const MAX_ENTRIES: u32 = 1_000_000;
 /// The most entries that can be beyond: this many, or more.
 const MANY: u32 = 0xFF_FFFF;
 const LOW_20: u64 = 0xF_FFFF;
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "sliding-log",
+    aliases: &[],
+    options: &[Known::new("closed", Wants::Flag)],
+    limits_rate: true,
+    build: |spec, amount| {
+        let log = SlidingLog::new(amount.quota()?)?;
+        Ok(if spec.flag("closed") { log.closed() } else { log }.into())
+    },
+};
 
 /// At most `limit` in *any* window: exact.
 ///
@@ -161,6 +174,13 @@ impl SlidingLog {
         let left = if beyond == MANY { MANY } else { beyond.saturating_sub(count) };
         let len = live - count.saturating_sub(beyond).min(live);
         state[0] = Head { next: log.head.next, len, beyond: left }.word();
+    }
+
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        // No other windows end a nanosecond after a microsecond, as far as anybody writes them.
+        let closed = self.lifetime > 1 && self.lifetime % 1_000 == 1;
+        let spec = AlgorithmSpec::of(&ENTRY).with("closed", closed.then_some(Value::Flag(true)));
+        (spec, Amount::Quota(Quota::of(self.limit, self.lifetime - u64::from(closed))))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

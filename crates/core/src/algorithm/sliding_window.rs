@@ -14,10 +14,28 @@
 //! again right after it has been dropped.
 
 use super::{Algorithm, never_fits};
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The most slots a window may be cut into.
 const MAX_SLOTS: u32 = 3_600;
+/// How many, where nobody says.
+const DEFAULT_SLOTS: u32 = 10;
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "sliding-window",
+    aliases: &[],
+    options: &[Known::new("slots", Wants::Count), Known::new("mode", Wants::OneOf(&["strict", "balanced"]))],
+    limits_rate: true,
+    build: |spec, amount| {
+        let mut window = SlidingWindow::new(amount.quota()?);
+        if let Some(slots) = spec.count("slots") {
+            window = window.slots(slots)?;
+        }
+        Ok(if spec.is("mode", "balanced") { window.balanced() } else { window }.into())
+    },
+};
 
 /// At most `limit` over the slots of a window.
 ///
@@ -40,7 +58,7 @@ impl SlidingWindow {
     /// Ten slots, strict.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self::with(quota.limit(), quota.window_nanos(), 10, true)
+        Self::with(quota.limit(), quota.window_nanos(), DEFAULT_SLOTS, true)
     }
 
     /// Cuts the window into `slots` instead: more are closer to an exact log, at 4 bytes each.
@@ -287,6 +305,13 @@ impl SlidingWindow {
         }
         let newest = u64::from(self.count(state, 0)) + u64::from(cost);
         self.set_count(state, 0, newest.min(self.mask()) as u32);
+    }
+
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        let spec = AlgorithmSpec::of(&ENTRY)
+            .with("slots", (self.slots != DEFAULT_SLOTS).then_some(Value::Count(self.slots)))
+            .with("mode", (!self.is_strict()).then_some(Value::Word("balanced")));
+        (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

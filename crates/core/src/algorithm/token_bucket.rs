@@ -7,12 +7,25 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest debt, in nanoseconds: keeps a TAT below 2⁶³ at any time.
 const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
 /// The lowest byte of a bucket that is shut.
 const SHUT: u64 = 0xFF;
+
+/// What the registry knows.
+pub(super) const ENTRY: Entry = Entry {
+    name: "token-bucket",
+    aliases: &["gcra"],
+    options: &[Known::new("burst", Wants::Count)],
+    limits_rate: true,
+    build: |spec, amount| {
+        let bucket = TokenBucket::new(amount.quota()?)?;
+        Ok(spec.count("burst").map_or(Ok(bucket), |burst| bucket.burst(burst))?.into())
+    },
+};
 
 /// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
 ///
@@ -196,6 +209,19 @@ impl TokenBucket {
         let room = units(self.capacity.saturating_sub(debt));
         let wait = self.gcra.to_nanos(after - self.capacity);
         Decision::deny(self.burst, wait, room, 1, self.gcra.to_nanos(debt))
+    }
+
+    /// Only the rate is kept, not the quota that it came from: the window is the one in which the bucket fills, if that is
+    /// whole nanoseconds, and otherwise the shortest that tells the rate.
+    pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
+        let spec = AlgorithmSpec::of(&ENTRY);
+        let parts = u128::from(self.gcra.parts);
+        let longest = MAX_WINDOW.as_nanos();
+        if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest {
+            return (spec, Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)));
+        }
+        let quota = Quota::of(self.gcra.parts as u32, self.gcra.step);
+        (spec.with("burst", Some(Value::Count(self.burst))), Amount::Quota(quota))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {

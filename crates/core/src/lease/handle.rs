@@ -138,7 +138,7 @@ impl Lease {
     #[inline(never)]
     fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
         if cost > self.limit {
-            return Answer::Decided(Decision::deny_for_good(self.limit, self.piece.left().into(), 1, 0));
+            return Answer::Decided(Decision::too_large(self.limit, self.piece.left().into(), 1, 0));
         }
         let mut cold = self.cold();
         if let Some((decision, renewal, _)) = self.spend_reserves(&mut cold, cost, now) {

@@ -86,7 +86,7 @@ pub(super) fn answer(
     let behind = if own { behind.saturating_sub(1_000) } else { behind };
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
-        Decision::deny_for_good(limit, room, 1, reset)
+        Decision::too_large(limit, room, 1, reset)
     } else if cost > 0 && room < cost.into() {
         // Where the script was asked for more than this (several requests of one key, in one decision), the wait is that
         // of all together.

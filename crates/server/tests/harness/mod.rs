@@ -82,7 +82,7 @@ impl Running {
     }
 
     pub fn advance(&self, span: Duration) {
-        self.clock.advance(span.into());
+        self.clock.advance(span);
     }
 
     pub fn orders(&self) -> mpsc::Sender<Order> {
