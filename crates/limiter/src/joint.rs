@@ -3,7 +3,7 @@
 use crate::table::{Found, Full, Joint, Tag, Wanted};
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-use crate::{KeyedLimiter, Limiter, keyed::Home};
+use crate::{KeyedLimiter, Limiter, keyed::Home, limiter::refused_until};
 
 /// A part of a decision over several limits.
 #[derive(Debug)]
@@ -163,8 +163,7 @@ fn decide<C>(
         }
     }
     for (at, (generation, tag)) in keyed.iter().enumerate() {
-        let (state, found) = joint.state(at);
-        if found == Found::New {
+        if let Ok((state, Found::New)) = joint.state(at) {
             generation.take_over(*tag, state, now);
         }
     }
@@ -199,7 +198,13 @@ fn decide<C>(
         let cost = request.cost().saturating_add(earlier);
         let decision = match (&blocked[at], &places[at]) {
             (Some(denied), _) => *denied,
-            (None, Place::Keyed(k)) => keyed[*k].0.policy.check(joint.state(*k).0, now, cost),
+            (None, Place::Keyed(k)) => {
+                let policy = &keyed[*k].0.policy;
+                joint.state(*k).map_or_else(
+                    |until| refused_until(policy, until, now),
+                    |(state, _)| policy.check(state, now, cost),
+                )
+            }
             (None, Place::Unkeyed(u)) => unkeyed[*u].policy().check(cells[*u].words(), now, cost),
         };
         decisions.push(decision);
@@ -208,7 +213,12 @@ fn decide<C>(
         for (request, place) in requests.iter().zip(&places) {
             match place {
                 _ if request.cost() == 0 => {}
-                Place::Keyed(k) => keyed[*k].0.policy.record(joint.state(*k).0, now, request.cost()),
+                Place::Keyed(k) => {
+                    // Admitted, so not refused.
+                    if let Ok((state, _)) = joint.state(*k) {
+                        keyed[*k].0.policy.record(state, now, request.cost());
+                    }
+                }
                 Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
             }
         }

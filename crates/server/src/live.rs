@@ -371,8 +371,6 @@ impl Kept {
         let own = old.own_policies();
         old.snapshot(now, |entry| {
             let from = match &entry {
-                // Debt cells have their numbers from the bound: they mean other keys under another.
-                Entry::Debt { .. } => return,
                 Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
                 _ => &general,
             };

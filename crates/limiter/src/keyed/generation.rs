@@ -12,8 +12,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::table::{Found, Table, TableError, Tag};
-use tidegate_core::{Algorithm, Nanos, Policy};
+use crate::table::{Found, Refused, Table, TableError, Tag, WhenFull};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
     pub policy: Policy,
@@ -28,20 +28,39 @@ pub(crate) struct Generation {
     complete: AtomicBool,
 }
 
-/// A generation that was left for a newer one.
+/// Why a generation made no step.
 #[derive(Debug)]
-pub(crate) struct Retired;
+pub(crate) enum NoStep {
+    /// It was left for a newer one.
+    Retired,
+    /// The key is new and has no place until then ([`WhenFull::Deny`]).
+    Refused(Nanos),
+}
+
+impl From<Refused> for NoStep {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full { until } => Self::Refused(until),
+            Refused::Closed => Self::Retired,
+        }
+    }
+}
 
 impl Generation {
-    pub fn new(policy: Policy, max_keys: usize, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
-        let table = Table::new(policy.words(), max_keys)?;
+    pub fn new(
+        policy: Policy,
+        max_keys: usize,
+        when_full: WhenFull,
+        previous: Option<Arc<Self>>,
+    ) -> Result<Self, TableError> {
+        let table = Table::new(policy.words(), max_keys)?.when_full(when_full);
         let complete = AtomicBool::new(previous.is_none());
         Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
     }
 
     /// A place for one key with a policy of its own.
     pub fn own(policy: Policy) -> Result<Self, TableError> {
-        Ok(Self { is_own: true, ..Self::new(policy, 1, None)? })
+        Ok(Self { is_own: true, ..Self::new(policy, 1, WhenFull::Forget, None)? })
     }
 
     /// One atomic step on a key's state.
@@ -52,30 +71,38 @@ impl Generation {
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64]) -> R,
-    ) -> Result<R, Retired> {
+    ) -> Result<R, NoStep> {
         self.table.apply(policy, tag, now, |state, found| {
             if self.is_retired() {
-                return Err(Retired);
+                return Err(NoStep::Retired);
             }
             if found == Found::New {
                 self.take_over(tag, state, now);
             }
             Ok(step(state))
-        })
+        })?
     }
 
     /// A look at a key's state, without adding it.
-    pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, Retired> {
+    pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
+        // The generation before first: whatever moves meanwhile is seen here or there.
+        let before = self.incomplete().and_then(|previous| {
+            previous.table.look(&previous.policy, tag, now, |old, _| {
+                (!previous.policy.is_recovered(old, now)).then(|| self.converted(&previous.policy, old, now))
+            })
+        });
         self.table.look(&self.policy, tag, now, |state, found| {
             if self.is_retired() {
-                return Err(Retired);
+                return Err(NoStep::Retired);
             }
-            if let (Found::New, Some(previous)) = (found, self.incomplete()) {
-                previous.table.look(&previous.policy, tag, now, |old, _| {
-                    self.receive(state, &previous.policy, old, now);
-                });
+            match before {
+                Some(before) if found == Found::New => {
+                    let mut joined = state.to_vec();
+                    self.policy.join(&mut joined, &before, now);
+                    Ok(step(&mut joined))
+                }
+                _ => Ok(step(state)),
             }
-            Ok(step(state))
         })
     }
 
@@ -105,21 +132,43 @@ impl Generation {
 
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
     pub fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
-        let Some(previous) = self.incomplete() else { return };
-        let moved = previous.table.remove(tag, |old| self.receive(state, &previous.policy, old, now));
-        if moved.is_none() {
-            let mut owed = vec![0; previous.policy.words()];
-            if previous.table.inherit(&previous.policy, tag, &mut owed, now) {
-                self.receive(state, &previous.policy, &owed, now);
-            }
+        if self.previous.is_none() {
+            return;
+        }
+        if let Some(previous) = self.incomplete() {
+            let receive = |old: &[u64]| self.receive(state, &previous.policy, old, now);
+            previous.table.take_out(&previous.policy, tag, now, receive);
+        }
+        // Its record may have moved since the table looked for one here.
+        self.table.take_record(&self.policy, tag, now, state);
+    }
+
+    /// What of a debt under another policy is left here.
+    pub fn receive_debt(&self, from: &Policy, debt: Debt, now: Nanos) -> Option<Debt> {
+        if *from == self.policy {
+            return Some(debt);
+        }
+        let mut old = vec![0; from.words()];
+        from.owe(&mut old, debt);
+        self.policy.debt(&self.converted(from, &old, now), now)
+    }
+
+    /// Puts down what a key of another policy that has no place here owes.
+    pub fn keep(&self, tag: Tag, from: &Policy, old: &[u64], now: Nanos) {
+        if let Some(debt) = self.policy.debt(&self.converted(from, old, now), now) {
+            self.table.keep(tag, debt, now);
         }
     }
 
     /// Joins into `state` what `old`, a state of another policy, has in use.
     pub fn receive(&self, state: &mut [u64], from: &Policy, old: &[u64], now: Nanos) {
+        self.policy.join(state, &self.converted(from, old, now), now);
+    }
+
+    fn converted(&self, from: &Policy, old: &[u64], now: Nanos) -> Vec<u64> {
         let mut converted = vec![0; self.policy.words()];
         self.policy.transfer(&mut converted, from, old, now);
-        self.policy.join(state, &converted, now);
+        converted
     }
 }
 

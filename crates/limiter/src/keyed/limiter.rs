@@ -2,17 +2,17 @@
 
 use std::{fmt, sync::Mutex};
 
-use crate::table::{HashKeys, Stats, Tag};
+use crate::table::{HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use super::{
     BuildError, Generation, KeyedBuilder,
     exceptions::Exceptions,
-    generation::{Generations, Home},
+    generation::{Generations, Home, NoStep},
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    limiter::denied_until,
+    limiter::{denied_until, refused_until},
     wait::{Admission, Lines, decide_behind},
 };
 
@@ -33,6 +33,7 @@ pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) max_keys: usize,
+    pub(super) when_full: WhenFull,
     pub(super) hash: HashKeys,
     /// Held for the length of a change of policy.
     pub(super) changing: Mutex<()>,
@@ -59,14 +60,16 @@ impl<C> KeyedLimiter<C> {
     pub(super) fn from_parts(
         policy: Policy,
         max_keys: usize,
+        when_full: WhenFull,
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, None)?;
+        let generation = Generation::new(policy, max_keys, when_full, None)?;
         Ok(Self {
             generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
             max_keys,
+            when_full,
             hash,
             changing: Mutex::new(()),
             lines: Lines::default(),
@@ -137,24 +140,32 @@ impl<C> KeyedLimiter<C> {
         }
         let costs = if self.lines.any() { self.lines.costs(tag) } else { Vec::new() };
         if costs.is_empty() {
-            self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
+            let decided = self.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
+            decided.unwrap_or_else(|refused| refused)
         } else {
             self.decide_behind(tag, &costs, cost, now)
         }
     }
 
-    /// One atomic step on a key's state, with the policy that is the key's.
-    pub(super) fn with_state<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+    /// One atomic step on a key's state, with the policy that is the key's. The error is the denial of a new key that has
+    /// no place ([`WhenFull::Deny`]).
+    pub(super) fn with_state<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        step: impl Fn(&Policy, &mut [u64]) -> R,
+    ) -> Result<R, Decision> {
         loop {
             let generation = self.generation_of(tag);
             let policy = &generation.policy;
             let result = generation
                 .apply(policy, tag, now, |state| self.is_home(tag, &generation).then(|| step(policy, state)));
-            if let Ok(Some(result)) = result {
-                return result;
+            match result {
+                Ok(Some(result)) => return Ok(result),
+                Err(NoStep::Refused(until)) => return Err(refused_until(policy, until, now)),
+                // The state has just moved, or is about to.
+                Ok(None) | Err(NoStep::Retired) => std::thread::yield_now(),
             }
-            // The state has just moved, or is about to.
-            std::thread::yield_now();
         }
     }
 
@@ -213,10 +224,11 @@ impl<C> KeyedLimiter<C> {
                 policy.check(state, now, 0)
             });
         }
-        self.with_state(tag, now, |mine, state| {
+        let decided = self.with_state(tag, now, |mine, state| {
             fits(mine);
             policy.decide(state, now, cost)
-        })
+        });
+        decided.unwrap_or_else(|refused| refused)
     }
 
     /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
@@ -234,14 +246,17 @@ impl<C> KeyedLimiter<C> {
         let tag = self.tag(key.as_ref());
         match self.blocked_at(tag, now) {
             Some(denied) => (0, denied),
-            None => self.with_state(tag, now, |policy, state| policy.decide_up_to(state, now, cost)),
+            None => self
+                .with_state(tag, now, |policy, state| policy.decide_up_to(state, now, cost))
+                .unwrap_or_else(|refused| (0, refused)),
         }
     }
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
         let tag = self.tag(key.as_ref());
-        self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
+        // A key that has no place has taken nothing.
+        let _ = self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
     }
 
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
@@ -312,7 +327,7 @@ impl<C> Admission for Wanted<'_, C> {
     fn ask(&self, now: Nanos) -> Decision {
         let Self { limiter, tag, cost } = *self;
         let decide = || limiter.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
-        limiter.blocked_at(tag, now).unwrap_or_else(decide)
+        limiter.blocked_at(tag, now).unwrap_or_else(|| decide().unwrap_or_else(|refused| refused))
     }
 
     fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
@@ -320,7 +335,8 @@ impl<C> Admission for Wanted<'_, C> {
     }
 
     fn give_back(&self, now: Nanos) {
-        self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
+        // A key that has no place has taken nothing.
+        let _ = self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
     }
 }
 
