@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Nanos, Policy};
 
-use super::{BuildError, Generation, KeyedLimiter, generation::NoStep};
+use super::{BuildError, Generation, KeyedLimiter};
 use crate::table::Cursor;
 
 impl<C> KeyedLimiter<C> {
@@ -34,9 +34,7 @@ impl<C> KeyedLimiter<C> {
             for tag in tags {
                 // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation
                 // cannot be retired meanwhile, as that takes the lock that is held.
-                if let Err(NoStep::Refused(_)) = new.apply(&policy, tag, now, |_| ()) {
-                    old.table.take_out(&old.policy, tag, now, |state| new.keep(tag, &old.policy, state, now));
-                }
+                let _ = new.apply(&policy, tag, now, |_| ());
             }
         }
         let mut cursor = Some(Cursor::default());

@@ -20,6 +20,8 @@ pub(crate) struct Generation {
     pub table: Table,
     /// Whether this is one key's own, not the general one.
     pub is_own: bool,
+    /// How many general ones there were before.
+    number: u64,
     /// No decision is made here any more.
     retired: AtomicBool,
     /// Where states of before the change are, until they have been moved.
@@ -55,12 +57,31 @@ impl Generation {
     ) -> Result<Self, TableError> {
         let table = Table::new(policy.words(), max_keys)?.when_full(when_full);
         let complete = AtomicBool::new(previous.is_none());
-        Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
+        let number = previous.as_ref().map_or(0, |previous| previous.number + 1);
+        Ok(Self { policy, table, is_own: false, number, retired: AtomicBool::new(false), previous, complete })
     }
 
     /// A place for one key with a policy of its own.
     pub fn own(policy: Policy) -> Result<Self, TableError> {
         Ok(Self { is_own: true, ..Self::new(policy, 1, WhenFull::Forget, None)? })
+    }
+
+    /// Which of one limiter's tables is locked first: a newer generation before the one that it takes states over from,
+    /// a key's own after the general ones.
+    pub const fn rank(&self) -> u64 {
+        if self.is_own { u64::MAX } else { u64::MAX - 1 - self.number }
+    }
+
+    /// Makes sure that a key has nothing left in the generation before. Only one key's locks are held for it.
+    pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), NoStep> {
+        if self.incomplete().is_none() {
+            return Ok(());
+        }
+        match self.apply(&self.policy, tag, now, |_| ()) {
+            // Unknown in both, or in its record.
+            Err(NoStep::Refused(_)) => Ok(()),
+            done => done,
+        }
     }
 
     /// One atomic step on a key's state.
@@ -72,6 +93,13 @@ impl Generation {
         now: Nanos,
         step: impl FnOnce(&mut [u64]) -> R,
     ) -> Result<R, NoStep> {
+        if self.table.denies_when_full()
+            && let Some(previous) = self.incomplete()
+        {
+            // A key of the generation before is no stranger: it has a record here before it asks for a place.
+            let keep = |old: &[u64]| self.keep(tag, &previous.policy, old, now);
+            previous.table.take_out(&previous.policy, tag, now, keep);
+        }
         self.table.apply(policy, tag, now, |state, found| {
             if self.is_retired() {
                 return Err(NoStep::Retired);
@@ -131,7 +159,7 @@ impl Generation {
     }
 
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
-    pub fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
+    fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
         if self.previous.is_none() {
             return;
         }
@@ -141,6 +169,16 @@ impl Generation {
         }
         // Its record may have moved since the table looked for one here.
         self.table.take_record(&self.policy, tag, now, state);
+    }
+
+    /// Forgets what a key has in use; returns whether there was anything.
+    pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
+        // The generation before first: what moves meanwhile moves here.
+        let moved = self.incomplete().and_then(|previous| {
+            previous.table.take_out(&previous.policy, tag, now, |old| !previous.policy.is_recovered(old, now))
+        });
+        let here = self.table.take_out(&self.policy, tag, now, |state| !self.policy.is_recovered(state, now));
+        moved == Some(true) || here == Some(true)
     }
 
     /// What of a debt under another policy is left here.

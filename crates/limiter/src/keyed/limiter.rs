@@ -259,6 +259,26 @@ impl<C> KeyedLimiter<C> {
         let _ = self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
     }
 
+    /// Forgets what a key has used: its next request is as good as its first. A block stays, and so does a quota of its own.
+    /// Permits that are out are forgotten, too: giving one back then does nothing. Returns whether there was anything.
+    pub fn reset_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+        let tag = self.tag(key.as_ref());
+        self.generation_of(tag).reset(tag, now)
+    }
+
+    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions go on: what a key
+    /// takes meanwhile may be forgotten or not.
+    pub fn reset_all(&self) {
+        // A change of policy would move keys that are still to be reset to where that has been done.
+        let _no_change = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.generations.current().table.clear();
+        for (_, exception) in self.exceptions.all() {
+            if let Some(own) = exception.own {
+                own.table.clear();
+            }
+        }
+    }
+
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
     ///
     /// # Errors
@@ -291,6 +311,11 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Takes as much of `cost` as there is; returns how much, and the decision on it.
     pub fn acquire_up_to(&self, key: impl AsRef<[u8]>, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(key, cost, self.clock.now())
+    }
+
+    /// Forgets what a key has used (see [`reset_at`](Self::reset_at)).
+    pub fn reset(&self, key: impl AsRef<[u8]>) -> bool {
+        self.reset_at(key, self.clock.now())
     }
 
     /// Gives back up to `cost` of what the key took last.

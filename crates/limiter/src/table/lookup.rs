@@ -77,6 +77,13 @@ impl Table {
         Self { when_full, ..self }
     }
 
+    /// Whether it may refuse a new key.
+    #[inline]
+    #[must_use]
+    pub fn denies_when_full(&self) -> bool {
+        self.when_full == WhenFull::Deny
+    }
+
     /// Adds and moves no key from now on. When this returns, nobody who began earlier is still at it: a walk then misses
     /// nothing, and sees each key once. Known keys are found as before.
     pub fn close(&self) {
@@ -214,21 +221,34 @@ impl Table {
         step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> Result<R, Refused> {
         let mut state = self.fresh();
-        let (result, forgotten) = self.records.apply(self.records.spot(tag), now, |debt| {
-            match (debt, no_room) {
-                (None, NoRoom::Refused(until)) => return (None, Err(Refused::Full { until })),
-                (None, NoRoom::Pinned) => {}
-                (Some(debt), _) => algorithm.owe(&mut state, debt),
-            }
-            let result = step(&mut state, Found::New);
-            (algorithm.debt(&state, now), Ok(result))
+        // In place, so that nobody else gets the record's place meanwhile. The key is known: the step takes no other lock.
+        let mut step = Some(step);
+        let on_record = self.records.update(self.records.spot(tag), now, |debt| {
+            algorithm.owe(&mut state, debt);
+            let step = step.take()?;
+            let result = step(&mut state, Found::Known);
+            Some((algorithm.debt(&state, now), result))
         });
-        if let Some(debt) = forgotten {
-            self.counters.forget(debt.share);
+        if let Some(result) = on_record {
+            self.counters.untracked.add(1);
+            return Ok(result);
         }
-        let counter = if result.is_ok() { &self.counters.untracked } else { &self.counters.refused };
-        counter.add(1);
-        result
+        match (no_room, step) {
+            (NoRoom::Pinned, Some(step)) => {
+                let result = step(&mut state, Found::New);
+                if let Some(debt) = algorithm.debt(&state, now) {
+                    self.keep(tag, debt, now);
+                }
+                self.counters.untracked.add(1);
+                Ok(result)
+            }
+            (NoRoom::Refused(until), _) => {
+                self.counters.refused.add(1);
+                Err(Refused::Full { until })
+            }
+            // The step is there unless it made a result.
+            (NoRoom::Pinned, None) => Err(Refused::Closed),
+        }
     }
 
     fn fresh(&self) -> SmallVec<[u64; 16]> {

@@ -180,37 +180,27 @@ impl Records {
         }
     }
 
-    /// One atomic step on what a key owes, in place. `step` gets the key's debt, and returns what it owes then; or `None` to
-    /// leave all as it was. Returns what the step returned, and what had to be forgotten.
-    pub fn apply<R>(
+    /// One atomic step on a key's record, if it has one: `step` gets what the key owes, and returns what it owes then.
+    pub fn update<R>(
         &self,
         at: Spot,
         now: Nanos,
-        step: impl FnOnce(Option<Debt>) -> (Option<Debt>, R),
-    ) -> (R, Option<Debt>) {
-        self.stretches.touch(at.first);
-        self.stretches.touch(at.second(self.half));
+        step: impl FnOnce(Debt) -> Option<(Option<Debt>, R)>,
+    ) -> Option<R> {
+        if !self.may_hold(at) {
+            return None;
+        }
         let mut pair = self.lock(at);
-        let survey = self.survey(&mut pair, at, now, None);
-        let (debt, result) = step(survey.own.map(|(_, debt)| debt));
-        let Some(debt) = debt else { return (result, None) };
-        let forgotten = match (survey.own, survey.free(), survey.least) {
-            (Some((slot, _)), ..) => {
-                pair.write(slot, at.print, debt, now);
-                None
+        let (slot, debt) = pair.find(at.print).filter(|(_, debt)| !debt.is_over(now))?;
+        let (debt, result) = step(debt)?;
+        match debt {
+            Some(debt) => pair.write(slot, at.print, debt, now),
+            None => {
+                pair.set(slot, 0);
+                self.count.sub(1);
             }
-            (None, Some(slot), _) => {
-                pair.write(slot, at.print, debt, now);
-                self.count.add(1);
-                None
-            }
-            (None, None, Some((least, slot))) if least < debt => {
-                pair.write(slot, at.print, debt, now);
-                Some(least)
-            }
-            _ => Some(debt),
-        };
-        (result, forgotten)
+        }
+        Some(result)
     }
 
     /// Looks through a pair, and drops what has ended.
