@@ -26,6 +26,7 @@
 //! ```
 
 pub mod counts;
+pub mod envoy;
 pub mod http;
 pub mod live;
 mod metrics;
