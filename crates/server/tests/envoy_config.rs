@@ -1,5 +1,8 @@
 //! The configuration of envoyproxy/ratelimit: what it means, and what is wrong with it.
 
+#![allow(clippy::format_push_string, clippy::format_collect, reason = "short texts, once in a test")]
+#![allow(clippy::type_complexity, clippy::needless_pass_by_value, reason = "the shapes are plain here")]
+
 use std::{collections::HashMap, path::PathBuf};
 
 use proptest::prelude::*;

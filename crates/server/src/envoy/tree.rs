@@ -10,7 +10,7 @@ pub type Entry<'a> = (&'a str, &'a str);
 /// All domains of a configuration.
 #[derive(Debug, Default)]
 pub struct Domains {
-    domains: Vec<Domain>,
+    list: Vec<Domain>,
     /// Hashed quickly, not against collisions: whoever writes the configuration chooses the names.
     by_name: RapidHashMap<Box<str>, usize>,
     rules: Vec<Rule>,
@@ -102,19 +102,19 @@ impl Domains {
     pub(super) fn new(domains: Vec<Domain>, rules: Vec<Rule>) -> Self {
         let names = domains.iter().enumerate();
         let by_name = names.map(|(at, domain)| (domain.name.as_str().into(), at)).collect();
-        Self { domains, by_name, rules }
+        Self { list: domains, by_name, rules }
     }
 
     /// The domain of this name.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
-        self.by_name.get(name).map(|at| &self.domains[*at])
+        self.by_name.get(name).map(|at| &self.list[*at])
     }
 
     /// All domains, in the order of the files.
     #[must_use]
     pub fn domains(&self) -> &[Domain] {
-        &self.domains
+        &self.list
     }
 
     /// All rules, in the order of the files.
@@ -126,7 +126,7 @@ impl Domains {
     /// Whether there is no domain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.domains.is_empty()
+        self.list.is_empty()
     }
 
     /// The rule that a descriptor leads to. Each entry is looked up once, below the one before it: its exact value, then the
