@@ -91,7 +91,7 @@ mod ad_hoc;
 mod batch;
 mod connection;
 mod deadline;
-#[cfg(test)]
+#[cfg(all(test, feature = "servers"))]
 mod differential;
 mod error;
 mod health;

@@ -1,4 +1,5 @@
 //! A store that is a little way off.
+#![cfg(feature = "servers")]
 
 mod waiting;
 
