@@ -34,10 +34,10 @@ fn layer_of(name: &str) -> Option<usize> {
 
 /// The names behind `crate::` in a file, but in comments.
 fn imports(text: &str) -> Vec<String> {
-    let code: String =
-        text.lines().filter(|line| !line.trim_start().starts_with("//")).fold(String::new(), |code, line| {
-            code + line + "\n"
-        });
+    let code: String = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .fold(String::new(), |code, line| code + line + "\n");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut names = Vec::new();
     for behind in code.split("crate::").skip(1) {
@@ -94,7 +94,9 @@ fn no_layer_imports_one_above_it() {
             match layer_of(&own) {
                 Some(layer) => assert!(target >= layer, "{}: crate::{name} is above it", within.display()),
                 // A leaf; the counters and deadlines know only errors.
-                None => panic!("{}: crate::{name} is a layer, and this is below all of them", within.display()),
+                None => {
+                    panic!("{}: crate::{name} is a layer, and this is below all of them", within.display())
+                }
             }
         }
     }

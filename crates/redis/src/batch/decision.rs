@@ -134,8 +134,7 @@ impl Batcher {
         }
         let (answer, answered) = oneshot::channel();
         let slot = self.monitor.slot(&key);
-        let question =
-            Question { plan: Arc::clone(plan), key, slot, cost, follows: false, deadline, answer };
+        let question = Question { plan: Arc::clone(plan), key, slot, cost, follows: false, deadline, answer };
         self.post(shard, [question]);
         match deadline.bound(answered).await {
             Ok(answer) => answer.unwrap_or(GONE),
@@ -242,7 +241,8 @@ impl Batcher {
 
 fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u32], mut give: impl FnMut(Answer)) {
     let told = before.value().and_then(|value| {
-        let told = plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));
+        let told =
+            plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));
         told.ok_or(StoreError::NotOurs)
     });
     if let Err(error) = told {

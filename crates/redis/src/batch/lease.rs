@@ -190,18 +190,12 @@ impl Batcher {
         // What is given back twice would be others' units; what is charged twice errs on the safe side.
         let gives_back = |request: &Asked| matches!(request.back, Some(GiveBack { units: 1.., .. }));
         let may_repeat = !requests().any(gives_back);
-        let reply =
-            self.monitor.call(shard, &leases.script, keys, &arguments, deadline, may_repeat).await?;
+        let reply = self.monitor.call(shard, &leases.script, keys, &arguments, deadline, may_repeat).await?;
         call::parse(reply, keys.len())
     }
 }
 
-fn grants(
-    leases: &Leases,
-    before: Before,
-    now: Nanos,
-    errands: &[Errand],
-) -> Result<Vec<Grant>, StoreError> {
+fn grants(leases: &Leases, before: Before, now: Nanos, errands: &[Errand]) -> Result<Vec<Grant>, StoreError> {
     let value = before.value()?;
     let requests: Vec<&Asked> = errands.iter().filter_map(|errand| errand.request.as_ref()).collect();
     let grants = leases.plan.grants(&leases.terms, value.as_deref(), now, requests.into_iter());

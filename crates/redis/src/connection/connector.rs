@@ -175,7 +175,8 @@ impl Connector {
 
 const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
 const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
-const CERTIFICATE: &str = "if a private authority signed it, name its certificate with ?ca=FILE in the address";
+const CERTIFICATE: &str =
+    "if a private authority signed it, name its certificate with ?ca=FILE in the address";
 
 /// What an attempt failed with that nothing answered.
 fn silent(address: &Address) -> StoreError {

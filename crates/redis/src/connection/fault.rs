@@ -83,7 +83,8 @@ fn needs(error: &RedisError, prefix: &str) -> Arc<str> {
 pub fn io(error: &RedisError) -> Option<&io::Error> {
     // The client hands out what it holds, which is a pointer to the error.
     let held = error.source()?;
-    held.downcast_ref::<Arc<dyn Error + Send + Sync>>().map_or_else(|| held.downcast_ref(), |error| error.downcast_ref())
+    held.downcast_ref::<Arc<dyn Error + Send + Sync>>()
+        .map_or_else(|| held.downcast_ref(), |error| error.downcast_ref())
 }
 
 #[cfg(test)]

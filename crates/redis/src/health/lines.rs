@@ -139,9 +139,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_above_a_third_of_the_deadline_is_far() {
-        let far = |round_trip, was| {
-            is_far(Duration::from_millis(round_trip), Duration::from_millis(60), was)
-        };
+        let far = |round_trip, was| is_far(Duration::from_millis(round_trip), Duration::from_millis(60), was);
         assert!(!far(20, false) && far(21, false), "a third");
         assert!(far(16, true) && !far(15, true), "it does not come and go");
     }

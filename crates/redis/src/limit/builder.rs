@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_core::Policy;
+use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use super::{
@@ -11,13 +11,7 @@ use super::{
     local::Local,
     shared::{Shared, Wait},
 };
-use crate::{
-    PlanError, Store,
-    health::USUAL,
-    lease::Leases,
-    script::Plan,
-    store::is_word,
-};
+use crate::{PlanError, Store, health::USUAL, lease::Leases, script::Plan, store::is_word};
 
 /// Options of a [`SharedLimit`]; from [`Store::limit`].
 #[derive(Debug)]

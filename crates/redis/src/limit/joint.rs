@@ -170,8 +170,7 @@ async fn decide(
     let mut decisions = Vec::with_capacity(requests.len());
     for (at, cost) in costs {
         let before = values[at].as_deref();
-        let told =
-            sums[at].plan.decisions(before, now, &[cost], |_, decision, _| decisions.push(decision));
+        let told = sums[at].plan.decisions(before, now, &[cost], |_, decision, _| decisions.push(decision));
         told.ok_or(StoreError::NotOurs)?;
     }
     Ok(decisions)
