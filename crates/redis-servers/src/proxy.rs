@@ -116,7 +116,7 @@ fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
     thread::spawn(move || pump(requests, to_server));
     let shared = Arc::clone(shared);
     let number = shared.count.fetch_add(1, Ordering::SeqCst) + 1;
-    thread::spawn(move || pump_late(&shared, number, answers, to_client));
+    thread::spawn(move || pump_late(&shared, number, answers, &to_client));
 }
 
 /// Copies until either end closes; then both are closed.
@@ -133,7 +133,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
 
 /// Copies answers, each as late as the proxy's delay was when it came; one does not wait for another. What comes while the
 /// connection is silent does not arrive.
-fn pump_late(shared: &Arc<Shared>, number: u64, mut from: TcpStream, to: TcpStream) {
+fn pump_late(shared: &Arc<Shared>, number: u64, mut from: TcpStream, to: &TcpStream) {
     let clock = SystemClock::new();
     let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();
     let (mut client, writers, writers_clock) = (to.try_clone(), Arc::clone(shared), clock.clone());

@@ -221,7 +221,9 @@ impl Batcher {
             },
             Err(error) => error,
         };
-        costs.iter().for_each(|_| give(Err(error.clone())));
+        for _ in costs {
+            give(Err(error.clone()));
+        }
     }
 
     /// One call.
@@ -246,6 +248,8 @@ fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u32], mut give:
         told.ok_or(StoreError::NotOurs)
     });
     if let Err(error) = told {
-        costs.iter().for_each(|_| give(Err(error.clone())));
+        for _ in costs {
+            give(Err(error.clone()));
+        }
     }
 }
