@@ -20,6 +20,7 @@ mod joint;
 mod keyed;
 mod limit;
 mod limiter;
+mod sync;
 mod table;
 mod wait;
 

@@ -37,6 +37,7 @@ impl<C> KeyedLimiter<C> {
             new.table.join_debt(&policy, cell, &converted, now);
         });
         new.finish();
+        self.serve_all(now);
         Ok(())
     }
 
@@ -57,16 +58,19 @@ impl<C> KeyedLimiter<C> {
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
         let moved = old.apply(&old.policy, tag, now, |state| {
             let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, &old.policy, state, now));
-            let replaced =
-                self.exceptions.change(tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
+            let replaced = self
+                .exceptions
+                .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
             state.fill(0);
             if let Some(replaced) = replaced {
                 replaced.retire();
             }
-            Ok(())
+            Ok::<(), BuildError>(())
         });
         // Not retired: that takes the lock that is held.
-        moved.unwrap_or(Ok(()))
+        moved.unwrap_or(Ok::<(), BuildError>(()))?;
+        self.serve(tag, now);
+        Ok(())
     }
 
     /// Takes a key's own policy away; what it has used counts on. Returns whether it had one.
@@ -80,8 +84,9 @@ impl<C> KeyedLimiter<C> {
             own.retire();
             own.table.remove(tag, |old| general.receive(state, &own.policy, old, now));
             // The only error is a new key beyond the bound; this one is not new.
-            let _ = self.exceptions.change(tag, now, |exception| exception.own = None);
+            let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
         });
+        self.serve(tag, now);
         true
     }
 }

@@ -1,19 +1,20 @@
 //! The keyed limiter and its operations.
 
-use std::{fmt, sync::Mutex};
+use std::fmt;
 
 use crate::table::{HashKeys, Stats, Tag};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use super::{
-    BuildError, Generation, KeyedBuilder,
+    BuildError, Generation, KeyedBuilder, Marks,
     exceptions::Exceptions,
     generation::{Generations, Home},
 };
 use crate::{
     SystemClock, Timer, WaitError,
     limiter::denied_until,
-    wait::{Admission, Lines, decide_behind},
+    sync::{Mutex, yield_now},
+    wait::{Ground, Line, Lines, Wakes, wait},
 };
 
 /// A limit for each key: of any length, and as many as the bound allows.
@@ -36,7 +37,9 @@ pub struct KeyedLimiter<C = SystemClock> {
     pub(super) hash: HashKeys,
     /// Held for the length of a change of policy.
     pub(super) changing: Mutex<()>,
-    lines: Lines,
+    /// The keys that have an exception or a line.
+    pub(super) marks: Marks,
+    pub(super) lines: Lines,
     clock: C,
 }
 
@@ -69,7 +72,8 @@ impl<C> KeyedLimiter<C> {
             max_keys,
             hash,
             changing: Mutex::new(()),
-            lines: Lines::default(),
+            marks: Marks::new(max_keys),
+            lines: Lines::new(),
             clock,
         })
     }
@@ -118,7 +122,7 @@ impl<C> KeyedLimiter<C> {
         let generation: &Generation = self.generations.current();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
-            let plain = !(cost == 0 || self.exceptions.any() || self.lines.any() || generation.is_retired());
+            let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
             plain.then(|| generation.policy.decide(state, now, cost))
         });
         match near {
@@ -135,32 +139,97 @@ impl<C> KeyedLimiter<C> {
         if let Some(denied) = self.blocked_at(tag, now) {
             return denied;
         }
-        let costs = if self.lines.any() { self.lines.costs(tag) } else { Vec::new() };
-        if costs.is_empty() {
-            self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
-        } else {
-            self.decide_behind(tag, &costs, cost, now)
-        }
+        self.on_line(
+            tag,
+            now,
+            |line, ground, wakes| line.decide(ground, cost, wakes),
+            |policy, state| policy.decide(state, now, cost),
+        )
     }
 
     /// One atomic step on a key's state, with the policy that is the key's.
-    pub(super) fn with_state<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+    pub(super) fn with_state<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        step: impl FnOnce(&Policy, &mut [u64]) -> R,
+    ) -> R {
+        let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
             let policy = &generation.policy;
-            let result = generation
-                .apply(policy, tag, now, |state| self.is_home(tag, &generation).then(|| step(policy, state)));
+            let result = generation.apply(policy, tag, now, |state| {
+                let step = if self.is_home(tag, &generation) { step.take() } else { None };
+                step.map(|step| step(policy, state))
+            });
             if let Ok(Some(result)) = result {
                 return result;
             }
             // The state has just moved, or is about to.
-            std::thread::yield_now();
+            yield_now();
         }
+    }
+
+    /// One atomic step on a key's state and on its line, or on the state alone where there is none.
+    fn on_line<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        on_line: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R,
+        alone: impl FnOnce(&Policy, &mut [u64]) -> R,
+    ) -> R {
+        // First, so that it is dropped last: nobody is woken under a lock.
+        let mut wakes = Wakes::default();
+        self.with_state(tag, now, |policy, state| {
+            if self.marks.has(tag) {
+                let blocked = self.exceptions.blocked(tag);
+                let behind = |line: &mut Line| {
+                    on_line(line, &mut Ground { policy, state: &mut *state, blocked, now }, &mut wakes)
+                };
+                if let Some(found) = self.lines.find(&self.marks, tag, behind) {
+                    return found;
+                }
+            }
+            alone(policy, state)
+        })
+    }
+
+    /// Serves those who wait for a key, after something that may have made room.
+    pub(super) fn serve(&self, tag: Tag, now: Nanos) {
+        if self.marks.has(tag) {
+            self.on_line(tag, now, Line::changed, |_, _| ());
+        }
+    }
+
+    /// Serves all who wait.
+    pub(super) fn serve_all(&self, now: Nanos) {
+        for tag in self.lines.keys() {
+            self.serve(tag, now);
+        }
+    }
+
+    /// Answers for a key in a joint decision, which holds the key's lock: `None` where nobody waits for it.
+    pub(crate) fn answer_behind(
+        &self,
+        tag: Tag,
+        ground: &mut Ground<'_>,
+        cost: u32,
+        wakes: &mut Wakes,
+    ) -> Option<Decision> {
+        if cost == 0 || !self.marks.has(tag) {
+            return None;
+        }
+        ground.blocked = self.exceptions.blocked(tag);
+        let behind = |line: &mut Line| {
+            line.settle(ground, wakes);
+            line.is_waiting().then(|| line.answer(ground, cost))
+        };
+        self.lines.find(&self.marks, tag, behind).flatten()
     }
 
     /// Whether a key's state lives in this generation, as seen under the key's lock there: changes happen under it.
     pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
-        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
     }
 
@@ -171,23 +240,25 @@ impl<C> KeyedLimiter<C> {
             if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
                 return result;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 
     /// Where a key's state lives.
     pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
-        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
 
     pub(crate) fn blocked_at(&self, tag: Tag, now: Nanos) -> Option<Decision> {
-        let exception = if self.exceptions.any() { self.exceptions.get(tag)? } else { return None };
-        denied_until(&self.generation_of(tag).policy, exception.blocked, now)
-    }
-
-    fn decide_behind(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
-        self.look(tag, now, |policy, state| decide_behind(policy, &mut state.to_vec(), costs, cost, now))
+        if !self.marks.has(tag) {
+            return None;
+        }
+        let blocked = self.exceptions.blocked(tag);
+        if blocked > Nanos::ZERO && blocked <= now {
+            self.exceptions.drop_passed(&self.marks, tag, now);
+        }
+        denied_until(&self.generation_of(tag).policy, blocked, now)
     }
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
@@ -213,7 +284,12 @@ impl<C> KeyedLimiter<C> {
                 policy.check(state, now, 0)
             });
         }
-        self.with_state(tag, now, |mine, state| {
+        let behind = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+            fits(ground.policy);
+            line.settle(ground, wakes);
+            if line.is_waiting() { line.answer(ground, cost) } else { policy.decide(ground.state, now, cost) }
+        };
+        self.on_line(tag, now, behind, |mine, state| {
             fits(mine);
             policy.decide(state, now, cost)
         })
@@ -225,8 +301,18 @@ impl<C> KeyedLimiter<C> {
     }
 
     fn peek_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let blocked = self.blocked_at(tag, now);
-        blocked.unwrap_or_else(|| self.look(tag, now, |policy, state| policy.check(state, now, cost)))
+        if let Some(denied) = self.blocked_at(tag, now) {
+            return denied;
+        }
+        if cost > 0 && self.marks.has(tag) {
+            let check = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+                Some(line.check(ground, cost, wakes))
+            };
+            if let Some(decision) = self.on_line(tag, now, check, |_, _| None) {
+                return decision;
+            }
+        }
+        self.look(tag, now, |policy, state| policy.check(state, now, cost))
     }
 
     /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
@@ -234,14 +320,24 @@ impl<C> KeyedLimiter<C> {
         let tag = self.tag(key.as_ref());
         match self.blocked_at(tag, now) {
             Some(denied) => (0, denied),
-            None => self.with_state(tag, now, |policy, state| policy.decide_up_to(state, now, cost)),
+            None => self.on_line(
+                tag,
+                now,
+                |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
+                |policy, state| policy.decide_up_to(state, now, cost),
+            ),
         }
     }
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
         let tag = self.tag(key.as_ref());
-        self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
+        self.on_line(
+            tag,
+            now,
+            |line, ground, wakes| line.refund(ground, cost, wakes),
+            |policy, state| policy.refund(state, now, cost),
+        );
     }
 
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
@@ -249,7 +345,10 @@ impl<C> KeyedLimiter<C> {
     /// # Errors
     /// When as many keys are blocked, or have a quota of their own, as the limiter may hold keys.
     pub fn block_at(&self, key: impl AsRef<[u8]>, until: Nanos, now: Nanos) -> Result<(), BuildError> {
-        self.exceptions.change(self.tag(key.as_ref()), now, |exception| exception.blocked = until)
+        let tag = self.tag(key.as_ref());
+        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
+        self.serve(tag, now);
+        Ok(())
     }
 
     /// Ends a block; returns whether there was one that still held.
@@ -257,7 +356,10 @@ impl<C> KeyedLimiter<C> {
         let lift =
             |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
         // The only error is a new key beyond the bound, which is not blocked.
-        self.exceptions.change(self.tag(key.as_ref()), now, lift).unwrap_or(false)
+        let tag = self.tag(key.as_ref());
+        let lifted = self.exceptions.change(&self.marks, tag, now, lift).unwrap_or(false);
+        self.serve(tag, now);
+        lifted
     }
 }
 
@@ -297,30 +399,27 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Decision, WaitError> {
         let tag = self.tag(key.as_ref());
-        self.lines.wait(tag, cost, deadline, &self.clock, &Wanted { limiter: self, tag, cost }).await
+        wait(&Key { limiter: self, tag }, cost, deadline, &self.clock).await
     }
 }
 
-/// A cost that somebody waits for.
-struct Wanted<'a, C> {
+/// A key that somebody waits for.
+struct Key<'a, C> {
     limiter: &'a KeyedLimiter<C>,
     tag: Tag,
-    cost: u32,
 }
 
-impl<C> Admission for Wanted<'_, C> {
-    fn ask(&self, now: Nanos) -> Decision {
-        let Self { limiter, tag, cost } = *self;
-        let decide = || limiter.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
-        limiter.blocked_at(tag, now).unwrap_or_else(decide)
-    }
-
-    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
-        self.limiter.decide_behind(self.tag, costs, self.cost, now)
-    }
-
-    fn give_back(&self, now: Nanos) {
-        self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
+impl<C> crate::wait::Home for Key<'_, C> {
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+        let Self { limiter, tag } = *self;
+        let mut wakes = Wakes::default();
+        // Before the key's lock is taken: whoever decides on what this step leaves sees that there is a line.
+        limiter.marks.add(tag);
+        limiter.with_state(tag, now, |policy, state| {
+            let blocked = limiter.exceptions.blocked(tag);
+            let mut ground = Ground { policy, state, blocked, now };
+            limiter.lines.with(&limiter.marks, tag, now, |line| step(line, &mut ground, &mut wakes))
+        })
     }
 }
 

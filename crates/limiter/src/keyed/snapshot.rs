@@ -94,7 +94,9 @@ impl<C> KeyedLimiter<C> {
             }
             Entry::Blocked { tag, until } => {
                 let until = Nanos::new(*until);
-                self.exceptions.change(Tag::new(*tag), now, |exception| exception.blocked = until).is_ok()
+                self.exceptions
+                    .change(&self.marks, Tag::new(*tag), now, |exception| exception.blocked = until)
+                    .is_ok()
             }
         }
     }
