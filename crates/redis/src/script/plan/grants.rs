@@ -15,7 +15,7 @@ impl Plan {
         now: Nanos,
         requests: impl ExactSizeIterator<Item = &'a Request>,
     ) -> Option<Vec<Grant>> {
-        let Layout::Log { lifetime, .. } = self.layout else {
+        let Layout::Log { lifetime, permits } = self.layout else {
             let mut state = self.state(before)?;
             return Some(requests.map(|request| terms.serve(&mut state, now, request)).collect());
         };
@@ -25,7 +25,7 @@ impl Plan {
         }
         let limit = self.policy.limit();
         let grant = |(reply, request): (&[u8], &'a Request)| {
-            let answer = |cost| state::answer(reply, limit, lifetime, cost).0;
+            let answer = |cost| state::answer(reply, now, limit, (lifetime, permits), cost).0;
             if terms.mode() == Mode::Reported {
                 let decision = answer(request.cost);
                 let units = u32::try_from(decision.remaining()).unwrap_or(u32::MAX).min(request.ahead);

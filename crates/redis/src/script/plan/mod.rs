@@ -163,13 +163,14 @@ impl Plan {
         costs: &[u32],
         mut answer: impl FnMut(usize, Decision, Nanos),
     ) -> Option<()> {
-        if let Layout::Log { lifetime, .. } = self.layout {
+        if let Layout::Log { lifetime, permits } = self.layout {
             let answers = before?.chunks_exact(state::ANSWER);
             if answers.len() != costs.len() {
                 return None;
             }
             for (at, (reply, &cost)) in answers.zip(costs).enumerate() {
-                let (decision, seen) = state::answer(reply, self.policy.limit(), lifetime, cost);
+                let (decision, seen) =
+                    state::answer(reply, now, self.policy.limit(), (lifetime, permits), cost);
                 answer(at, decision, seen);
             }
             return Some(());

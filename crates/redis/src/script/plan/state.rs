@@ -38,7 +38,7 @@ impl Plan {
                     let count = number(count) as u32;
                     if count > 0 || at == 0 {
                         let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
-                        self.policy.record(&mut words, time, count);
+                        self.policy.record_all(&mut words, time, count);
                     }
                 }
             }
@@ -60,28 +60,39 @@ impl Plan {
     }
 }
 
-/// The decision that an answer of `log.lua` stands for (core's `SlidingLog::check`, with the searching done), and the
-/// time as the log sees it.
 /// How many count, of an answer.
 pub(super) fn live(reply: &[u8]) -> u64 {
     number(&reply[1..5])
 }
 
-pub(super) fn answer(reply: &[u8], limit: u32, lifetime: u64, cost: u32) -> (Decision, Nanos) {
+/// The decision at `now` that an answer of `log.lua` stands for (core's `SlidingLog::check`, with the searching done), and
+/// the time as the log sees it.
+pub(super) fn answer(
+    reply: &[u8],
+    now: Nanos,
+    limit: u32,
+    (lifetime, permits): (u64, bool),
+    cost: u32,
+) -> (Decision, Nanos) {
     let live = number(&reply[1..5]).min(limit.into());
     let newest_age = nanos(number(&reply[5..13]));
     let age = nanos(number(&reply[13..21]));
     let seen = Nanos::from_micros(number(&reply[21..29]));
     let room = u64::from(limit) - live;
-    let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) };
+    // Waits are by the caller's clock, which may be behind the log's.
+    let behind = if live == 0 { 0 } else { seen.saturating_since(now).get() };
+    // Permits that are admitted have a moment of their own, a microsecond after the newest.
+    let own = permits && cost > 0 && u64::from(cost) <= room;
+    let behind = if own { behind.saturating_sub(1_000) } else { behind };
+    let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
         Decision::deny_for_good(limit, room, 1, reset)
     } else if cost > 0 && room < cost.into() {
         // Where the script was asked for more than this (several requests of one key, in one decision), the wait is that
         // of all together.
-        Decision::deny(limit, lifetime.saturating_sub(age), room, 1, reset)
+        Decision::deny(limit, lifetime.saturating_sub(age) + behind, room, 1, reset)
     } else {
-        let reset = if cost == 0 { reset } else { lifetime };
+        let reset = if cost == 0 { reset } else { lifetime + behind };
         Decision::allow(limit, room.saturating_sub(cost.into()), 1, reset)
     };
     (decision, seen)
