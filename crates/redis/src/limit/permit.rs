@@ -1,12 +1,13 @@
 //! Permits in flight, held by whoever got them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tidegate_core::{Clock, Nanos};
 
+use super::{SharedDecision, SharedLimit, Source};
 use crate::{
-    SharedDecision, SharedLimit, Source, StoreError,
-    call::{self, Before},
+    StoreError,
+    script::call::{self, Before},
 };
 
 /// For how long permits are tried to be given back.
@@ -27,6 +28,8 @@ pub struct Permit {
     /// When they were taken, as the store tells the time: no two holders of one key have the same, so it is by this that the
     /// store knows them.
     holder: Nanos,
+    /// What a unit was charged as, where they were given in memory.
+    unit: u32,
 }
 
 impl Permit {
@@ -36,8 +39,9 @@ impl Permit {
         cost: u32,
         answer: SharedDecision,
         holder: Nanos,
+        unit: u32,
     ) -> Self {
-        Self { limit, key: key.into(), cost, answer, holder }
+        Self { limit, key: key.into(), cost, answer, holder, unit }
     }
 
     /// The decision by which they were given.
@@ -72,9 +76,9 @@ impl Drop for Permit {
         match self.answer.source {
             Source::Store => {
                 let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
-                let runtime = self.limit.store().inner().runtime.clone();
+                let runtime = self.limit.store().batcher().monitor.runner.connector.runtime().clone();
                 runtime.spawn(async move {
-                    let clock = &limit.store().inner().clock;
+                    let clock = &limit.store().batcher().monitor.clock;
                     let until =
                         clock.now().saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
                     let mut pause = Duration::from_millis(50);
@@ -90,7 +94,7 @@ impl Drop for Permit {
             }
             Source::Local(_) => {
                 if let Some(local) = self.limit.local() {
-                    local.refund(&self.key, self.cost);
+                    local.refund(&self.key, self.cost, self.unit);
                 }
             }
             _ => {}
@@ -101,24 +105,24 @@ impl Drop for Permit {
 /// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once. Errors are
 /// counted.
 async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
-    let store = limit.store().inner();
+    let counters = limit.store().batcher().monitor.counters();
     // Not asked at all is counted where it was found out.
     let counted = |error: &StoreError| {
         if *error != StoreError::Down {
-            store.counters.error(error);
+            counters.error(error);
         }
     };
     try_settle(limit, key, holder, renew).await.inspect_err(counted)
 }
 
 async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
-    let store = limit.store().inner();
+    let batcher = limit.store().batcher();
     let whole = limit.redis_key(key);
-    let at = store.part_of(&whole);
-    store.admit(at)?;
+    let shard = batcher.monitor.shard_of(&whole);
+    batcher.monitor.admit(shard)?;
     let arguments = call::settle_arguments(limit.plan().hold().unwrap_or_default(), renew, holder);
-    let script = Arc::clone(&store.scripts.settle);
-    let reply = store.call(at, &script, &[&whole], &arguments, limit.deadline(), true).await?;
+    let script = &batcher.scripts.settle;
+    let reply = batcher.monitor.call(shard, script, &[&whole], &arguments, limit.deadline(), true).await?;
     match call::parse(reply, 1)?.1.as_slice() {
         [Before::Value(Some(told))] if told == b"yes" => Ok(true),
         [Before::Value(Some(told))] if told == b"no" => Ok(false),

@@ -8,7 +8,7 @@ mod state;
 pub use error::PlanError;
 use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
 
-use crate::script::Kind;
+use super::Kind;
 
 /// Logs up to this long are one value that is written anew; longer ones a ring written in place.
 const LIST: u32 = 128;

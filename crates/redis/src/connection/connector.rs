@@ -1,12 +1,13 @@
-//! The connection: made once for everybody who needs it, and made anew when it is lost.
+//! Makes the connection once for everybody who needs it, and anew when it is lost.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -14,7 +15,11 @@ use redis::{
 };
 use tokio::{runtime::Handle, sync::watch};
 
-use crate::{Address, StoreError, address::Place};
+use super::{
+    address::{Address, Target},
+    fault,
+};
+use crate::StoreError;
 
 /// How long making a connection to a server may take, the handshake included.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -42,9 +47,12 @@ impl Connection {
     }
 }
 
-/// The connection of a store.
-pub struct Link {
+/// The connection of a store, and how to make it.
+pub struct Connector {
     address: Address,
+    /// Of the store's keys: errors tell which rights are needed.
+    prefix: Arc<str>,
+    runtime: Handle,
     state: Arc<Mutex<State>>,
 }
 
@@ -62,40 +70,58 @@ struct State {
     attempt: Option<Attempt>,
 }
 
-impl Link {
-    pub fn new(address: Address) -> Self {
+impl Connector {
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn new(address: Address, prefix: &str) -> Self {
         if address.is_tls() {
             // Where the program has chosen another provider already, that one is used.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Self { address, state: Arc::default() }
+        Self { address, prefix: prefix.into(), runtime: Handle::current(), state: Arc::default() }
     }
 
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Where the connection is driven.
+    pub const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// The error as one of the store's.
+    pub fn fault(&self, error: &RedisError) -> StoreError {
+        fault::of(error, &self.prefix)
+    }
+
     /// The connection, or what came of making it. However many ask, one attempt is made; it goes on when they give up.
-    pub async fn get(&self, runtime: &Handle) -> Result<(u64, Connection), StoreError> {
+    pub async fn get(&self) -> Result<(u64, Connection), StoreError> {
         let mut attempt = {
             let mut state = lock(&self.state);
             if let Some(connection) = &state.connection {
                 return Ok(connection.clone());
             }
-            state.attempt.get_or_insert_with(|| self.attempt(runtime)).clone()
+            let reached = state.made > 0;
+            state.attempt.get_or_insert_with(|| self.attempt(reached)).clone()
         };
         let lost = |_| StoreError::Refused("the runtime is shutting down".into());
         let result = attempt.wait_for(Option::is_some).await.map_err(lost)?;
         result.clone().unwrap_or(Err(StoreError::Down))
     }
 
-    fn attempt(&self, runtime: &Handle) -> Attempt {
+    fn attempt(&self, reached: bool) -> Attempt {
         let (tell, told) = watch::channel(None);
-        let (address, state) = (self.address.clone(), Arc::clone(&self.state));
-        runtime.spawn(async move {
-            let made = tokio::time::timeout(ATTEMPT, connect(&address)).await;
-            let made = made.unwrap_or(Err(StoreError::TimedOut));
-            let made = made.map_err(|error| unreached(address.is_tls(), error));
+        let (address, prefix, state) = (self.address.clone(), self.prefix.clone(), Arc::clone(&self.state));
+        self.runtime.spawn(async move {
+            let made = match tokio::time::timeout(ATTEMPT, connect(&address)).await {
+                Ok(made) => made.map_err(|error| unreached(&address, &prefix, &error, reached)),
+                Err(_) => Err(silent(&address)),
+            };
             let result = {
                 let mut state = lock(&state);
                 state.attempt = None;
@@ -117,9 +143,9 @@ impl Link {
         lock(&self.state).connection.as_ref().map(|(number, _)| *number)
     }
 
-    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its parts may
+    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its shards may
     /// be well.
-    pub fn give_up(&self, number: u64, runtime: &Handle) {
+    pub fn give_up(&self, number: u64) {
         let mut state = lock(&self.state);
         if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
             return;
@@ -127,10 +153,11 @@ impl Link {
         if !self.address.is_cluster() {
             state.connection = None;
         } else if state.attempt.is_none() {
-            state.attempt = Some(self.attempt(runtime));
+            state.attempt = Some(self.attempt(true));
         }
     }
 
+    /// How many connections were made.
     pub fn made(&self) -> u64 {
         lock(&self.state).made
     }
@@ -142,48 +169,73 @@ impl Link {
         if *error != StoreError::TimedOut || state.connection.is_some() {
             return error.clone();
         }
-        state.failure.clone().unwrap_or_else(|| unreached(self.address.is_tls(), error.clone()))
+        state.failure.clone().unwrap_or_else(|| silent(&self.address))
     }
-}
-
-/// How a connection ends that was never one, in the client's words.
-const ENDS: [&str; 4] = ["reset by peer", "roken pipe", "end of file", "eof"];
-
-/// What an attempt failed with: there was no connection yet that could break, and perhaps only one of both speaks TLS.
-fn unreached(tls: bool, error: StoreError) -> StoreError {
-    let ended = |why: &str| ENDS.iter().any(|end| why.contains(end));
-    let (why, hint) = match (error, tls) {
-        (StoreError::TimedOut, true) => ("nothing answered the TLS handshake in time".into(), NO_TLS),
-        // Of a cluster's nodes the client tells in words that none was in time.
-        (StoreError::Lost(why), true)
-            if ended(&why) || why.contains("corrupt message") || why.contains("timed out") =>
-        {
-            (why, NO_TLS)
-        }
-        (StoreError::Lost(why), false) if ended(&why) => (why, TLS),
-        (StoreError::BadReply, false) => ("the answer is none of a Redis server".into(), TLS),
-        (StoreError::Lost(why), _) => return StoreError::Refused(why),
-        (error, _) => return error,
-    };
-    StoreError::Refused(format!("{why} ({hint})").into())
 }
 
 const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
 const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
+const CERTIFICATE: &str =
+    "if a private authority signed it, name its certificate with ?ca=FILE in the address";
 
-fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+/// What an attempt failed with that nothing answered.
+fn silent(address: &Address) -> StoreError {
+    if address.is_tls() {
+        StoreError::Refused(format!("nothing answered the TLS handshake in time ({NO_TLS})").into())
+    } else {
+        StoreError::TimedOut
+    }
+}
+
+/// What an attempt failed with: there was no connection yet that could break. Where it ends before the first answer, perhaps
+/// only one of both speaks TLS; but not where the store was `reached` before.
+fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool) -> StoreError {
+    let told = fault::of(error, prefix);
+    let io = fault::io(error);
+    let ended = !reached
+        && io.is_some_and(|io| {
+            matches!(
+                io.kind(),
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            )
+        });
+    let tls = io.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let hint = match (tls, address.is_tls()) {
+        (Some(rustls::Error::InvalidCertificate(_)), _) => CERTIFICATE,
+        (Some(_), _) => NO_TLS,
+        (None, true) if told == StoreError::TimedOut => return silent(address),
+        (None, true) if ended => NO_TLS,
+        (None, false) if ended || told == StoreError::BadReply => TLS,
+        _ => {
+            return match told {
+                StoreError::Lost(why) => StoreError::Refused(why),
+                // No script was run yet: the login itself is what may not be done.
+                StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
+                told => told,
+            };
+        }
+    };
+    let why = match told {
+        StoreError::Lost(why) => why.to_string(),
+        StoreError::BadReply => "the answer is not a Redis server's".into(),
+        told => told.to_string(),
+    };
+    StoreError::Refused(format!("{why} ({hint})").into())
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn connect(address: &Address) -> Result<Connection, StoreError> {
+async fn connect(address: &Address) -> RedisResult<Connection> {
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
-    Ok(match &address.place {
-        Place::Single(url) => {
+    Ok(match &address.target {
+        Target::Single(url) => {
             let client = redis::Client::open(url.as_str())?;
             Connection::Single(client.get_multiplexed_async_connection_with_config(&config).await?)
         }
-        Place::Cluster(nodes) => {
+        Target::Cluster(nodes) => {
             let client = ClusterClient::builder(nodes.iter().map(String::as_str))
                 .connection_timeout(CONNECT)
                 .response_timeout(ANSWER)
@@ -191,9 +243,13 @@ async fn connect(address: &Address) -> Result<Connection, StoreError> {
                 .min_retry_wait(5)
                 .max_retry_wait(50)
                 .build()?;
-            Connection::Cluster(client.get_async_connection().await?)
+            match client.get_async_connection().await {
+                Ok(connection) => Connection::Cluster(connection),
+                // The client tells in words alone why it reached none of the nodes: one of them alone tells it by its kind.
+                Err(error) => return Err(alone(nodes, &config).await.unwrap_or(error)),
+            }
         }
-        Place::Sentinel { sentinels, name, login } => {
+        Target::Sentinel { sentinels, name, login } => {
             let mut node = SentinelNodeConnectionInfo::default().set_redis_connection_info(login.clone());
             if address.is_tls() {
                 node = node.set_tls_mode(redis::TlsMode::Secure);
@@ -204,4 +260,10 @@ async fn connect(address: &Address) -> Result<Connection, StoreError> {
             Connection::Single(client.get_async_connection_with_config(&config).await?)
         }
     })
+}
+
+/// What a connection to the first node by itself fails with, if it does.
+async fn alone(nodes: &[String], config: &AsyncConnectionConfig) -> Option<RedisError> {
+    let client = redis::Client::open(nodes.first()?.as_str()).ok()?;
+    client.get_multiplexed_async_connection_with_config(config).await.err()
 }

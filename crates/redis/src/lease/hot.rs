@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::leases::Held;
+use super::Held;
 
 /// Threads beyond so many share places.
 const STRIPES: usize = 16;
@@ -23,7 +23,7 @@ thread_local! {
 /// On cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Place(Mutex<Recent>);
+struct Slot(Mutex<Recent>);
 
 #[derive(Default)]
 pub struct Recent {
@@ -40,6 +40,13 @@ pub struct Counts {
     pub remembered: u64,
 }
 
+impl Counts {
+    /// The sum.
+    pub const fn and(self, other: Self) -> Self {
+        Self { decided: self.decided + other.decided, remembered: self.remembered + other.remembered }
+    }
+}
+
 impl Recent {
     /// Whether the key that was not found here should take the place.
     pub fn missed(&mut self) -> bool {
@@ -52,16 +59,16 @@ impl Recent {
     }
 }
 
-pub struct Hot(Vec<Place>);
+pub struct Hot(Vec<Slot>);
 
 impl Hot {
     pub fn new() -> Self {
-        Self((0..STRIPES * PLACES).map(|_| Place::default()).collect())
+        Self((0..STRIPES * PLACES).map(|_| Slot::default()).collect())
     }
 
     /// This thread's place for a key; nothing while another thread is there.
     #[inline]
-    pub fn place(&self, hash: u64) -> Option<MutexGuard<'_, Recent>> {
+    pub fn slot(&self, hash: u64) -> Option<MutexGuard<'_, Recent>> {
         // Fibonacci hashing: addresses of threads differ in few bits.
         let thread = HERE.with(|here| ptr::from_ref(here).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let stripe = (thread >> 32) as usize % STRIPES;
@@ -72,9 +79,7 @@ impl Hot {
     pub fn counts(&self, mut take: impl FnMut(&mut Counts) -> Counts) -> Counts {
         let mut sum = Counts::default();
         for place in &self.0 {
-            let counts = take(&mut place.0.lock().unwrap_or_else(PoisonError::into_inner).counts);
-            sum.decided += counts.decided;
-            sum.remembered += counts.remembered;
+            sum = sum.and(take(&mut place.0.lock().unwrap_or_else(PoisonError::into_inner).counts));
         }
         sum
     }

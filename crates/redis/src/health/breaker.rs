@@ -1,13 +1,13 @@
-//! Keeps callers away from a store that is down: they are told at once. The [pulse](crate::pulse) tries the store for all
+//! Keeps callers away from a store that is down: they are told at once. The heartbeat tries the store for all
 //! of them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Somebody asked this part of the store.
+/// Somebody asked this shard.
 const ASKED: u8 = 1;
-/// A caller's failure leaves a doubt that the next sign of life is to settle.
+/// A caller's failure leaves a doubt that the next heartbeat is to settle.
 const SUSPECTED: u8 = 2;
-/// Nobody but the pulse asks.
+/// Nobody but the heartbeat asks.
 const OPEN: u8 = 4;
 
 /// The breaker before a store, or before a part of a cluster: closed (the usual state), closed with a doubt, or open.
@@ -36,7 +36,7 @@ impl Breaker {
         self.0.load(Ordering::Relaxed) & ASKED != 0
     }
 
-    /// Whether a sign of life is wanted.
+    /// Whether a heartbeat is wanted.
     pub fn is_in_doubt(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OPEN | SUSPECTED) != 0
     }

@@ -27,13 +27,13 @@ use crate::StoreError;
 /// ```
 #[derive(Clone)]
 pub struct Address {
-    pub(crate) place: Place,
+    pub(crate) target: Target,
     tls: bool,
     shown: String,
 }
 
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Target {
     Single(String),
     Cluster(Vec<String>),
     Sentinel { sentinels: Vec<String>, name: String, login: RedisConnectionInfo },
@@ -43,7 +43,7 @@ impl Address {
     /// Whether the address is a cluster's.
     #[must_use]
     pub const fn is_cluster(&self) -> bool {
-        matches!(self.place, Place::Cluster(_))
+        matches!(self.target, Target::Cluster(_))
     }
 
     pub(crate) const fn is_tls(&self) -> bool {
@@ -78,28 +78,26 @@ impl FromStr for Address {
         let at = if login.is_empty() { "" } else { "@" };
         // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
         let info = |url: &str| {
-            url.into_connection_info().map_err(|error| match StoreError::from(error) {
-                StoreError::Address(why) => wrong(format!("{why}; {FORM}")),
-                other => other,
-            })
+            // The client's own words may hold a part of the password.
+            url.into_connection_info().map_err(|_| wrong(FORM))
         };
-        let place = match kind {
+        let target = match kind {
             "" => {
                 let url = format!("{base}://{rest}");
                 info(&url)?;
-                Place::Single(url)
+                Target::Single(url)
             }
             "unix" if !tls => {
                 let url = format!("redis+unix://{rest}");
                 info(&url)?;
-                Place::Single(url)
+                Target::Single(url)
             }
             "cluster" => {
                 let hosts = hosts.trim_end_matches('/');
                 let nodes: Vec<String> =
                     hosts.split(',').map(|host| format!("{base}://{login}{at}{host}{query}")).collect();
                 nodes.iter().try_for_each(|node| info(node).map(drop))?;
-                Place::Cluster(nodes)
+                Target::Cluster(nodes)
             }
             "sentinel" => {
                 let (hosts, path) = hosts
@@ -118,12 +116,12 @@ impl FromStr for Address {
                 sentinels.iter().try_for_each(|sentinel| info(sentinel).map(drop))?;
                 let login =
                     info(&format!("{base}://{login}{at}localhost/{db}{query}"))?.redis_settings().clone();
-                Place::Sentinel { sentinels, name: name.into(), login }
+                Target::Sentinel { sentinels, name: name.into(), login }
             }
             _ => return Err(wrong(FORMS)),
         };
         let shown = format!("{scheme}://{hosts}");
-        Ok(Self { place, tls, shown })
+        Ok(Self { target, tls, shown })
     }
 }
 
@@ -140,7 +138,7 @@ impl<'a> Options<'a> {
         let mut options = Self::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let place = match (name, kind) {
+            let option = match (name, kind) {
                 ("protocol", _) => &mut options.protocol,
                 ("sentinel_username", "sentinel") => &mut options.sentinel_username,
                 ("sentinel_password", "sentinel") => &mut options.sentinel_password,
@@ -159,7 +157,7 @@ impl<'a> Options<'a> {
                 let what = format!("the option `{name}` has no value, or one with @ / : ? or # in it");
                 return Err(wrong(format!("{what}; write these as %40 %2F %3A %3F %23")));
             }
-            *place = Some(value);
+            *option = Some(value);
         }
         if options.sentinel_username.is_some() && options.sentinel_password.is_none() {
             return Err(wrong("there is a sentinel_username without a sentinel_password"));
@@ -206,8 +204,8 @@ mod tests {
             let address: Address = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
             assert!(!format!("{address} {address:?}").contains("secret"), "{address}");
         }
-        let Place::Sentinel { sentinels, name, login } =
-            "redis+sentinel://u:p@a,b:1/main/3".parse::<Address>().expect("it is well formed").place
+        let Target::Sentinel { sentinels, name, login } =
+            "redis+sentinel://u:p@a,b:1/main/3".parse::<Address>().expect("it is well formed").target
         else {
             panic!("sentinels are sentinels");
         };
@@ -221,7 +219,7 @@ mod tests {
             ("protocol=resp3&sentinel_username=w&sentinel_password=s", "redis://w:s@a:26379"),
         ] {
             let address = format!("redis+sentinel://u:p@a/main?{options}").parse::<Address>();
-            let Place::Sentinel { sentinels, .. } = address.expect("it is well formed").place else {
+            let Target::Sentinel { sentinels, .. } = address.expect("it is well formed").target else {
                 panic!("sentinels are sentinels");
             };
             assert_eq!(sentinels, [own]);

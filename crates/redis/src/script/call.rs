@@ -4,7 +4,8 @@ use redis::{Cmd, Value};
 use tidegate_core::Nanos;
 use tidegate_core::lease::{GiveBack, Mode, Request};
 
-use crate::{Plan, StoreError, script::Script};
+use super::{Plan, Script};
+use crate::StoreError;
 
 /// Many requests of one limit for one call: each key once, its costs in turn.
 #[derive(Debug, Default)]
@@ -65,9 +66,9 @@ pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
 }
 
 /// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
-pub fn joint_arguments<'a>(parts: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
-    parts
+    requests
         .flat_map(|(plan, cost)| {
             [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
         })
@@ -100,6 +101,17 @@ pub enum Before {
     Value(Option<Vec<u8>>),
     WrongType,
     NotOurs,
+}
+
+impl Before {
+    /// The value, or why there is none of this limit's.
+    pub fn value(self) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Self::Value(value) => Ok(value),
+            Self::WrongType => Err(StoreError::WrongType),
+            Self::NotOurs => Err(StoreError::NotOurs),
+        }
+    }
 }
 
 /// The server's time, and what it has for each key.

@@ -1,24 +1,21 @@
 //! Denials, remembered until their time: asking the store again would bring the same answer.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Decision, Nanos};
 
-use crate::{Plan, SharedDecision, Source, Store, StoreError};
+use crate::{Deadline, Plan};
 
-/// How many there is room for; of two that want the same place the later has it.
-const PLACES: usize = 1 << 13;
+/// How many there is room for; of two that want the same slot the later has it.
+const SLOTS: usize = 1 << 13;
 
 /// A bounded memory of denials, each of one key and one cost.
 pub struct Denials {
-    places: Box<[Mutex<Option<Denial>>]>,
+    slots: Box<[Mutex<Option<Denial>>]>,
     /// When the last of them ends: before any was put, and long after, nobody need look.
     last: AtomicU64,
     secrets: RapidSecrets,
@@ -37,7 +34,7 @@ struct Denial {
 impl Denials {
     pub fn new(seed: u64) -> Self {
         Self {
-            places: (0..PLACES).map(|_| Mutex::new(None)).collect(),
+            slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
             last: AtomicU64::new(0),
             secrets: RapidSecrets::seed(seed),
         }
@@ -48,9 +45,9 @@ impl Denials {
         rapidhash_v3_micro_inline::<true, true>(key, &self.secrets)
     }
 
-    fn place(&self, tag: u64) -> std::sync::MutexGuard<'_, Option<Denial>> {
-        let place = &self.places[tag as usize % PLACES];
-        place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self, tag: u64) -> MutexGuard<'_, Option<Denial>> {
+        let slot = &self.slots[tag as usize % SLOTS];
+        slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The denial that still holds for this cost. What remains is as it was told then: for other costs ask the store.
@@ -59,7 +56,7 @@ impl Denials {
         if self.last.load(Ordering::Relaxed) <= now.get() {
             return None;
         }
-        let denial = (*self.place(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
+        let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
         (denial.until > now).then(|| {
             let wait = denial.until.saturating_since(now).get();
             let reset = denial.reset.saturating_since(now).get();
@@ -69,9 +66,9 @@ impl Denials {
 
     /// Forgets the denial of a key that has got something back.
     pub fn forget(&self, tag: u64) {
-        let mut place = self.place(tag);
-        if place.is_some_and(|denial| denial.tag == tag) {
-            *place = None;
+        let mut slot = self.slot(tag);
+        if slot.is_some_and(|denial| denial.tag == tag) {
+            *slot = None;
         }
     }
 
@@ -83,37 +80,19 @@ impl Denials {
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
         self.last.fetch_max(until.get(), Ordering::Relaxed);
-        *self.place(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
+        *self.slot(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
     }
 }
 
-impl Store {
-    /// Decides on one request, unless the same was denied until a time that has not come. `tag` is what denials of the key are
-    /// remembered under, if they are. Beside the decision comes the time as the state sees it, or as this node does.
-    pub(crate) async fn decide_seen(
-        &self,
-        plan: &Arc<Plan>,
-        key: Vec<u8>,
-        cost: u32,
-        tag: Option<u64>,
-        deadline: impl FnOnce() -> Result<Duration, StoreError>,
-    ) -> Result<(SharedDecision, Nanos), StoreError> {
-        let inner = self.inner();
-        let denials = tag.map(|tag| (tag, inner.clock.now()));
-        if let Some((tag, now)) = denials
-            && let Some(decision) = inner.denials.get(tag, cost, now)
-        {
-            inner.counters.remembered.add(1);
-            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
-        }
-        let (decision, seen) = self.decide(plan, key, cost, deadline()?).await?;
-        if let Some((tag, asked)) = denials
-            && decision.is_denied()
-        {
-            inner.denials.put(tag, cost, &decision, asked);
-        }
-        Ok((SharedDecision { decision, source: Source::Store }, seen))
-    }
+/// A question for the store that may have been answered already.
+pub struct Ask<'a> {
+    pub plan: &'a Arc<Plan>,
+    /// The whole key in Redis.
+    pub key: Vec<u8>,
+    pub cost: u32,
+    /// What denials of the key are remembered under, if they are.
+    pub tag: Option<u64>,
+    pub deadline: Deadline,
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What this node holds of leased and reported limits: a lease for each key, bounded, and the errands that keep them.
 
+mod hot;
+
 use std::{
     collections::{HashMap, VecDeque},
     hash::BuildHasher,
@@ -16,15 +18,17 @@ use tidegate_core::lease::{Answer, Lease, Request, Taken, Terms};
 use tidegate_core::{Decision, Nanos};
 use tokio::sync::Notify;
 
+pub use hot::Counts;
+use hot::{Hot, Recent};
+
 use crate::{
-    Plan,
-    hot::{Counts, Hot, Recent},
-    script::Script,
+    Deadline,
+    script::{Plan, Script},
 };
 
 /// Where there are many keys, so many maps: threads that look for different keys rarely meet, and a key that comes in keeps
 /// only a part of the others waiting.
-const SHARDS: usize = 64;
+const SECTIONS: usize = 64;
 /// Fewer keys than this are one map.
 const FEW: usize = 1 << 10;
 /// A key that comes into a full map looks at so many others for one that was not used of late.
@@ -80,14 +84,14 @@ struct Map {
 /// On cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Shard {
+struct Section {
     map: RwLock<Map>,
     /// Decisions made from pieces; and denials remembered with them.
     decided: AtomicU64,
     remembered: AtomicU64,
 }
 
-impl Shard {
+impl Section {
     #[inline]
     fn count(&self, asked: Asked) -> Asked {
         match &asked {
@@ -105,12 +109,13 @@ pub struct Leases {
     pub plan: Arc<Plan>,
     pub script: Arc<Script>,
     pub numbers: Vec<u8>,
-    pub deadline: Duration,
+    /// How long a request may take.
+    wait: Duration,
     prefix: Vec<u8>,
     hash: RandomState,
     hot: Hot,
-    shards: Vec<Shard>,
-    keys_a_shard: usize,
+    sections: Vec<Section>,
+    keys_a_section: usize,
     /// Those that may hold something, or have something to say: at most twice as many as there is room for keys (and as many
     /// again while a sweep goes through them).
     active: Mutex<Vec<Arc<Held>>>,
@@ -127,20 +132,20 @@ impl Leases {
         script: Arc<Script>,
         prefix: Vec<u8>,
         keys: usize,
-        deadline: Duration,
+        wait: Duration,
     ) -> Self {
-        let shards = if keys < FEW { 1 } else { SHARDS };
+        let sections = if keys < FEW { 1 } else { SECTIONS };
         Self {
             terms,
             numbers: plan.lease_numbers(),
             plan,
             script,
-            deadline,
+            wait,
             prefix,
             hash: RandomState::new(),
             hot: Hot::new(),
-            shards: (0..shards).map(|_| Shard::default()).collect(),
-            keys_a_shard: (keys / shards).max(1),
+            sections: (0..sections).map(|_| Section::default()).collect(),
+            keys_a_section: (keys / sections).max(1),
             active: Mutex::default(),
             closed: AtomicBool::new(false),
             out: AtomicUsize::new(0),
@@ -148,12 +153,17 @@ impl Leases {
         }
     }
 
+    /// When a request that is sent now is to be answered.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::after(self.wait)
+    }
+
     /// Decides on `cost` for a key, or says what to send. `evicted` takes what a key that had to make room gives back.
     #[inline]
     pub fn ask(&self, key: &[u8], cost: u32, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
         let hash = self.hash.hash_one(key);
         let mut wanted = false;
-        if let Some(mut place) = self.hot.place(hash) {
+        if let Some(mut place) = self.hot.slot(hash) {
             let Recent { held, counts, .. } = &mut *place;
             if let Some((of, held)) = held
                 && *of == hash
@@ -170,18 +180,18 @@ impl Leases {
             }
             wanted = place.missed();
         }
-        let shard = self.shard(hash);
+        let section = self.section(hash);
         let known = {
-            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+            let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
             match map.by_key.get(key) {
                 // Without touching its count of owners, which others may be touching.
-                Some(held) if !wanted => return shard.count(self.ask_held(held, cost, now)),
+                Some(held) if !wanted => return section.count(self.ask_held(held, cost, now)),
                 held => held.cloned(),
             }
         };
-        let held = known.unwrap_or_else(|| self.insert(shard, key, now, evicted));
-        let asked = shard.count(self.ask_held(&held, cost, now));
-        if wanted && let Some(mut place) = self.hot.place(hash) {
+        let held = known.unwrap_or_else(|| self.insert(section, key, now, evicted));
+        let asked = section.count(self.ask_held(&held, cost, now));
+        if wanted && let Some(mut place) = self.hot.slot(hash) {
             place.held = Some((hash, held));
         }
         asked
@@ -196,12 +206,12 @@ impl Leases {
         now: Nanos,
         mut send: impl FnMut(&Arc<Held>, Request),
     ) -> Option<TakenFrom> {
-        let shard = self.shard(self.hash.hash_one(key));
+        let section = self.section(self.hash.hash_one(key));
         let known = {
-            let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+            let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
             map.by_key.get(key).cloned()
         };
-        let held = known.unwrap_or_else(|| self.insert(shard, key, now, &mut send));
+        let held = known.unwrap_or_else(|| self.insert(section, key, now, &mut send));
         let taken = held.lease.take(cost, now);
         self.note_use(&held);
         let (taken, request) = match taken {
@@ -219,11 +229,11 @@ impl Leases {
 
     /// Counts what was taken, and is used.
     pub fn count_taken(&self, key: &[u8]) {
-        self.shard(self.hash.hash_one(key)).decided.fetch_add(1, Ordering::Relaxed);
+        self.section(self.hash.hash_one(key)).decided.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn shard(&self, hash: u64) -> &Shard {
-        &self.shards[(hash >> 48) as usize % self.shards.len()]
+    fn section(&self, hash: u64) -> &Section {
+        &self.sections[(hash >> 48) as usize % self.sections.len()]
     }
 
     #[inline]
@@ -255,7 +265,7 @@ impl Leases {
             let mut active = lock(&self.active);
             // Keys come and go faster than sweeps. At least half of these were let go of: what they hold is on its way back, and
             // is charged until the algorithm forgets it where it does not arrive; a report that fails is not made again.
-            if active.len() >= 2 * self.keys_a_shard * self.shards.len() {
+            if active.len() >= 2 * self.keys_a_section * self.sections.len() {
                 active.retain(|held| {
                     let stays = !held.is_closed();
                     if !stays {
@@ -271,16 +281,16 @@ impl Leases {
     #[cold]
     fn insert(
         &self,
-        shard: &Shard,
+        section: &Section,
         key: &[u8],
         now: Nanos,
         mut evicted: impl FnMut(&Arc<Held>, Request),
     ) -> Arc<Held> {
-        let mut map = shard.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = section.map.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = map.by_key.get(key) {
             return Arc::clone(held);
         }
-        let gone = if map.by_key.len() >= self.keys_a_shard { map.make_room() } else { None };
+        let gone = if map.by_key.len() >= self.keys_a_section { map.make_room() } else { None };
         let whole = [self.prefix.as_slice(), key].concat();
         let held = Arc::new(Held {
             lease: Lease::new(self.terms),
@@ -332,9 +342,9 @@ impl Leases {
     /// Gives back everything. From now on the store decides.
     pub fn close(&self, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
         self.closed.store(true, Ordering::Release);
-        for shard in &self.shards {
+        for section in &self.sections {
             let all: Vec<_> = {
-                let map = shard.map.read().unwrap_or_else(PoisonError::into_inner);
+                let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
                 map.by_key.values().cloned().collect()
             };
             for held in all {
@@ -357,9 +367,9 @@ impl Leases {
 
     fn sum(&self, read: fn(&AtomicU64) -> u64, hot: fn(&mut Counts) -> Counts) -> Counts {
         let mut sum = self.hot.counts(hot);
-        for shard in &self.shards {
-            sum.decided += read(&shard.decided);
-            sum.remembered += read(&shard.remembered);
+        for section in &self.sections {
+            sum.decided += read(&section.decided);
+            sum.remembered += read(&section.remembered);
         }
         sum
     }
@@ -431,9 +441,9 @@ mod tests {
                 }
                 let listed = lock(&leases.active).iter().filter(|held| !held.is_closed()).count();
                 let held: usize = leases
-                    .shards
+                    .sections
                     .iter()
-                    .map(|shard| shard.map.read().expect("nobody panics").by_key.len())
+                    .map(|section| section.map.read().expect("nobody panics").by_key.len())
                     .sum();
                 assert_eq!(listed, held, "whatever is held is listed");
             }
