@@ -10,10 +10,8 @@ use crate::{
     ParseQuotaError, Policy, PolicyError, Quota, algorithm::ENTRIES, parse_duration, write_duration,
 };
 
-/// The algorithm that is meant where none is named: exact enough to surprise nobody, at any limit.
-const DEFAULT: &str = "sliding-window";
 /// The option that every algorithm takes that limits a rate.
-const COUNT_DENIED: &str = "count-denied";
+const COUNT_DENIED: &str = "count_denied";
 /// The most options that one algorithm has.
 const MOST_OPTIONS: usize = 2;
 
@@ -47,7 +45,7 @@ impl Amount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Known {
-    /// Its name, with hyphens. Underscores are read as hyphens.
+    /// Its name, as files write it. In a text its underscores may be hyphens.
     pub name: &'static str,
     /// What it takes.
     pub wants: Wants,
@@ -168,7 +166,7 @@ impl AlgorithmSpec {
         self.entry.limits_rate
     }
 
-    /// The options that it takes, beside `count-denied`, which every algorithm takes that limits a rate.
+    /// The options that it takes, beside `count_denied`, which every algorithm takes that limits a rate.
     #[must_use]
     pub const fn known(&self) -> &'static [Known] {
         self.entry.options
@@ -187,19 +185,15 @@ impl AlgorithmSpec {
     }
 
     fn position(&self, option: &str) -> Option<usize> {
-        let same = |known: &Known| {
-            let dashed = option.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
-            known.name.bytes().eq(dashed)
-        };
-        self.entry.options.iter().position(same)
+        self.entry.options.iter().position(|known| same(known.name, option))
     }
 
-    /// Sets an option from its text; `None` is an option without a value.
+    /// Sets an option from its text; `None` is an option without a value. The default is as good as none.
     ///
     /// # Errors
     /// When the algorithm has no such option, or the option takes something else.
     pub fn set(&mut self, option: &str, value: Option<&str>) -> Result<(), ParsePolicyError> {
-        if option.replace('_', "-") == COUNT_DENIED && self.entry.limits_rate {
+        if same(COUNT_DENIED, option) && self.entry.limits_rate {
             let Value::Flag(on) = read(option, Wants::Flag, value)? else { return Ok(()) };
             self.count_denied = on;
             return Ok(());
@@ -207,7 +201,13 @@ impl AlgorithmSpec {
         let Some(at) = self.position(option) else {
             return Err(ParsePolicyError::Option { option: option.into(), algorithm: self.entry.name });
         };
-        self.values[at] = Some(read(option, self.entry.options[at].wants, value)?);
+        let wants = self.entry.options[at].wants;
+        let value = read(option, wants, value)?;
+        let is_default = match (wants, value) {
+            (Wants::OneOf(words), Value::Word(word)) => words.first() == Some(&word),
+            (_, value) => value == Value::Flag(false),
+        };
+        self.values[at] = (!is_default).then_some(value);
         Ok(())
     }
 
@@ -263,6 +263,13 @@ impl AlgorithmSpec {
     }
 }
 
+/// The algorithm that is meant where none is named: the sliding window, exact enough to surprise nobody, at any limit.
+impl Default for AlgorithmSpec {
+    fn default() -> Self {
+        Self::of(crate::algorithm::DEFAULT)
+    }
+}
+
 impl PartialEq for AlgorithmSpec {
     fn eq(&self, other: &Self) -> bool {
         (self.name(), self.values, self.count_denied) == (other.name(), other.values, other.count_denied)
@@ -283,8 +290,8 @@ impl fmt::Display for AlgorithmSpec {
         f.write_str(self.entry.name)?;
         for (name, value) in self.options() {
             match value {
-                Value::Flag(true) => write!(f, ":{name}")?,
-                value => write!(f, ":{name}={value}")?,
+                Value::Flag(true) => write!(f, ":{}", name.replace('_', "-"))?,
+                value => write!(f, ":{}={value}", name.replace('_', "-"))?,
             }
         }
         Ok(())
@@ -304,6 +311,10 @@ impl FromStr for AlgorithmSpec {
         }
         Ok(spec)
     }
+}
+
+fn same(name: &str, option: &str) -> bool {
+    name.bytes().eq(option.bytes().map(|byte| if byte == b'-' { b'_' } else { byte }))
 }
 
 fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePolicyError> {
@@ -337,16 +348,17 @@ impl FromStr for Policy {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (algorithm, amount) = match words[..] {
-            [amount] if amount.starts_with(|first: char| first.is_ascii_digit()) => (DEFAULT, amount),
-            [algorithm, amount] => (algorithm, amount),
+        let (spec, amount) = match words[..] {
+            [amount] if amount.starts_with(|first: char| first.is_ascii_digit()) => {
+                (AlgorithmSpec::default(), amount)
+            }
+            [algorithm, amount] => (algorithm.parse()?, amount),
             [algorithm] => {
                 let spec: AlgorithmSpec = algorithm.parse()?;
                 return Err(ParsePolicyError::NoQuota(spec.name()));
             }
             _ => return Err(ParsePolicyError::Form),
         };
-        let spec: AlgorithmSpec = algorithm.parse()?;
         let policy = if spec.limits_rate() {
             spec.policy(amount.parse().map_err(ParsePolicyError::Quota)?)
         } else {

@@ -21,7 +21,7 @@ fn every_option_reaches_the_policy() {
         ("10/1s", window.into()),
         ("fixed-window 10/1s", FixedWindow::new(quota).into()),
         ("fixed-window:first-hit 10/1s", FixedWindow::new(quota).first_hit().into()),
-        ("fixed-window:first_hit=false 10/1s", FixedWindow::new(quota).into()),
+        ("fixed-window:first_hit=false:count_denied=false 10/1s", FixedWindow::new(quota).into()),
         ("sliding-log:closed 10/1s", SlidingLog::new(quota).unwrap().closed().into()),
         ("sliding-window:slots=60:mode=balanced 10/1s", window.slots(60).unwrap().balanced().into()),
         ("sliding-window:mode=strict 10/1s", window.into()),
@@ -71,7 +71,7 @@ fn what_is_wrong_is_named_with_what_is_known_and_what_is_near() {
     assert!(!message("bananas 10/1s").contains("did you mean"));
     let option = message("token-bucket:busrt=3 10/1s");
     assert!(
-        option.contains("no option `busrt` (did you mean `burst`?); it has burst, count-denied"),
+        option.contains("no option `busrt` (did you mean `burst`?); it has burst, count_denied"),
         "{option}"
     );
     assert!(message("sliding-window:slots=x 10/1s").contains("`slots` wants a whole number"));

@@ -8,7 +8,7 @@ use std::{collections::HashMap, path::PathBuf};
 use proptest::prelude::*;
 use tidegate_server::{
     envoy::{self, Config},
-    rules::{self, AlgorithmName, Keeping, RulesError},
+    rules::{self, Keeping, RulesError},
 };
 
 /// An empty directory for one test.
@@ -178,11 +178,14 @@ descriptors:
 ",
     );
     let [a, b, c] = config.limits.as_slice() else { panic!("{:?}", config.limits) };
-    assert_eq!((a.name.as_str(), a.global, a.policy.algorithm), ("d.a", false, AlgorithmName::FixedWindow));
+    assert_eq!((a.name.as_str(), a.global, a.policy.algorithm.name()), ("d.a", false, "fixed-window"));
     assert_eq!(a.policy.quota(), "3/7d");
-    assert!(!a.policy.first_hit);
-    assert_eq!((b.name.as_str(), b.shadow, b.max_keys, b.policy.slots), ("d.b", true, Some(9), Some(20)));
-    assert_eq!((c.name.as_str(), c.global, c.policy.burst), ("d.c--v", true, Some(2)));
+    assert_eq!(a.policy.options(), "");
+    assert_eq!(
+        (b.name.as_str(), b.shadow, b.max_keys, b.policy.options()),
+        ("d.b", true, Some(9), "slots: 20".to_owned())
+    );
+    assert_eq!((c.name.as_str(), c.global, c.policy.options()), ("d.c--v", true, "burst: 2".to_owned()));
     assert_eq!(c.policy.quota(), "5/30d");
     assert_eq!(c.sharing.options(), "sharing: leased, on_error: open");
     assert_eq!(config.domains.rules()[1].name, "n");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_server::rules::{self, AlgorithmName, PolicySpec};
+use tidegate_server::rules::{self, PolicySpec};
 
 /// The complaints about a text, one a line.
 fn complaints(text: &str) -> String {
@@ -23,7 +23,7 @@ fn the_example_says_what_the_documentation_shows() {
     assert_eq!(names, ["per-user", "logins", "everyone"]);
     let logins = &rules.limits[1];
     assert_eq!(logins.overrides["admin"].quota(), "100/10m");
-    assert_eq!(logins.overrides["admin"].algorithm, AlgorithmName::SlidingLog);
+    assert_eq!(logins.overrides["admin"].algorithm.name(), "sliding-log");
     assert!(logins.deny.contains("mallory"));
     assert!(rules.limits[2].global && rules.limits[2].shadow);
 }
@@ -42,15 +42,15 @@ limits:
   - {name: h, limit: 1/1s}
 ";
     let limits = rules::parse(text).unwrap().limits;
-    assert!(limits[0].policy.first_hit && limits[0].policy.count_denied);
-    assert!(limits[1].policy.closed);
-    assert_eq!((limits[2].policy.slots, limits[2].policy.balanced), (Some(60), true));
+    assert_eq!(limits[0].policy.options(), "first_hit: true, count_denied: true");
+    assert_eq!(limits[1].policy.options(), "closed: true");
+    assert_eq!(limits[2].policy.options(), "slots: 60, mode: balanced");
     assert_eq!(limits[2].max_keys, Some(1000));
     assert_eq!(limits[3].policy.window, Some(Duration::from_hours(24)));
-    assert_eq!(limits[4].policy.burst, Some(20));
-    assert_eq!(limits[5].policy.max_wait, Some(Duration::from_millis(250)));
-    assert_eq!((limits[6].policy.limit, limits[6].policy.hold), (8, Some(Duration::from_secs(30))));
-    assert_eq!(limits[7].policy.algorithm, AlgorithmName::SlidingWindow);
+    assert_eq!(limits[4].policy.options(), "burst: 20");
+    assert_eq!(limits[5].policy.options(), "max_wait: 250ms");
+    assert_eq!((limits[6].policy.limit, limits[6].policy.options().as_str()), (8, "hold: 30s"));
+    assert_eq!(limits[7].policy.algorithm.name(), "sliding-window");
     for limit in &limits {
         let written = limit.policy.to_string();
         assert_eq!(rules::parse_policy(&written).unwrap(), limit.policy, "{written} reads back");
@@ -65,7 +65,8 @@ fn an_override_changes_what_it_names_and_keeps_the_rest() {
     );
     let limit = &rules::parse(&text).unwrap().limits[0];
     assert_eq!(limit.overrides["big"], PolicySpec { limit: 100, ..limit.policy.clone() });
-    assert_eq!(limit.overrides["wide"], PolicySpec { burst: Some(50), ..limit.policy.clone() });
+    let algorithm = "token-bucket:burst=50".parse().unwrap();
+    assert_eq!(limit.overrides["wide"], PolicySpec { algorithm, ..limit.policy.clone() });
 }
 
 #[test]

@@ -8,11 +8,11 @@ use crate::{Debt, Decision, Nanos, Parameters, Quota};
 pub(super) const ENTRY: Entry = Entry {
     name: "fixed-window",
     aliases: &[],
-    options: &[Known::new("first-hit", Wants::Flag)],
+    options: &[Known::new("first_hit", Wants::Flag)],
     limits_rate: true,
     build: |spec, amount| {
         let windows = FixedWindow::new(amount.quota()?);
-        Ok(if spec.flag("first-hit") { windows.first_hit() } else { windows }.into())
+        Ok(if spec.flag("first_hit") { windows.first_hit() } else { windows }.into())
     },
 };
 
@@ -78,7 +78,7 @@ impl FixedWindow {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY).with("first-hit", self.first_hit.then_some(Value::Flag(true)));
+        let spec = AlgorithmSpec::of(&ENTRY).with("first_hit", self.first_hit.then_some(Value::Flag(true)));
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 

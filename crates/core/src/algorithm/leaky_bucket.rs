@@ -14,11 +14,11 @@ use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 pub(super) const ENTRY: Entry = Entry {
     name: "leaky-bucket",
     aliases: &[],
-    options: &[Known::new("max-wait", Wants::Span)],
+    options: &[Known::new("max_wait", Wants::Span)],
     limits_rate: true,
     build: |spec, amount| {
         let bucket = LeakyBucket::new(amount.quota()?);
-        Ok(spec.span("max-wait").map_or(Ok(bucket), |wait| bucket.max_wait(wait))?.into())
+        Ok(spec.span("max_wait").map_or(Ok(bucket), |wait| bucket.max_wait(wait))?.into())
     },
 };
 
@@ -86,7 +86,7 @@ impl LeakyBucket {
         let window = self.gcra.to_nanos(self.gcra.ticks(self.limit.max(1)));
         let wait = (self.max_wait / u128::from(self.gcra.parts)) as u64;
         let wait = (wait != window).then_some(Value::Span(Duration::from_nanos(wait)));
-        let spec = AlgorithmSpec::of(&ENTRY).with("max-wait", wait);
+        let spec = AlgorithmSpec::of(&ENTRY).with("max_wait", wait);
         (spec, Amount::Quota(Quota::of(self.limit, window)))
     }
 

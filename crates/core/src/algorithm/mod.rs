@@ -18,6 +18,9 @@ pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
+/// The one that is meant where none is named.
+pub(crate) const DEFAULT: &crate::spec::Entry = &sliding_window::ENTRY;
+
 /// Every algorithm, in the order in which they are listed.
 pub(crate) const ENTRIES: &[&crate::spec::Entry] = &[
     &fixed_window::ENTRY,

@@ -65,7 +65,8 @@ fn share(whole: &Decision, unit: u32) -> Decision {
         Outcome::Deny { retry_after: Some(wait) } => {
             Decision::deny(limit, nanos(wait), room, unit.into(), reset)
         }
-        Outcome::Deny { retry_after: None } => Decision::deny_for_good(limit, room, unit.into(), reset),
+        _ if whole.exceeds_limit() => Decision::too_large(limit, room, unit.into(), reset),
+        _ => Decision::deny_for_good(limit, room, unit.into(), reset),
     }
 }
 

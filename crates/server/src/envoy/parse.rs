@@ -8,7 +8,9 @@ use super::{
     Config, Domain, Domains, Rule, Unit, names,
     tree::{Level, Node},
 };
-use crate::rules::{AlgorithmName, Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
+use tidegate_core::AlgorithmSpec;
+
+use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
 
 /// How deep descriptors may nest; each level is a list and a mapping of the YAML.
 const MAX_LEVELS: usize = 32;
@@ -26,21 +28,14 @@ const DESCRIPTOR: [&str; 10] = [
     "metadata",
 ];
 
-const RATE_LIMIT: [&str; 20] = [
+/// Beside the algorithms' own options.
+const RATE_LIMIT: [&str; 12] = [
     "unit",
     "requests_per_unit",
     "unlimited",
     "name",
     "replaces",
     "algorithm",
-    "slots",
-    "mode",
-    "first_hit",
-    "closed",
-    "burst",
-    "max_wait",
-    "hold",
-    "count_denied",
     "sharing",
     "on_error",
     "deadline",
@@ -231,7 +226,7 @@ impl Reader<'_> {
         let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
         let path = path(&way.steps);
         let called = format!("`{}`", abridged(&format!("{}.{path}", self.domain)));
-        let limit = Fields::open(node, "a rate_limit", &RATE_LIMIT, self.complaints)?;
+        let limit = Fields::open(node, "a rate_limit", &options::with(&RATE_LIMIT), self.complaints)?;
         let name = text(&limit, "name", self.complaints).unwrap_or_default();
         let replaces = self.replaces(&limit, &name);
         let mut rule = Rule {
@@ -283,16 +278,14 @@ impl Reader<'_> {
             Some(_) => fields.number("requests_per_unit", 0, complaints)?,
             None => 0,
         };
-        let words: Vec<(&str, AlgorithmName)> =
-            AlgorithmName::ALL.into_iter().map(|algorithm| (algorithm.name(), algorithm)).collect();
         let algorithm = match fields.get("algorithm") {
-            Some(_) => fields.word("algorithm", &words, complaints)?,
-            None => AlgorithmName::FixedWindow,
+            Some(_) => options::algorithm(fields, complaints)?,
+            None => AlgorithmSpec::named("fixed-window").ok()?,
         };
         if let Some(node) = fields.get("algorithm") {
-            let why = match algorithm {
-                AlgorithmName::Concurrency => Some("counts requests in flight, which Envoy does not report"),
-                AlgorithmName::LeakyBucket => Some("delays requests, which Envoy does not do"),
+            let why = match algorithm.name() {
+                "concurrency" => Some("counts requests in flight, which Envoy does not report"),
+                "leaky-bucket" => Some("delays requests, which Envoy does not do"),
                 _ => None,
             };
             if let Some(why) = why {
@@ -303,7 +296,7 @@ impl Reader<'_> {
         }
         options::refuse_others(fields, called, algorithm, complaints);
         let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));
-        options::read(fields, called, &mut policy, complaints);
+        options::read(fields, &mut policy, complaints);
         let sharing = sharing::read(fields, called, complaints);
         let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
         let global = rule.values.is_empty();

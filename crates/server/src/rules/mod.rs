@@ -13,7 +13,7 @@ use std::{fs, io::Read, path::Path};
 pub use error::RulesError;
 pub use parse::{parse, parse_for, parse_policy};
 pub(crate) use sharing::MAX_DEADLINE;
-pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules, SharingSpec};
+pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec};
 pub use tidegate_config::Problem;
 pub(crate) use tidegate_config::nearest;
 pub(crate) use watch::Watch;

@@ -1,52 +1,87 @@
-//! The options of the algorithms, wherever a file gives them.
+//! The options of the algorithms, wherever a file gives them: those of core's registry.
 
 use tidegate_config::{Complaints, Fields, Problem};
+use tidegate_core::{AlgorithmSpec, Wants};
 
-use super::{AlgorithmName, PolicySpec};
+use super::PolicySpec;
 
-/// Which algorithm an option belongs to.
-const OWNERS: [(&str, AlgorithmName); 7] = [
-    ("slots", AlgorithmName::SlidingWindow),
-    ("mode", AlgorithmName::SlidingWindow),
-    ("first_hit", AlgorithmName::FixedWindow),
-    ("closed", AlgorithmName::SlidingLog),
-    ("burst", AlgorithmName::TokenBucket),
-    ("max_wait", AlgorithmName::LeakyBucket),
-    ("hold", AlgorithmName::Concurrency),
-];
+const COUNT_DENIED: &str = "count_denied";
+
+/// These fields, and the options of all algorithms.
+pub(crate) fn with(fields: &[&'static str]) -> Vec<&'static str> {
+    let own = AlgorithmSpec::all().flat_map(|algorithm| algorithm.known().iter().map(|known| known.name));
+    fields.iter().copied().chain(own).chain([COUNT_DENIED]).collect()
+}
+
+/// The algorithm that a mapping names, by its name or an alias.
+pub(crate) fn algorithm(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<AlgorithmSpec> {
+    if let Some(aliased) = fields.get("algorithm").and_then(|node| AlgorithmSpec::named(node.text()?).ok()) {
+        return Some(aliased);
+    }
+    let words: Vec<(&str, AlgorithmSpec)> =
+        AlgorithmSpec::all().map(|algorithm| (algorithm.name(), algorithm)).collect();
+    fields.word("algorithm", &words, complaints)
+}
 
 /// Complains about options that belong to another algorithm.
 pub(crate) fn refuse_others(
     fields: &Fields<'_>,
     called: &str,
-    algorithm: AlgorithmName,
+    algorithm: AlgorithmSpec,
     complaints: &mut Complaints,
 ) {
-    for (option, owner) in OWNERS {
-        if let Some(node) = fields.get(option).filter(|_| owner != algorithm) {
+    for owner in AlgorithmSpec::all().filter(|owner| owner.name() != algorithm.name()) {
+        let others = owner.known().iter().filter(|known| !algorithm.known().contains(known));
+        for (option, node) in others.filter_map(|known| Some((known.name, fields.get(known.name)?))) {
             let what =
                 format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
             complaints.add(Problem::at(node.line, what).mend("remove it, or change the algorithm"));
         }
     }
-}
-
-/// Reads the options of `spec`'s algorithm; what is not given stays as it is.
-pub(crate) fn read(fields: &Fields<'_>, called: &str, spec: &mut PolicySpec, complaints: &mut Complaints) {
-    spec.slots = fields.number("slots", 1, complaints).or(spec.slots);
-    let modes = [("strict", false), ("balanced", true)];
-    spec.balanced = fields.word("mode", &modes, complaints).unwrap_or(spec.balanced);
-    spec.first_hit = fields.flag("first_hit", complaints).unwrap_or(spec.first_hit);
-    spec.closed = fields.flag("closed", complaints).unwrap_or(spec.closed);
-    spec.burst = fields.number("burst", 0, complaints).or(spec.burst);
-    spec.max_wait = fields.duration("max_wait", complaints).or(spec.max_wait);
-    spec.hold = fields.duration("hold", complaints).or(spec.hold);
-    spec.count_denied = fields.flag("count_denied", complaints).unwrap_or(spec.count_denied);
-    if spec.count_denied && spec.algorithm == AlgorithmName::Concurrency {
-        let line = fields.get("count_denied").map_or(fields.line(), |node| node.line);
+    if !algorithm.limits_rate() && fields.flag(COUNT_DENIED, &mut Complaints::default()) == Some(true) {
+        let line = fields.get(COUNT_DENIED).map_or(fields.line(), |node| node.line);
         complaints.add(
             Problem::at(line, format!("{called}: a permit that was denied can never be given back"))
                 .mend("remove `count_denied`"),
         );
+    }
+}
+
+/// Reads the options of `spec`'s algorithm; what is not given stays as it is.
+pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec, complaints: &mut Complaints) {
+    let algorithm = &mut spec.algorithm;
+    for known in algorithm.known() {
+        // Each complains in the words of the file; what is right is text that the algorithm reads too.
+        let is_right = match known.wants {
+            Wants::Flag => fields.flag(known.name, complaints).is_some(),
+            Wants::Count => fields.number(known.name, 0, complaints).is_some(),
+            Wants::Span => fields.duration(known.name, complaints).is_some(),
+            Wants::OneOf(words) => {
+                let words: Vec<(&str, ())> = words.iter().map(|&word| (word, ())).collect();
+                fields.word(known.name, &words, complaints).is_some()
+            }
+            _ => false,
+        };
+        if let Some(text) = fields.get(known.name).and_then(|node| node.text()).filter(|_| is_right) {
+            set(fields, algorithm, known.name, text, complaints);
+        }
+    }
+    if algorithm.limits_rate()
+        && let Some(on) = fields.flag(COUNT_DENIED, complaints)
+    {
+        set(fields, algorithm, COUNT_DENIED, if on { "true" } else { "false" }, complaints);
+    }
+}
+
+fn set(
+    fields: &Fields<'_>,
+    algorithm: &mut AlgorithmSpec,
+    option: &str,
+    text: &str,
+    complaints: &mut Complaints,
+) {
+    if let Err(error) = algorithm.set(option, Some(text)) {
+        let line = fields.get(option).map_or(fields.line(), |node| node.line);
+        complaints.add(Problem::at(line, error.to_string()));
     }
 }

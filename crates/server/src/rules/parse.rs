@@ -6,9 +6,9 @@ use std::{
 };
 
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
-use tidegate_core::{ParseQuotaError, Quota};
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
 
-use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing};
+use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
@@ -18,19 +18,8 @@ const MAX_NAME: usize = 64;
 /// The most limits in one file: each has metrics of its own, whose number must be bounded.
 const MAX_LIMITS: usize = 1_000;
 
-const OPTIONS: [&str; 10] = [
-    "limit",
-    "slots",
-    "mode",
-    "first_hit",
-    "closed",
-    "burst",
-    "max_wait",
-    "hold",
-    "count_denied",
-    "algorithm",
-];
-const FIELDS: [&str; 21] = [
+/// Beside the algorithms' own options.
+const FIELDS: [&str; 13] = [
     "name",
     "limit",
     "algorithm",
@@ -39,14 +28,6 @@ const FIELDS: [&str; 21] = [
     "overrides",
     "deny",
     "max_keys",
-    "slots",
-    "mode",
-    "first_hit",
-    "closed",
-    "burst",
-    "max_wait",
-    "hold",
-    "count_denied",
     "sharing",
     "on_error",
     "deadline",
@@ -94,7 +75,7 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let root = parse_yaml(text).map_err(|problem| vec![problem])?;
     let root = root.ok_or_else(|| vec![Problem::overall("the policy is empty")])?;
-    let spec = Fields::open(&root, "a policy", &OPTIONS, &mut complaints)
+    let spec = Fields::open(&root, "a policy", &options::with(&["limit", "algorithm"]), &mut complaints)
         .and_then(|fields| read_policy(&fields, "the policy", None, &mut complaints));
     match spec {
         Some(spec) if complaints.is_empty() => Ok(spec),
@@ -165,7 +146,7 @@ fn read_limit(
         _ => None,
     };
     let called = called.unwrap_or_else(|| format!("limit number {number}"));
-    let fields = Fields::open(node, &called, &FIELDS, complaints)?;
+    let fields = Fields::open(node, &called, &options::with(&FIELDS), complaints)?;
     let name = read_name(&fields, &called, complaints);
     let policy = read_policy(&fields, &called, None, complaints);
     let global = fields.flag("global", complaints).unwrap_or(false);
@@ -229,12 +210,11 @@ fn read_policy(
     base: Option<&PolicySpec>,
     complaints: &mut Complaints,
 ) -> Option<PolicySpec> {
-    let names = AlgorithmName::ALL.map(|algorithm| (algorithm.name(), algorithm));
     let algorithm = match (base, fields.get("algorithm")) {
         (Some(base), None) => base.algorithm,
         // Exact by default: a user who does not choose gets no surprise.
-        (None, None) => AlgorithmName::SlidingWindow,
-        (_, Some(_)) => fields.word("algorithm", &names, complaints)?,
+        (None, None) => AlgorithmSpec::default(),
+        (_, Some(_)) => options::algorithm(fields, complaints)?,
     };
     options::refuse_others(fields, called, algorithm, complaints);
     let quota = match (fields.get("limit"), base) {
@@ -242,13 +222,13 @@ fn read_policy(
         (None, Some(base)) => Some((base.limit, base.window)),
         (None, None) => {
             let problem = Problem::at(fields.line(), format!("{called} has no limit"));
-            let example = if algorithm == AlgorithmName::Concurrency { "limit: 10" } else { "limit: 100/1m" };
+            let example = if algorithm.limits_rate() { "limit: 100/1m" } else { "limit: 10" };
             complaints.add(problem.mend(format!("add one, as in `{example}`")));
             None
         }
     };
     let mut spec = base.cloned().unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
-    options::read(fields, called, &mut spec, complaints);
+    options::read(fields, &mut spec, complaints);
     (spec.limit, spec.window) = quota?;
     if let Err(e) = spec.policy() {
         let line = fields.get("limit").map_or(fields.line(), |node| node.line);
@@ -261,13 +241,13 @@ fn read_policy(
 /// `N/duration`, or for permits a bare number.
 fn read_quota(
     node: &Node,
-    algorithm: AlgorithmName,
+    algorithm: AlgorithmSpec,
     complaints: &mut Complaints,
 ) -> Option<(u32, Option<std::time::Duration>)> {
     let text = node.text().unwrap_or_default();
     let complaint =
         |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
-    if algorithm == AlgorithmName::Concurrency {
+    if !algorithm.limits_rate() {
         let permits = text.parse().ok();
         if permits.is_none() {
             complaints.add(
@@ -320,7 +300,7 @@ fn read_overrides(
                 made.is_ok().then_some(spec)
             })
         } else {
-            Fields::open(value, &called, &OPTIONS[..OPTIONS.len() - 1], complaints)
+            Fields::open(value, &called, &options::with(&["limit"]), complaints)
                 .and_then(|fields| read_policy(&fields, &called, Some(base), complaints))
         };
         if let Some(spec) = spec

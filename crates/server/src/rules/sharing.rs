@@ -6,7 +6,7 @@ use tidegate_config::{Complaints, Fields, Problem};
 use tidegate_core::write_duration;
 use tidegate_redis::{Mode, OnError, Plan};
 
-use super::{AlgorithmName, LimitSpec, PolicySpec, SharingSpec};
+use super::{LimitSpec, PolicySpec, SharingSpec};
 
 /// The longest time that the store may be given for a decision: a client's pipeline waits with it.
 pub(crate) const MAX_DEADLINE: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
         wrong("name", "a colon parts the keys of the store".to_owned(), "write another sign in its place");
     }
     if let Some(why) = refusal(&limit.policy) {
-        let holdless = limit.policy.algorithm == AlgorithmName::Concurrency && limit.policy.hold.is_none();
+        let holdless = !limit.policy.algorithm.limits_rate() && limit.policy.algorithm.get("hold").is_none();
         let (field, mend) = if holdless {
             ("algorithm", "add the longest that a permit is needed, as in `hold: 1m`")
         } else {

@@ -6,11 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{
-    Policy, PolicyError, Quota, QuotaError,
-    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    write_duration,
-};
+use tidegate_core::{AlgorithmSpec, Policy, PolicyError, Quota, write_duration};
 use tidegate_redis::{Mode, OnError};
 
 /// Everything that a rules file says, in its order.
@@ -58,95 +54,22 @@ pub struct SharingSpec {
     pub unreported: Option<u32>,
 }
 
-/// The algorithms by the names that rules give them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlgorithmName {
-    /// [`FixedWindow`]
-    FixedWindow,
-    /// [`SlidingLog`]
-    SlidingLog,
-    /// [`SlidingWindow`]
-    SlidingWindow,
-    /// [`SlidingCounter`](tidegate_core::algorithm::SlidingCounter)
-    SlidingCounter,
-    /// [`TokenBucket`]
-    TokenBucket,
-    /// [`LeakyBucket`]
-    LeakyBucket,
-    /// [`Concurrency`]
-    Concurrency,
-}
-
-impl AlgorithmName {
-    /// All of them, in the order of [`Policy::NAMES`].
-    pub const ALL: [Self; 7] = [
-        Self::FixedWindow,
-        Self::SlidingLog,
-        Self::SlidingWindow,
-        Self::SlidingCounter,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Concurrency,
-    ];
-
-    /// The algorithm of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Policy::NAMES[self as usize]
-    }
-}
-
 /// An algorithm with its numbers and options, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own in the file")]
 pub struct PolicySpec {
-    /// Which algorithm.
-    pub algorithm: AlgorithmName,
+    /// Which algorithm, with its options.
+    pub algorithm: AlgorithmSpec,
     /// `N` of `N/duration`, or the permits of `concurrency`.
     pub limit: u32,
     /// The duration; `None` for `concurrency`, which has none.
     pub window: Option<Duration>,
-    /// `sliding-window`: how many slots.
-    pub slots: Option<u32>,
-    /// `sliding-window`: `mode: balanced`.
-    pub balanced: bool,
-    /// `fixed-window`: windows start at a key's first admitted request.
-    pub first_hit: bool,
-    /// `sliding-log`: closed windows.
-    pub closed: bool,
-    /// `token-bucket`: what the bucket holds.
-    pub burst: Option<u32>,
-    /// `leaky-bucket`: the longest delay.
-    pub max_wait: Option<Duration>,
-    /// `concurrency`: when a permit comes back by itself.
-    pub hold: Option<Duration>,
-    /// Denied requests consume too.
-    pub count_denied: bool,
 }
 
 impl PolicySpec {
-    /// An algorithm without options.
+    /// An algorithm with a limit.
     #[must_use]
-    pub fn new(algorithm: AlgorithmName, limit: u32, window: Option<Duration>) -> Self {
-        Self {
-            algorithm,
-            limit,
-            window,
-            slots: None,
-            balanced: false,
-            first_hit: false,
-            closed: false,
-            burst: None,
-            max_wait: None,
-            hold: None,
-            count_denied: false,
-        }
+    pub const fn new(algorithm: AlgorithmSpec, limit: u32, window: Option<Duration>) -> Self {
+        Self { algorithm, limit, window }
     }
 
     /// What decides.
@@ -154,42 +77,12 @@ impl PolicySpec {
     /// # Errors
     /// When the numbers make no sense together: see [`PolicyError`].
     pub fn policy(&self) -> Result<Policy, PolicyError> {
-        // A window that is missing where one is needed is as good as one of no length.
-        let quota = || Quota::new(self.limit, self.window.unwrap_or_default()).map_err(PolicyError::Quota);
-        let policy = match self.algorithm {
-            AlgorithmName::FixedWindow => {
-                let windows = FixedWindow::new(quota()?);
-                if self.first_hit { windows.first_hit() } else { windows }.into()
+        match self.window {
+            Some(window) => {
+                self.algorithm.policy(Quota::new(self.limit, window).map_err(PolicyError::Quota)?)
             }
-            AlgorithmName::SlidingLog => {
-                let log = SlidingLog::new(quota()?)?;
-                if self.closed { log.closed() } else { log }.into()
-            }
-            AlgorithmName::SlidingWindow => {
-                let mut window = SlidingWindow::new(quota()?);
-                if let Some(slots) = self.slots {
-                    window = window.slots(slots)?;
-                }
-                if self.balanced { window.balanced() } else { window }.into()
-            }
-            AlgorithmName::SlidingCounter => Policy::sliding_counter(quota()?),
-            AlgorithmName::TokenBucket => {
-                let bucket = TokenBucket::new(quota()?)?;
-                self.burst.map_or(Ok(bucket), |burst| bucket.burst(burst))?.into()
-            }
-            AlgorithmName::LeakyBucket => {
-                let bucket = LeakyBucket::new(quota()?);
-                self.max_wait.map_or(Ok(bucket), |wait| bucket.max_wait(wait))?.into()
-            }
-            AlgorithmName::Concurrency => {
-                if self.window.is_some() {
-                    return Err(PolicyError::Quota(QuotaError::EmptyWindow));
-                }
-                let permits = Concurrency::new(self.limit);
-                self.hold.map_or(Ok(permits), |hold| permits.hold(hold))?.into()
-            }
-        };
-        Ok(if self.count_denied { policy.count_denied() } else { policy })
+            None => self.algorithm.permits(self.limit),
+        }
     }
 
     /// `100/1m`, or the number of permits.
@@ -206,20 +99,8 @@ impl PolicySpec {
     /// The options beside the quota, as the file writes them: `burst: 20, count_denied: true`.
     #[must_use]
     pub fn options(&self) -> String {
-        let mut options = Vec::new();
-        let span = |name: &str, span: Duration| {
-            let mut text = format!("{name}: ");
-            push_duration(&mut text, span);
-            text
-        };
-        options.extend(self.slots.map(|slots| format!("slots: {slots}")));
-        options.extend(self.balanced.then(|| "mode: balanced".to_owned()));
-        options.extend(self.first_hit.then(|| "first_hit: true".to_owned()));
-        options.extend(self.closed.then(|| "closed: true".to_owned()));
-        options.extend(self.burst.map(|burst| format!("burst: {burst}")));
-        options.extend(self.max_wait.map(|wait| span("max_wait", wait)));
-        options.extend(self.hold.map(|hold| span("hold", hold)));
-        options.extend(self.count_denied.then(|| "count_denied: true".to_owned()));
+        let options: Vec<String> =
+            self.algorithm.options().map(|(name, value)| format!("{name}: {value}")).collect();
         options.join(", ")
     }
 }
