@@ -63,8 +63,11 @@ impl Known {
 pub enum Wants {
     /// Nothing, `true` or `false`.
     Flag,
-    /// A whole number from 0 to 4294967295.
-    Count,
+    /// A whole number.
+    Count {
+        /// The least that it may be.
+        least: u32,
+    },
     /// A duration, as in `500ms`.
     Span,
     /// One of these words, of which the first is the default.
@@ -75,7 +78,7 @@ impl fmt::Display for Wants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag => f.write_str("nothing, true or false"),
-            Self::Count => f.write_str("a whole number from 0 to 4294967295"),
+            Self::Count { least } => write!(f, "a whole number from {least} to {}", u32::MAX),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
         }
@@ -321,7 +324,9 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
     let value = match (wants, text) {
         (Wants::Flag, None | Some("true")) => Some(Value::Flag(true)),
         (Wants::Flag, Some("false")) => Some(Value::Flag(false)),
-        (Wants::Count, Some(text)) => text.parse().ok().map(Value::Count),
+        (Wants::Count { least }, Some(text)) => {
+            text.parse().ok().filter(|count| *count >= least).map(Value::Count)
+        }
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
         (Wants::OneOf(words), Some(text)) => {
             words.iter().copied().find(|word| *word == text).map(Value::Word)

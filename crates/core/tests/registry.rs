@@ -46,7 +46,7 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
         for known in spec.known() {
             let value = match known.wants {
                 Wants::Flag => "true",
-                Wants::Count => "7",
+                Wants::Count { .. } => "7",
                 Wants::Span => "7s",
                 Wants::OneOf(words) => words[words.len() - 1],
                 other => panic!("{other:?} has no example"),
@@ -74,7 +74,9 @@ fn what_is_wrong_is_named_with_what_is_known_and_what_is_near() {
         option.contains("no option `busrt` (did you mean `burst`?); it has burst, count_denied"),
         "{option}"
     );
-    assert!(message("sliding-window:slots=x 10/1s").contains("`slots` wants a whole number"));
+    assert!(
+        message("sliding-window:slots=x 10/1s").contains("`slots` wants a whole number from 1 to 4294967295")
+    );
     assert!(message("sliding-window:mode=x 10/1s").contains("`mode` wants strict or balanced"));
     assert!(
         message("concurrency:count-denied 10").contains("no option"),

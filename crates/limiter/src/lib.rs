@@ -31,7 +31,7 @@ pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Algorithm, Clock, Debt, Decision, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError,
-    Policy, PolicyError, Quota, QuotaError, Share, algorithm,
+    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome,
+    ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
 };
 pub use wait::WaitError;

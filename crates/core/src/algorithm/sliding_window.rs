@@ -26,7 +26,10 @@ const DEFAULT_SLOTS: u32 = 10;
 pub(super) const ENTRY: Entry = Entry {
     name: "sliding-window",
     aliases: &[],
-    options: &[Known::new("slots", Wants::Count), Known::new("mode", Wants::OneOf(&["strict", "balanced"]))],
+    options: &[
+        Known::new("slots", Wants::Count { least: 1 }),
+        Known::new("mode", Wants::OneOf(&["strict", "balanced"])),
+    ],
     limits_rate: true,
     build: |spec, amount| {
         let mut window = SlidingWindow::new(amount.quota()?);

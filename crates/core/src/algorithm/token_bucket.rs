@@ -19,7 +19,7 @@ const SHUT: u64 = 0xFF;
 pub(super) const ENTRY: Entry = Entry {
     name: "token-bucket",
     aliases: &["gcra"],
-    options: &[Known::new("burst", Wants::Count)],
+    options: &[Known::new("burst", Wants::Count { least: 0 })],
     limits_rate: true,
     build: |spec, amount| {
         let bucket = TokenBucket::new(amount.quota()?)?;

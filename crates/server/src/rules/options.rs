@@ -54,7 +54,7 @@ pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec, complaints: &mut 
         // Each complains in the words of the file; what is right is text that the algorithm reads too.
         let is_right = match known.wants {
             Wants::Flag => fields.flag(known.name, complaints).is_some(),
-            Wants::Count => fields.number(known.name, 0, complaints).is_some(),
+            Wants::Count { least } => fields.number(known.name, least, complaints).is_some(),
             Wants::Span => fields.duration(known.name, complaints).is_some(),
             Wants::OneOf(words) => {
                 let words: Vec<(&str, ())> = words.iter().map(|&word| (word, ())).collect();
