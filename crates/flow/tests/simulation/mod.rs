@@ -2,6 +2,7 @@
 //! long as their distribution says. Time is the gate's manual clock, chance a seeded generator: the same run gives the same
 //! figures everywhere.
 #![allow(dead_code, reason = "the test and the example each use a part")]
+#![allow(clippy::cast_sign_loss, reason = "times are positive")]
 
 use std::{
     cmp::Reverse,

@@ -14,7 +14,7 @@ use super::{
 pub struct Gradient2 {
     /// The limit to begin with. Default: 20.
     pub initial: u32,
-    /// How far response times may rise above those without a queue before the limit falls, at least 1. Default: 1.05.
+    /// How far response times may rise above those without a queue before the limit falls, at least 1. Default: 1.
     pub tolerance: f64,
     /// How much of a new limit is taken at once, above 0 and at most 1. Default: 0.3.
     pub smoothing: f64,
@@ -22,7 +22,7 @@ pub struct Gradient2 {
 
 impl Default for Gradient2 {
     fn default() -> Self {
-        Self { initial: 20, tolerance: 1.05, smoothing: 0.3 }
+        Self { initial: 20, tolerance: 1.0, smoothing: 0.3 }
     }
 }
 
