@@ -6,6 +6,7 @@ use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 use crate::{
     KeyedLimiter, Limiter,
     keyed::Home,
+    limiter::refused_until,
     wait::{Ground, Wakes},
 };
 
@@ -212,11 +213,16 @@ fn decide<C>(
         let decision = match (&blocked[at], &places[at]) {
             (Some(denied), _) => *denied,
             (None, Place::Keyed(k)) => {
-                let ((limiter, generation, tag), state) = (homes[*k], joint.state(*k).0);
+                let (limiter, generation, tag) = homes[*k];
                 let policy = &generation.policy;
-                let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
-                let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
-                behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
+                match joint.state(*k) {
+                    Ok((state, _)) => {
+                        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+                        let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
+                        behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
+                    }
+                    Err(until) => refused_until(policy, until, now),
+                }
             }
             (None, Place::Unkeyed(u)) => {
                 let (policy, state) = (unkeyed[*u].policy(), cells[*u].words());
@@ -231,7 +237,12 @@ fn decide<C>(
         for (request, place) in requests.iter().zip(&places) {
             match place {
                 _ if request.cost() == 0 => {}
-                Place::Keyed(k) => keyed[*k].0.policy.record(joint.state(*k).0, now, request.cost()),
+                Place::Keyed(k) => {
+                    // Admitted, so not refused.
+                    if let Ok((state, _)) = joint.state(*k) {
+                        keyed[*k].0.policy.record(state, now, request.cost());
+                    }
+                }
                 Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
             }
         }
