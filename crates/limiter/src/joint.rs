@@ -182,21 +182,7 @@ fn decide<C>(
         }
     }
 
-    // Each request's own number among the keyed or the unkeyed, and what earlier requests want of the same state.
-    let mut next_keyed = 0;
-    let places: Vec<Place> = requests
-        .iter()
-        .map(|request| match request {
-            Request::Keyed { .. } => {
-                next_keyed += 1;
-                Place::Keyed(next_keyed - 1)
-            }
-            Request::Unkeyed { limiter, .. } => {
-                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
-                Place::Unkeyed(at.unwrap_or_default())
-            }
-        })
-        .collect();
+    let places = places(requests, &unkeyed);
     let same = |one: &Place, other: &Place| match (one, other) {
         (Place::Keyed(a), Place::Keyed(b)) => {
             std::ptr::eq(&raw const *keyed[*a].0, &raw const *keyed[*b].0) && keyed[*a].1 == keyed[*b].1
@@ -254,4 +240,22 @@ fn decide<C>(
 enum Place {
     Keyed(usize),
     Unkeyed(usize),
+}
+
+/// Each request's own number among the keyed or the unkeyed.
+fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Place> {
+    let mut next_keyed = 0;
+    requests
+        .iter()
+        .map(|request| match request {
+            Request::Keyed { .. } => {
+                next_keyed += 1;
+                Place::Keyed(next_keyed - 1)
+            }
+            Request::Unkeyed { limiter, .. } => {
+                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
+                Place::Unkeyed(at.unwrap_or_default())
+            }
+        })
+        .collect()
 }

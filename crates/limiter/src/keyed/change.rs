@@ -115,6 +115,7 @@ const A_POLL: usize = 16;
 impl<C> Change<'_, C> {
     /// Moves a stretch of the states, about a page; returns whether there is more. The time is the present one: what a state
     /// of another kind has in use counts as taken then.
+    #[must_use = "it says whether there is more to move"]
     pub fn step_at(&self, now: Nanos) -> bool {
         self.limiter.generations.current().sweep(now)
     }
