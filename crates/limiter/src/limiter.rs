@@ -281,3 +281,10 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
         _ => Some(Decision::deny(limit, left, 0, 1, left)),
     }
 }
+
+/// The denial of a new key that has no place until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
+    let until = until.max(now.saturating_add(Nanos::new(1)));
+    // Later than now, so there is one.
+    denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
+}

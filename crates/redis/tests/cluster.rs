@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Policy, Quota};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_core::{Policy, Quota};
+use tidegate_redis::{Health, Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
 
 fn limit(store: &Store, name: &str) -> SharedLimit {
@@ -58,15 +58,15 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     // An answer that was lost on a busy machine was charged all the same.
     assert!(all > 250, "{all} admitted of 300");
 
-    let apart = [limit.request("a", 1), limit.request("b", 1)];
-    assert_eq!(store.decide_all(&apart, PATIENCE).await, Err(StoreError::CrossSlot));
-    let together = [limit.request("{t}a", 1), limit.request("{t}b", 1)];
-    let mut answer = store.decide_all(&together, PATIENCE).await;
-    while answer.is_err() {
+    let part = |key: &'static str| Part { limit: &limit, key: key.as_bytes(), cost: 1 };
+    assert_eq!(store.acquire_all(&[part("a"), part("b")]).await, Err(StoreError::CrossSlot));
+    let by_store = |told: &SharedDecision| told.is_allowed() && told.source == Source::Store;
+    let together = [part("{t}a"), part("{t}b")];
+    let mut told = store.acquire_all(&together).await.expect("they have one slot");
+    while !told.iter().all(by_store) {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        answer = store.decide_all(&together, PATIENCE).await;
+        told = store.acquire_all(&together).await.expect("they have one slot");
     }
-    assert!(answer.is_ok_and(|(decisions, _)| decisions.iter().all(Decision::is_allowed)));
 
     // A slot that moves while its key is asked for.
     let (slot, from, to) = move_of(&cluster);
@@ -171,7 +171,7 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
         server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         server.ask(&["CONFIG", "SET", "cluster-replica-validity-factor", "0"]);
     }
-    // One whose part is not the one that a sign of life looks at anyway.
+    // One whose part is not the one that a heartbeat looks at anyway.
     let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]).text().parse::<usize>();
     let silent = (home.expect("a slot") * 3 / 16_384 + 1) % 3;
     let replica = &cluster.servers[3 + silent];
@@ -248,4 +248,42 @@ async fn nodes_that_are_not_there_are_told_for_what_they_are() {
         server.kill();
     }
     told(Health::Down).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_once() {
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let open = async || {
+        let store = Store::open(&address).expect("the address is well formed");
+        eventually("the store is reached", || store.health() == Health::Up);
+        store
+    };
+    let log =
+        || Policy::sliding_log("4000/1h".parse::<Quota>().expect("well formed")).expect("the log is short");
+    let window = || Policy::sliding_window("4000/1h".parse::<Quota>().expect("the quota is well formed"));
+    for policy in [window(), log()] {
+        let node = open().await;
+        let name = policy.name();
+        let leased = node.limit(name, policy).mode(Mode::Leased).on_error(OnError::Closed).deadline(PATIENCE);
+        let leased = leased.build().expect("the policy can be shared");
+        let keys = ["a", "b", "{c}d", "e}f", "{}g"];
+        let mut used = [0_u64; 5];
+        while node.stats().leased < 1_000 {
+            for (key, used) in keys.iter().zip(&mut used) {
+                *used += u64::from(leased.acquire(key, 1).await.is_allowed());
+            }
+        }
+        node.close().await;
+        let other = open().await;
+        // By the same policy as the leased limit's, whose state it is.
+        let exact = other.limit(name, *leased.plan().policy()).deadline(PATIENCE).build();
+        let exact = exact.expect("the policy can be shared");
+        for (key, used) in keys.iter().zip(used) {
+            let told = exact.peek(key, 0).await;
+            assert_eq!(told.source, Source::Store);
+            assert_eq!(told.decision.remaining(), 4_000 - used, "{name}, {key}: {used} used");
+        }
+        assert_eq!(node.stats().errors.iter().sum::<u64>(), 0, "{:?}", node.stats());
+    }
 }

@@ -1,18 +1,18 @@
 //! The keyed limiter and its operations.
 
-use std::fmt;
+use std::{fmt, sync::PoisonError};
 
-use crate::table::{HashKeys, Stats, Tag};
+use crate::table::{HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use super::{
     BuildError, Generation, KeyedBuilder, Marks,
     exceptions::Exceptions,
-    generation::{Generations, Home},
+    generation::{Generations, Home, NoStep},
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    limiter::denied_until,
+    limiter::{denied_until, refused_until},
     sync::{Mutex, yield_now},
     wait::{Ground, Line, Lines, Wakes, wait},
 };
@@ -34,6 +34,7 @@ pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) max_keys: usize,
+    pub(super) when_full: WhenFull,
     pub(super) hash: HashKeys,
     /// Held for the length of a change of policy.
     pub(super) changing: Mutex<()>,
@@ -62,14 +63,16 @@ impl<C> KeyedLimiter<C> {
     pub(super) fn from_parts(
         policy: Policy,
         max_keys: usize,
+        when_full: WhenFull,
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, None)?;
+        let generation = Generation::new(policy, max_keys, when_full, None)?;
         Ok(Self {
             generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
             max_keys,
+            when_full,
             hash,
             changing: Mutex::new(()),
             marks: Marks::new(max_keys),
@@ -81,7 +84,7 @@ impl<C> KeyedLimiter<C> {
     /// The policy of keys without one of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.generations.current().policy
+        *self.generations.current().policy()
     }
 
     /// The clock.
@@ -104,7 +107,7 @@ impl<C> KeyedLimiter<C> {
     /// memory; who knows the next few keys (a batch of requests) can let them all be fetched at once. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl AsRef<[u8]>) {
-        self.generations.current().table.prefetch(self.tag(key.as_ref()));
+        self.generations.newest().table.prefetch(self.tag(key.as_ref()));
     }
 
     /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
@@ -119,11 +122,11 @@ impl<C> KeyedLimiter<C> {
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation: &Generation = self.generations.current();
+        let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
-            plain.then(|| generation.policy.decide(state, now, cost))
+            plain.then(|| generation.policy().decide(state, now, cost))
         });
         match near {
             Some(decision) => decision,
@@ -145,42 +148,48 @@ impl<C> KeyedLimiter<C> {
             |line, ground, wakes| line.decide(ground, cost, wakes),
             |policy, state| policy.decide(state, now, cost),
         )
+        .unwrap_or_else(|refused| refused)
     }
 
     /// One atomic step on a key's state, with the policy that is the key's.
+    ///
+    /// # Errors
+    /// When the key is new and has no place until a time: that time ([`WhenFull::Deny`]).
     pub(super) fn with_state<R>(
         &self,
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&Policy, &mut [u64]) -> R,
-    ) -> R {
+    ) -> Result<R, Nanos> {
         let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
-            let policy = &generation.policy;
+            let policy = generation.policy();
             let result = generation.apply(policy, tag, now, |state| {
                 let step = if self.is_home(tag, &generation) { step.take() } else { None };
                 step.map(|step| step(policy, state))
             });
-            if let Ok(Some(result)) = result {
-                return result;
+            match result {
+                Ok(Some(result)) => return Ok(result),
+                Err(NoStep::Refused(until)) => return Err(until),
+                // The state has just moved, or is about to.
+                Ok(None) | Err(NoStep::Retired) => yield_now(),
             }
-            // The state has just moved, or is about to.
-            yield_now();
         }
     }
 
-    /// One atomic step on a key's state and on its line, or on the state alone where there is none.
+    /// One atomic step on a key's state and on its line, or on the state alone where there is none. The error is the denial
+    /// of a new key that has no place.
     fn on_line<R>(
         &self,
         tag: Tag,
         now: Nanos,
         on_line: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R,
         alone: impl FnOnce(&Policy, &mut [u64]) -> R,
-    ) -> R {
+    ) -> Result<R, Decision> {
         // First, so that it is dropped last: nobody is woken under a lock.
         let mut wakes = Wakes::default();
-        self.with_state(tag, now, |policy, state| {
+        let stepped = self.with_state(tag, now, |policy, state| {
             if self.marks.has(tag) {
                 let blocked = self.exceptions.blocked(tag);
                 let behind = |line: &mut Line| {
@@ -191,13 +200,15 @@ impl<C> KeyedLimiter<C> {
                 }
             }
             alone(policy, state)
-        })
+        });
+        stepped.map_err(|until| refused_until(&self.policy(), until, now))
     }
 
     /// Serves those who wait for a key, after something that may have made room.
     pub(super) fn serve(&self, tag: Tag, now: Nanos) {
         if self.marks.has(tag) {
-            self.on_line(tag, now, Line::changed, |_, _| ());
+            // Who waits for a key that has no place asks again when it may have one.
+            let _ = self.on_line(tag, now, Line::changed, |_, _| ());
         }
     }
 
@@ -237,7 +248,7 @@ impl<C> KeyedLimiter<C> {
     fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
         loop {
             let generation = self.generation_of(tag);
-            if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
+            if let Ok(result) = generation.look(tag, now, |state| step(generation.policy(), state)) {
                 return result;
             }
             yield_now();
@@ -245,7 +256,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Where a key's state lives.
-    pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
+    pub(crate) fn generation_of(&self, tag: Tag) -> Home {
         let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
@@ -258,7 +269,7 @@ impl<C> KeyedLimiter<C> {
         if blocked > Nanos::ZERO && blocked <= now {
             self.exceptions.drop_passed(&self.marks, tag, now);
         }
-        denied_until(&self.generation_of(tag).policy, blocked, now)
+        denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
@@ -289,10 +300,11 @@ impl<C> KeyedLimiter<C> {
             line.settle(ground, wakes);
             if line.is_waiting() { line.answer(ground, cost) } else { policy.decide(ground.state, now, cost) }
         };
-        self.on_line(tag, now, behind, |mine, state| {
+        let decided = self.on_line(tag, now, behind, |mine, state| {
             fits(mine);
             policy.decide(state, now, cost)
-        })
+        });
+        decided.unwrap_or_else(|refused| refused)
     }
 
     /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
@@ -308,8 +320,9 @@ impl<C> KeyedLimiter<C> {
             let check = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
                 Some(line.check(ground, cost, wakes))
             };
-            if let Some(decision) = self.on_line(tag, now, check, |_, _| None) {
-                return decision;
+            match self.on_line(tag, now, check, |_, _| None) {
+                Ok(Some(decision)) | Err(decision) => return decision,
+                Ok(None) => {}
             }
         }
         self.look(tag, now, |policy, state| policy.check(state, now, cost))
@@ -320,24 +333,54 @@ impl<C> KeyedLimiter<C> {
         let tag = self.tag(key.as_ref());
         match self.blocked_at(tag, now) {
             Some(denied) => (0, denied),
-            None => self.on_line(
-                tag,
-                now,
-                |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
-                |policy, state| policy.decide_up_to(state, now, cost),
-            ),
+            None => self
+                .on_line(
+                    tag,
+                    now,
+                    |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
+                    |policy, state| policy.decide_up_to(state, now, cost),
+                )
+                .unwrap_or_else(|refused| (0, refused)),
         }
     }
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
         let tag = self.tag(key.as_ref());
-        self.on_line(
+        // A key that has no place has taken nothing.
+        let _ = self.on_line(
             tag,
             now,
             |line, ground, wakes| line.refund(ground, cost, wakes),
             |policy, state| policy.refund(state, now, cost),
         );
+    }
+
+    /// Forgets what a key has used: its next request is as good as its first. A block stays, and so does a quota of its own.
+    /// Permits that are out are forgotten, too: giving one back then does nothing. Returns whether there was anything.
+    pub fn reset_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+        let tag = self.tag(key.as_ref());
+        let reset = self.generation_of(tag).reset(tag, now);
+        self.serve(tag, now);
+        reset
+    }
+
+    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions go on: what a key
+    /// takes meanwhile may be forgotten or not.
+    pub fn reset_all_at(&self, now: Nanos) {
+        {
+            // A change of policy would move keys that are still to be reset to where that has been done.
+            let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let generation = self.generations.current_full();
+            while generation.sweep(now) {}
+            generation.table.clear();
+            for (_, exception) in self.exceptions.all() {
+                if let Some(own) = exception.own {
+                    own.table.clear();
+                }
+            }
+        }
+        self.serve_all(now);
     }
 
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
@@ -380,6 +423,16 @@ impl<C: Clock> KeyedLimiter<C> {
         self.acquire_up_to_at(key, cost, self.clock.now())
     }
 
+    /// Forgets what a key has used (see [`reset_at`](Self::reset_at)).
+    pub fn reset(&self, key: impl AsRef<[u8]>) -> bool {
+        self.reset_at(key, self.clock.now())
+    }
+
+    /// Forgets what all keys have used (see [`reset_all_at`](Self::reset_all_at)).
+    pub fn reset_all(&self) {
+        self.reset_all_at(self.clock.now());
+    }
+
     /// Gives back up to `cost` of what the key took last.
     pub fn refund(&self, key: impl AsRef<[u8]>, cost: u32) {
         self.refund_at(key, cost, self.clock.now());
@@ -415,11 +468,20 @@ impl<C> crate::wait::Home for Key<'_, C> {
         let mut wakes = Wakes::default();
         // Before the key's lock is taken: whoever decides on what this step leaves sees that there is a line.
         limiter.marks.add(tag);
-        limiter.with_state(tag, now, |policy, state| {
-            let blocked = limiter.exceptions.blocked(tag);
+        let mut step = Some(step);
+        let mut on_line = |policy: &Policy, state: &mut [u64], blocked: Nanos| {
+            let step = step.take()?;
             let mut ground = Ground { policy, state, blocked, now };
-            limiter.lines.with(&limiter.marks, tag, now, |line| step(line, &mut ground, &mut wakes))
-        })
+            Some(limiter.lines.with(&limiter.marks, tag, now, |line| step(line, &mut ground, &mut wakes)))
+        };
+        let stepped = limiter
+            .with_state(tag, now, |policy, state| on_line(policy, state, limiter.exceptions.blocked(tag)));
+        let stepped = stepped.unwrap_or_else(|until| {
+            // A new key that has no place is as good as blocked until then, and has used nothing.
+            let policy = limiter.policy();
+            on_line(&policy, &mut vec![0; policy.words()], until.max(limiter.exceptions.blocked(tag)))
+        });
+        stepped.expect("the step is made once")
     }
 }
 
@@ -427,7 +489,7 @@ impl<C> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
-            .field("policy", &generation.policy)
+            .field("policy", generation.policy())
             .field("stats", &generation.table.stats())
             .finish_non_exhaustive()
     }

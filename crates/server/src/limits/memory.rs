@@ -48,7 +48,7 @@ impl Memory {
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
-            limiter.set_policy_at(policy, now)?;
+            limiter.set_policy_at(policy, now)?.finish_at(now);
         }
         let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
         let from = from.unwrap_or(&none);
@@ -76,8 +76,6 @@ impl Memory {
         let own = old.own_policies();
         old.snapshot(now, |entry| {
             let from = match &entry {
-                // Debt cells have their numbers from the bound: they mean other keys under another.
-                Entry::Debt { .. } => return,
                 Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
                 _ => &general,
             };
