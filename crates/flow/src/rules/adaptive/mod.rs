@@ -5,8 +5,8 @@
 //!
 //! Begin with [`Vegas`]. In the simulation of `tests/simulation` (5, 20 and 100 workers, four distributions of service times,
 //! 0.5 to 3 times the load that can be served) each algorithm reaches at least 0.97 of the goodput of the best fixed limit,
-//! with a 99th percentile of at most 1.5 times its, and is back ten seconds after calls were three times as slow; Vegas
-//! keeps the shortest queue. `docs/adaptive.svg` shows a run, which `cargo run --release --example adaptive_limits` draws.
+//! with a 99th percentile of at most 1.5 times its (up to 1.6 times at a load of 0.9, where hardly a call is blocked), and
+//! is back ten seconds after calls were three times as slow; Vegas keeps the shortest queue. `docs/adaptive.svg` shows a run, which `cargo run --release --example adaptive_limits` draws.
 
 mod aimd;
 mod baseline;
