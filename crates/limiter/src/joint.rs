@@ -215,14 +215,13 @@ fn decide<C>(
             (None, Place::Keyed(k)) => {
                 let (limiter, generation, tag) = homes[*k];
                 let policy = &generation.policy;
-                match joint.state(*k) {
-                    Ok((state, _)) => {
-                        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
-                        let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
-                        behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
-                    }
-                    Err(until) => refused_until(policy, until, now),
-                }
+                let answer = |state: &mut [u64]| {
+                    let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+                    let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
+                    behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
+                };
+                let state = joint.state(*k).map(|(state, _)| state);
+                state.map_or_else(|until| refused_until(policy, until, now), answer)
             }
             (None, Place::Unkeyed(u)) => {
                 let (policy, state) = (unkeyed[*u].policy(), cells[*u].words());
@@ -237,17 +236,19 @@ fn decide<C>(
         for (request, place) in requests.iter().zip(&places) {
             match place {
                 _ if request.cost() == 0 => {}
-                Place::Keyed(k) => {
-                    // Admitted, so not refused.
-                    if let Ok((state, _)) = joint.state(*k) {
-                        keyed[*k].0.policy.record(state, now, request.cost());
-                    }
-                }
+                Place::Keyed(k) => charge(&mut joint, *k, &keyed[*k].0.policy, now, request.cost()),
                 Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
             }
         }
     }
     Ok(Some(decisions))
+}
+
+fn charge(joint: &mut Joint<'_>, at: usize, policy: &Policy, now: Nanos, cost: u32) {
+    // Admitted, so not refused.
+    if let Ok((state, _)) = joint.state(at) {
+        policy.record(state, now, cost);
+    }
 }
 
 /// Where a request's state is, among those that are locked.

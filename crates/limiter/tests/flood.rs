@@ -3,7 +3,9 @@
 //! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones (`--ignored`) send through a
 //! limiter of the default size.
 
-use tidegate_limiter::{KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull, algorithm::TokenBucket};
+use tidegate_limiter::{
+    Decision, KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull, algorithm::TokenBucket,
+};
 
 /// A multiple of an hour, so that all of a test lies in one window.
 const NOW: Nanos = Nanos::from_secs(36_000);
@@ -100,7 +102,7 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
     let limiter = limiter(policy, max_keys, |builder| builder);
     // A leaky bucket is exhausted beyond its wait.
     let all =
-        |key: &[u8]| (0..3).map(|_| limiter.acquire_at(key, 200, NOW)).filter(|d| d.is_allowed()).count();
+        |key: &[u8]| (0..3).map(|_| limiter.acquire_at(key, 200, NOW)).filter(Decision::is_allowed).count();
     let exhausted = (max_keys / 4) as u64;
     for number in 0..exhausted {
         assert!(all(&key(1, number)) > 0);

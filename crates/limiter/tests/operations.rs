@@ -310,3 +310,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn many_at_once_are_decided_as_one_by_one() {
+    for policy in policies(Quota::per_hour(3)) {
+        let build = || KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
+        let (many, single) = (build(), build());
+        for limiter in [&many, &single] {
+            limiter.block_at([7], Nanos::MAX, NOW).unwrap();
+            limiter.set_override_at([8], policies(Quota::per_hour(1))[0], NOW).unwrap();
+        }
+        // More than are fetched at once; keys come several times, and some only look.
+        let requests: Vec<([u8; 1], u32)> = (0..150_u8).map(|n| ([n % 40], u32::from(n) % 3)).collect();
+        let together = many.acquire_many_at(&requests, NOW);
+        let apart: Vec<_> = requests.iter().map(|(key, cost)| single.acquire_at(key, *cost, NOW)).collect();
+        assert_eq!(together, apart, "{}", policy.name());
+        assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
+    }
+}

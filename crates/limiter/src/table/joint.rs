@@ -27,11 +27,14 @@ pub type Rank = (usize, u64);
 /// A bucket's place in that order: its table's, then its address.
 type Position = (Rank, usize);
 
+/// Which bucket, which cell, and whether the key is new; or until when it is refused.
+type Cell = Result<(usize, usize, Found), Nanos>;
+
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each state wanted: which bucket, which cell, and whether the key is new; or until when it is refused.
-    cells: SmallVec<[Result<(usize, usize, Found), Nanos>; INLINE]>,
+    /// For each state that is wanted.
+    cells: SmallVec<[Cell; INLINE]>,
 }
 
 impl<'a> Joint<'a> {

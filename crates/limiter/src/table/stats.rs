@@ -106,10 +106,10 @@ pub(crate) struct Counters {
 impl Counters {
     pub fn forget(&self, share: Share) {
         let at = match share.get() {
-            ..=31 => 0,
-            ..=63 => 1,
-            ..=94 => 2,
-            ..=126 => 3,
+            0..=31 => 0,
+            32..=63 => 1,
+            64..=94 => 2,
+            95..=126 => 3,
             _ => 4,
         };
         self.forgotten[at].add(1);
