@@ -25,7 +25,7 @@ impl<C> KeyedLimiter<C> {
     ) {
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
-            let table = &self.generations.current().table;
+            let table = &self.generations.newest().table;
             for (tag, (key, _)) in tags.iter_mut().zip(some) {
                 *tag = self.tag(key.as_ref());
                 table.prefetch(*tag);

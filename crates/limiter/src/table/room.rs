@@ -164,7 +164,7 @@ impl Table {
             let gone = Tag::new(pair.tag(victim));
             return match self.evict(gone, debt, comes, now) {
                 Ok(()) => Ok(victim),
-                Err(until) => Err(NoRoom::Refused(soonest(algorithm, pair, until, now))),
+                Err(until) => Err(NoRoom::Refused(Self::soonest(algorithm, pair, until, now))),
             };
         }
         let place = empty.ok_or(NoRoom::Pinned)?;
@@ -184,6 +184,23 @@ impl Table {
         }
         self.counters.evicted.add(1);
         Ok(())
+    }
+
+    /// When a cell of a pair may go at the latest, or a record ends.
+    fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
+        let mut soonest = until;
+        for at in pair.occupied(&[]) {
+            let state = pair.state(at);
+            let answer = algorithm.check(state, now, 1);
+            let Some(wait) = answer.retry_after() else { continue };
+            // A key that has anything left gives way to no exhausted record.
+            let mut gives_way = now.saturating_add(Nanos::from(wait));
+            if algorithm.debt(state, gives_way).is_some_and(|debt| debt.share.is_exhausted()) {
+                gives_way = now.saturating_add(Nanos::new(answer.reset_after_nanos()));
+            }
+            soonest = soonest.min(gives_way);
+        }
+        soonest
     }
 
     /// Moves one key of the pair to its other bucket, and there another one if need be.
@@ -266,21 +283,4 @@ impl Table {
             }
         }
     }
-}
-
-/// When a cell of a pair may go at the latest, or a record ends.
-fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
-    let mut soonest = until;
-    for at in pair.occupied(&[]) {
-        let state = pair.state(at);
-        let answer = algorithm.check(state, now, 1);
-        let Some(wait) = answer.retry_after() else { continue };
-        // A key that has anything left gives way to no exhausted record.
-        let mut gives_way = now.saturating_add(Nanos::from(wait));
-        if algorithm.debt(state, gives_way).is_some_and(|debt| debt.share.is_exhausted()) {
-            gives_way = now.saturating_add(Nanos::new(answer.reset_after_nanos()));
-        }
-        soonest = soonest.min(gives_way);
-    }
-    soonest
 }

@@ -104,6 +104,22 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Begins anew. Relaxed, as all counters: nobody comes or goes meanwhile.
+    pub fn reset(&self) {
+        let plain = [
+            &self.keys,
+            &self.added,
+            &self.reclaimed,
+            &self.evicted,
+            &self.returned,
+            &self.refused,
+            &self.untracked,
+        ];
+        for counter in plain.into_iter().chain(&self.forgotten) {
+            counter.0.store(0, Ordering::Relaxed);
+        }
+    }
+
     pub fn forget(&self, share: Share) {
         let at = match share.get() {
             0..=31 => 0,
