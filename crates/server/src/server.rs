@@ -12,6 +12,7 @@ use std::{
 
 use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
+use tidegate_redis::Address;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -286,7 +287,14 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
-    let open = |address| SharedStore::new(address, prefix, options.store_deadline);
+    let open = |mut address: Address| {
+        if let Some(password) = &options.store_password {
+            address = address.with_password(password);
+        }
+        let store = SharedStore::new(address, prefix, options.store_deadline)?;
+        store.store().set_least_nodes(options.nodes);
+        Ok(store)
+    };
     match address.parse().and_then(open) {
         Ok(store) => Ok(Some(Arc::new(store))),
         Err(error) => refuse(format!("--store: {error}")),
