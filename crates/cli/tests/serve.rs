@@ -74,8 +74,8 @@ fn a_hangup_reloads_the_rules_and_a_bad_file_is_told_in_one_line() {
     assert!(server.ask("PEEK second x").starts_with("*5"));
     fs::write(&rules, "limits:\n  - name: third\n    limit: 100\n").unwrap();
     server.signal("HUP");
-    let line = server.logs("rules refused");
-    for part in ["line=3", "a quota is N/duration", "mend=", "the old ones go on", "rules.yaml"] {
+    let line = server.logs("rules rejected");
+    for part in ["line=3", "a quota is N/duration", "mend=", "the previous rules stay active", "rules.yaml"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
     assert!(server.ask("PEEK second x").starts_with("*5"));
@@ -97,7 +97,7 @@ fn a_damaged_state_is_refused_clearly_and_set_aside() {
     let state = scratch("damaged").join("state");
     fs::write(&state, "TIDEGATE but not really").unwrap();
     let server = Serving::with(&["--state", state.to_str().unwrap()]);
-    let line = server.logs("the state file is refused");
+    let line = server.logs("state file refused");
     assert!(line.contains("state.damaged-1"), "{line}");
     assert!(server.ask("PEEK logins alice").starts_with("*5 :0 :5 :5"));
 }

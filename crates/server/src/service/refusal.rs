@@ -12,8 +12,10 @@ pub enum Refusal {
     UnknownLimit {
         /// The name, as far as it can be shown.
         name: String,
-        /// The names that exist.
-        known: Vec<String>,
+        /// The names that look most like it, at most three, the likest first.
+        nearest: Vec<String>,
+        /// How many limits there are.
+        limits: usize,
     },
     /// A keyed limit was asked without a key.
     KeyMissing {
@@ -61,8 +63,9 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownLimit { name, known } => {
-                write!(f, "there is no limit `{name}`; the limits are: {}", known.join(", "))
+            Self::UnknownLimit { name, nearest, limits } => {
+                let few = if *limits <= nearest.len() { "the limits are" } else { "the nearest names are" };
+                write!(f, "there is no limit `{name}`; {few}: {}", nearest.join(", "))
             }
             Self::KeyMissing { limit } => {
                 write!(f, "limit `{limit}` counts for each key: give a key (or make it `global: true`)")
