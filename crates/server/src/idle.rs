@@ -49,8 +49,8 @@ mod tests {
             assert_eq!(found.and_then(|at| since[at]), expected);
             let Some(at) = found else { break };
             // It gives way, or a new one takes its place; another one wakes up.
-            since[at] = (step % 3 == 0).then_some(1_000 + step);
-            since[(step as usize * 31) % 1_000] = (step % 2 == 0).then_some(2_000 + step);
+            since[at] = (step % 3 == 0).then_some(1_000 + 2 * step);
+            since[(step as usize * 31) % 1_000] = (step % 2 == 0).then_some(1_001 + 2 * step);
         }
     }
 }

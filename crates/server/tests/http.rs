@@ -230,7 +230,7 @@ fn what_is_wrong_with_a_request_is_told_with_its_place_and_the_mend() {
     for (path, body, status, told) in [
         ("/v1/acquire", r#"{"limit":"per-user""#, 400, "not JSON"),
         ("/v1/acquire", "", 400, "the body is empty"),
-        ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the limits are: per-user, bucket"),
+        ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the nearest names are: per-user"),
         ("/v1/acquire", r#"{"limit":"per-user"}"#, 400, "give a key"),
         ("/v1/acquire", r#"{"limit":"per-user","key":null}"#, 400, "give a key"),
         (

@@ -101,7 +101,7 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-usr alice",
-            "ERR there is no limit `per-usr`; the nearest names are: per-user, paced, seats",
+            "ERR there is no limit `per-usr`; the nearest names are: per-user, seats, paced",
         ),
         ("ACQUIRE per-user alice -1", "ERR cost is '-1'; it must be a whole number from 0 to 4294967295"),
         ("ACQUIRE per-user alice many", "ERR cost is 'many'; it must be a whole number from 0 to 4294967295"),
