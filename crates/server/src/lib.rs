@@ -25,6 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod envoy;
 pub mod http;
 mod idle;
 mod latency;

@@ -9,7 +9,7 @@ use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
 use super::{
     StateFile,
-    format::{BLOCKED, DEBT, END, KEY, MAGIC, OWN, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, OWN, RECORD, VERSION},
 };
 use crate::service::{Service, THROTTLE};
 
@@ -126,9 +126,13 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
             number(&[KEY], *tag);
             state
         }
-        Entry::Debt { cell, state } => {
-            number(&[DEBT], *cell);
-            state
+        Entry::Record { place, debt } => {
+            let [bits, of] = place.to_words();
+            number(&[RECORD], bits);
+            for word in [of].into_iter().chain(debt.to_words()) {
+                number(&[], word);
+            }
+            return;
         }
         Entry::Own { tag, state } => {
             number(&[OWN], *tag);
