@@ -22,8 +22,8 @@ pub(crate) struct Occupancy {
 struct Seen {
     /// It was told that the table is nearly full, and it still is.
     is_full: bool,
-    evicted: u64,
-    eviction: OnceAMinute,
+    forgotten: u64,
+    forgetting: OnceAMinute,
 }
 
 impl Occupancy {
@@ -60,15 +60,20 @@ impl Seen {
         } else if self.is_full && stats.keys < share(8) {
             self.is_full = false;
         }
-        let evicted = stats.evicted.saturating_sub(self.evicted);
-        if evicted > 0 && self.eviction.is_due(service.now()) {
-            self.evicted = stats.evicted;
+        let forgotten = stats.forgotten.total();
+        if forgotten > self.forgotten && self.forgetting.is_due(service.now()) {
             tracing::warn!(
                 limit,
-                evicted,
+                forgotten = forgotten - self.forgotten,
+                exhausted = stats.forgotten.exhausted,
                 max_keys = stats.max_keys,
-                "keys give way while they are still limited: the table is full; raise max_keys, or find out who makes up keys",
+                "keys are forgotten before their limits end, the least used first, and may use that share again: raise \
+                 max_keys, find out who makes up keys, or refuse unknown ones with `when_full: deny`",
             );
+            // What is forgotten between two messages is in the next one.
+            self.forgotten = forgotten;
         }
+        // A change of policy counts anew.
+        self.forgotten = self.forgotten.min(forgotten);
     }
 }

@@ -58,6 +58,8 @@ pub enum Endpoint {
     Block,
     /// Let a blocked key ask again.
     Unblock,
+    /// Forget what was used.
+    Reset,
     /// Whether the process lives.
     Health,
     /// Whether it wants requests.
@@ -69,12 +71,13 @@ pub enum Endpoint {
 }
 
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 9] = [
+pub const ROUTES: [(&str, &str, Endpoint); 10] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
     ("POST", "/v1/block", Endpoint::Block),
     ("POST", "/v1/unblock", Endpoint::Unblock),
+    ("POST", "/v1/reset", Endpoint::Reset),
     ("GET", "/healthz", Endpoint::Health),
     ("GET", "/readyz", Endpoint::Ready),
     ("GET", "/metrics", Endpoint::Metrics),
@@ -127,6 +130,17 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             let was_blocked = app.service.unblock(block.limit.as_bytes(), key);
             let was_blocked = was_blocked.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
+        }
+        Endpoint::Reset => {
+            let named = ask::read::<ask::Named>(&body(request).await?)?;
+            let key = named.key.map(String::into_bytes);
+            let its = Arc::clone(&app.service);
+            // A whole limit may hold many keys: not on a thread that serves.
+            let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
+            // A panic was told by the panic itself.
+            let done = done.await.unwrap_or(Ok(()));
+            done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::json(&json!({"reset": true})))
         }
     }
 }

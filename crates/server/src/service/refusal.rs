@@ -53,6 +53,11 @@ pub enum Refusal {
         /// What the store's client says.
         why: String,
     },
+    /// A limit that servers share over a store cannot be reset.
+    InStore {
+        /// The limit's name.
+        limit: String,
+    },
     /// A key on the rules' deny list is not unblocked by a request.
     DeniedByRules {
         /// The limit's name.
@@ -96,6 +101,10 @@ impl fmt::Display for Refusal {
             Self::NoAnswer { limit, why } => write!(
                 f,
                 "nothing may have been given back to limit `{limit}`: {why}; what stays charged is forgotten in the limit's time"
+            ),
+            Self::InStore { limit } => write!(
+                f,
+                "limit `{limit}` is kept in the store, which cannot be told to forget: refund what was taken, or wait"
             ),
             Self::DeniedByRules { limit } => {
                 write!(f, "the key is on the deny list of limit `{limit}`: take it out of the rules file")

@@ -133,6 +133,28 @@ mod tests {
         assert!(matches!(check_and_restore(b"text", &service, NOW), Err(StateError::NotAState)));
     }
 
+    /// How much memory this process has touched, in bytes.
+    fn resident() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    #[test]
+    fn writing_limits_without_keys_touches_none_of_the_memory_reserved_for_them() {
+        let limits: String = (0..11).map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n")).collect();
+        let rules = rules::parse(&format!("limits:\n{limits}")).unwrap();
+        let limits = Limits::new(rules, 1 << 20, |_| None, NOW).unwrap();
+        let throttle = Throttle::new(1 << 20, None).unwrap();
+        let service = Service::new(limits, throttle, Arc::new(ManualClock::new(NOW)));
+        let path = std::env::temp_dir().join(format!("tidegate-state-{}-empty", std::process::id()));
+        let file = StateFile::open(&path).unwrap();
+        let before = resident();
+        write(&file, &service).unwrap();
+        // Other tests of this process have some megabytes of their own; the tables would be 1,600.
+        assert!(resident() < before + (100 << 20), "{} bytes more", resident() - before);
+    }
+
     #[test]
     fn a_file_from_the_future_is_refused() {
         let (path, _) = file("future");

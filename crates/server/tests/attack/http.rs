@@ -158,3 +158,21 @@ fn an_unknown_limit_is_answered_with_the_nearest_names_however_many_there_are() 
         "ERR there is no limit `tenant-7x`; the nearest names are: tenant-7, tenant-70, tenant-71"
     );
 }
+
+#[test]
+fn a_key_or_a_whole_limit_is_reset_and_a_block_stays() {
+    let server = Running::with_rules("attack-reset", RULES);
+    let use_up = |key: &str| (0..3).for_each(|_| drop(server.resp(&format!("ACQUIRE per-user {key}"))));
+    let remaining =
+        |key: &str| server.resp(&format!("PEEK per-user {key}")).split(' ').nth(2).unwrap().to_owned();
+    ["alice", "bob", "eve"].into_iter().for_each(use_up);
+    assert_eq!(server.resp("BLOCK per-user eve"), "OK");
+    let reset = |body: &str| server.post("/v1/reset", body);
+    assert_eq!(reset(r#"{"limit":"per-user","key":"alice"}"#).json(), json!({"reset": true}));
+    assert_eq!([remaining("alice"), remaining("bob")], ["3", "0"]);
+    assert_eq!(reset(r#"{"limit":"per-user"}"#).status, 200);
+    assert_eq!(remaining("bob"), "3");
+    assert!(server.resp("PEEK per-user eve").starts_with("[1"), "blocked");
+    assert_eq!(reset(r#"{"limit":"nope"}"#).status, 404);
+    assert_eq!(reset(r#"{"limit":"per-user","cost":1}"#).status, 400);
+}

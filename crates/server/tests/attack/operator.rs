@@ -129,3 +129,34 @@ fn rules_that_become_a_fifo_are_rejected_and_hold_nothing_up() {
     let server = Running::start_at(options(&directory), START);
     assert!(server.resp("PEEK per-user alice").starts_with("[0 3 2"), "the state was written");
 }
+
+#[test]
+fn a_full_limit_that_denies_refuses_strangers_and_keeps_every_exhausted_key() {
+    let rules = "limits:\n  - {name: a, limit: 1/1h, algorithm: sliding-log, max_keys: 8, when_full: deny}\n";
+    let mut server = Running::with_rules_and("attack-deny", rules, |options| {
+        options.reload_interval = Duration::from_secs(1_000_000);
+    });
+    let mut client = crate::harness::Resp::connect(server.resp);
+    let mut took = Vec::new();
+    for key in 0..400 {
+        if client.ask(&format!("ACQUIRE a key-{key}")).starts_with("[0") {
+            took.push(key);
+        }
+    }
+    assert!(took.len() < 400, "strangers are refused in the end");
+    for key in &took {
+        assert!(
+            client.ask(&format!("ACQUIRE a key-{key}")).starts_with("[1"),
+            "key-{key} got a fresh allowance"
+        );
+    }
+    assert!(server.metric("tidegate_keys_refused_total{limit=\"a\"}") > 0);
+    assert_eq!(server.metric("tidegate_keys_forgotten_exhausted_total{limit=\"a\"}"), 0);
+    // The rules may say otherwise later: what was used stays.
+    let path =
+        std::env::temp_dir().join(format!("tidegate-server-{}-attack-deny/rules.yaml", std::process::id()));
+    fs::write(path, rules.replace("deny", "forget")).unwrap();
+    let orders = server.orders();
+    server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
+    assert!(client.ask("ACQUIRE a stranger").starts_with("[0"));
+}
