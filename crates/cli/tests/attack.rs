@@ -13,7 +13,7 @@ use std::{
 };
 
 use program::{PATIENCE, Serving, scratch, tidegate};
-use tidegate_core::clock::{Clock, SystemClock};
+use tidegate_core::{Clock, clock::SystemClock};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
