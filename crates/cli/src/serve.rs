@@ -37,12 +37,30 @@ pub struct Args {
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
     /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name
-    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...).
+    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
+    /// authority and ?cert=FILE&key=FILE a client's certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
     /// How a limit goes on while the store does not answer, its rules say: `tidegate
     /// check --help`.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// The store's password (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_STORE_PASSWORD", hide_env_values = true)]
+    store_password: Option<String>,
+    /// A file with the store's password, in one line
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEGATE_STORE_PASSWORD_FILE",
+        conflicts_with = "store_password"
+    )]
+    store_password_file: Option<PathBuf>,
+    /// How many servers share the store, at least
+    ///
+    /// While the store does not answer, a limit with `on_error: local` is divided by the number of servers: by as many as were
+    /// last counted, and never by fewer than this. A server that starts while the store is down has counted none.
+    #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
     /// What keys in the store begin with: servers of one prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
@@ -180,7 +198,14 @@ async fn serve(args: Args) -> ExitCode {
              lower --max-connections",
         );
     }
-    let server = match Server::start(args.options()).await {
+    let mut options = args.options();
+    if let Some(path) = &args.store_password_file {
+        match std::fs::read_to_string(path) {
+            Ok(text) => options.store_password = Some(text.trim_end_matches(['\r', '\n']).to_owned()),
+            Err(error) => return fail(&format!("--store-password-file {}: {error}", path.display())),
+        }
+    }
+    let server = match Server::start(options).await {
         Ok(server) => server,
         Err(error) => return fail(&error.to_string()),
     };
@@ -194,20 +219,23 @@ async fn serve(args: Args) -> ExitCode {
 }
 
 impl Args {
-    fn options(self) -> Options {
-        let listener = |address: String| (!address.eq_ignore_ascii_case("off")).then_some(address);
+    fn options(&self) -> Options {
+        let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Options {
-            http: listener(self.http),
-            resp: listener(self.resp),
-            rules: self.rules,
+            http: listener(&self.http),
+            resp: listener(&self.resp),
+            rules: self.rules.clone(),
             max_keys: self.max_keys as usize,
-            store: self.store.filter(|address| !address.is_empty()),
-            store_prefix: self.store_prefix,
+            store: given(&self.store),
+            store_password: given(&self.store_password),
+            nodes: self.nodes,
+            store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
-            state: self.state,
+            state: self.state.clone(),
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
-            resp_password: self.resp_password.filter(|password| !password.is_empty()),
+            resp_password: given(&self.resp_password),
             resp_threads: self.resp_threads.into(),
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,

@@ -43,10 +43,10 @@ fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval()
     // Many limits beside the one in use: the promise does not depend on their number.
     let directory = scratch("killed");
     let rules = directory.join("rules.yaml");
-    let others: String =
+    let others: Vec<String> =
         (0..50).map(|at| format!("  - {{name: other-{at}, limit: 5/1h, max_keys: 1000}}\n")).collect();
     let work = "limits:\n  - {name: work, limit: 1000000000/1d, algorithm: fixed-window}\n";
-    fs::write(&rules, format!("{work}{others}")).unwrap();
+    fs::write(&rules, format!("{work}{}", others.concat())).unwrap();
     let state = directory.join("state");
     let (interval, slack) = (Duration::from_millis(200), Duration::from_secs(2));
     let arguments =

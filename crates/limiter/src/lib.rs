@@ -26,7 +26,7 @@ mod wait;
 
 pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all_at};
-pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
+pub use keyed::{BuildError, Change, Entry, KeyedBuilder, KeyedLimiter, Sweeping};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};

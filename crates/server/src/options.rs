@@ -18,6 +18,10 @@ pub struct Options {
     pub max_keys: usize,
     /// The address of a store that servers share their limits over; `None` to keep them in memory.
     pub store: Option<String>,
+    /// The store's password, where it does not stand in the address.
+    pub store_password: Option<String>,
+    /// How many servers share the store, at least: while it does not answer, each holds its limits to its share.
+    pub nodes: u32,
     /// What the keys in the store begin with: servers of one prefix share their limits.
     pub store_prefix: String,
     /// How long the store may take for a decision, unless the limit says otherwise.
@@ -54,6 +58,8 @@ impl Default for Options {
             rules: None,
             max_keys: 1 << 20,
             store: None,
+            store_password: None,
+            nodes: 1,
             store_prefix: "tidegate".to_owned(),
             store_deadline: Duration::from_millis(50),
             state: None,

@@ -89,39 +89,34 @@ impl Reload {
             let loaded = is_due.then(|| load(&its));
             (watch, loaded)
         });
-        let done = match timeout(self.slow, &mut work).await {
-            Ok(done) => done,
-            Err(_) => {
-                tracing::error!(
-                    file = %path.display(),
-                    "rules cannot be read: the file system does not answer; the previous rules stay active",
-                );
-                self.refused();
-                work.await
-            }
+        let done = if let Ok(done) = timeout(self.slow, &mut work).await {
+            done
+        } else {
+            tracing::error!(
+                file = %path.display(),
+                "rules cannot be read: the file system does not answer; the previous rules stay active",
+            );
+            self.refused();
+            work.await
         };
-        match done {
-            Ok((watch, loaded)) => {
-                self.watch = Some(watch);
-                match loaded {
-                    Some(Ok(limits)) => {
-                        self.events.reloads.fetch_add(1, Ordering::Relaxed);
-                        self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
-                        tracing::info!(file = %path.display(), limits, "rules loaded");
-                        self.attempts.send_modify(|attempts| *attempts += 1);
-                    }
-                    Some(Err(error)) => {
-                        tell(&path, &error);
-                        self.refused();
-                    }
-                    None => {}
-                }
-            }
+        let Ok((watch, loaded)) = done else {
             // A panic was told by itself; the previous rules are still in place.
-            Err(_) => {
-                self.watch = Some(Watch::new(path));
+            self.watch = Some(Watch::new(path));
+            return self.refused();
+        };
+        self.watch = Some(watch);
+        match loaded {
+            Some(Ok(limits)) => {
+                self.events.reloads.fetch_add(1, Ordering::Relaxed);
+                self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
+                tracing::info!(file = %path.display(), limits, "rules loaded");
+                self.attempts.send_modify(|attempts| *attempts += 1);
+            }
+            Some(Err(error)) => {
+                tell(&path, &error);
                 self.refused();
             }
+            None => {}
         }
     }
 

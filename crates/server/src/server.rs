@@ -12,6 +12,7 @@ use std::{
 
 use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
+use tidegate_redis::Address;
 use tokio::{
     sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
@@ -202,12 +203,9 @@ impl Server {
             background.spawn(state.write_at_intervals(service, options.state_interval));
         }
         background.spawn(watch_occupancy(Arc::clone(&service)));
-        loop {
-            match orders.recv().await {
-                // One that waits already is enough.
-                Some(Order::Reload) => drop(reload_now.try_send(())),
-                Some(Order::Stop) | None => break,
-            }
+        while let Some(Order::Reload) = orders.recv().await {
+            // One that waits already is enough.
+            drop(reload_now.try_send(()));
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
         // A step that hangs goes on in its own thread, and ends with the process.
@@ -327,7 +325,14 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
-    let open = |address| SharedStore::new(address, prefix, options.store_deadline);
+    let open = |mut address: Address| {
+        if let Some(password) = &options.store_password {
+            address = address.with_password(password);
+        }
+        let store = SharedStore::new(address, prefix, options.store_deadline)?;
+        store.store().set_least_nodes(options.nodes);
+        Ok(store)
+    };
     match address.parse().and_then(open) {
         Ok(store) => Ok(Some(Arc::new(store))),
         Err(error) => refuse(format!("--store: {error}")),

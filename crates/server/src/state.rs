@@ -144,16 +144,15 @@ impl State {
     /// Writes the file a last time, for at most so long; whether it was written.
     pub async fn write_last(self: Arc<Self>, service: Arc<Service>, most: Duration) -> bool {
         let state = Arc::clone(&self);
-        match timeout(most, spawn_blocking(move || state.write(&service))).await {
-            Ok(written) => written.unwrap_or(false),
-            Err(_) => {
-                self.failed();
-                tracing::error!(
-                    file = %self.file.path().display(),
-                    "the disk did not take the state in time; the file is as it was before",
-                );
-                false
-            }
+        if let Ok(written) = timeout(most, spawn_blocking(move || state.write(&service))).await {
+            // A panic while writing was told by the panic itself.
+            return written.unwrap_or(false);
         }
+        self.failed();
+        tracing::error!(
+            file = %self.file.path().display(),
+            "the disk did not take the state in time; the file is as it was before",
+        );
+        false
     }
 }

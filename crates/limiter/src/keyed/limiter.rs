@@ -84,7 +84,7 @@ impl<C> KeyedLimiter<C> {
     /// The policy of keys without one of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.generations.current().policy
+        *self.generations.current().policy()
     }
 
     /// The clock.
@@ -107,7 +107,7 @@ impl<C> KeyedLimiter<C> {
     /// memory; who knows the next few keys (a batch of requests) can let them all be fetched at once. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl AsRef<[u8]>) {
-        self.generations.current().table.prefetch(self.tag(key.as_ref()));
+        self.generations.newest().table.prefetch(self.tag(key.as_ref()));
     }
 
     /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
@@ -122,11 +122,11 @@ impl<C> KeyedLimiter<C> {
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation: &Generation = self.generations.current();
+        let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
-            plain.then(|| generation.policy.decide(state, now, cost))
+            plain.then(|| generation.policy().decide(state, now, cost))
         });
         match near {
             Some(decision) => decision,
@@ -164,7 +164,7 @@ impl<C> KeyedLimiter<C> {
         let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
-            let policy = &generation.policy;
+            let policy = generation.policy();
             let result = generation.apply(policy, tag, now, |state| {
                 let step = if self.is_home(tag, &generation) { step.take() } else { None };
                 step.map(|step| step(policy, state))
@@ -248,7 +248,7 @@ impl<C> KeyedLimiter<C> {
     fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
         loop {
             let generation = self.generation_of(tag);
-            if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
+            if let Ok(result) = generation.look(tag, now, |state| step(generation.policy(), state)) {
                 return result;
             }
             yield_now();
@@ -256,7 +256,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Where a key's state lives.
-    pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
+    pub(crate) fn generation_of(&self, tag: Tag) -> Home {
         let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
@@ -269,7 +269,7 @@ impl<C> KeyedLimiter<C> {
         if blocked > Nanos::ZERO && blocked <= now {
             self.exceptions.drop_passed(&self.marks, tag, now);
         }
-        denied_until(&self.generation_of(tag).policy, blocked, now)
+        denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
@@ -371,7 +371,9 @@ impl<C> KeyedLimiter<C> {
         {
             // A change of policy would move keys that are still to be reset to where that has been done.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.generations.current().table.clear();
+            let generation = self.generations.current_full();
+            while generation.sweep(now) {}
+            generation.table.clear();
             for (_, exception) in self.exceptions.all() {
                 if let Some(own) = exception.own {
                     own.table.clear();
@@ -487,7 +489,7 @@ impl<C> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
-            .field("policy", &generation.policy)
+            .field("policy", generation.policy())
             .field("stats", &generation.table.stats())
             .finish_non_exhaustive()
     }

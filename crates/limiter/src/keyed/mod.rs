@@ -9,8 +9,11 @@ mod limiter;
 mod loom_tests;
 mod marks;
 mod snapshot;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use build::{BuildError, KeyedBuilder};
+pub use change::{Change, Sweeping};
 pub(crate) use exceptions::TagHasher;
 use generation::Generation;
 pub(crate) use generation::Home;

@@ -155,7 +155,12 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
-            let store = if health == Health::Partly { "partly down" } else { "down" };
+            let store = match health {
+                Health::Up => "up",
+                Health::Slow => "slow",
+                Health::Partly => "partly down",
+                Health::Down => "down",
+            };
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
         Readiness::Closed { limit, why } => {

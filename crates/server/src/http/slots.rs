@@ -161,26 +161,26 @@ mod tests {
     fn the_connection_that_was_idle_longest_gives_way_and_busy_ones_do_not() {
         let slots = Slots::new(3);
         let admit = || slots.admit().unwrap();
-        let [a, b, c] = [admit(), admit(), admit()].map(|admission| {
+        let [one, two, three] = [admit(), admit(), admit()].map(|admission| {
             assert!(!admission.evicted && !admission.slot.is_spare);
             admission.slot
         });
-        drop(a.busy());
-        let working = b.busy();
-        // C has been idle longest, then A; B works.
-        let d = admit();
-        assert!(d.evicted && c.must_give_way().now_or_never().is_some());
-        drop(c);
-        let _d_works = d.slot.busy();
-        let e = admit();
-        assert!(e.evicted && a.must_give_way().now_or_never().is_some());
-        let _e_works = e.slot.busy();
+        drop(one.busy());
+        let working = two.busy();
+        // The third has been idle longest, then the first; the second works.
+        let fourth = admit();
+        assert!(fourth.evicted && three.must_give_way().now_or_never().is_some());
+        drop(three);
+        let _fourth_works = fourth.slot.busy();
+        let fifth = admit();
+        assert!(fifth.evicted && one.must_give_way().now_or_never().is_some());
+        let _fifth_works = fifth.slot.busy();
         let spare: Vec<_> = (0..SPARE).map(|_| admit()).collect();
         assert!(spare.iter().all(|admission| admission.slot.is_spare && !admission.evicted));
         assert!(admit().evicted, "a spare one gives way, too");
         let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
         drop(working);
-        assert!(!admit().slot.is_spare && b.must_give_way().now_or_never().is_some());
+        assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
     }
 
     #[test]

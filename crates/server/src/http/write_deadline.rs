@@ -65,7 +65,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(context, bytes) {
             Poll::Pending => self.wait(context),
-            written => {
+            written @ Poll::Ready(_) => {
                 self.waiting = None;
                 written
             }
@@ -79,7 +79,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
             Poll::Pending => self.wait(context),
-            written => {
+            written @ Poll::Ready(_) => {
                 self.waiting = None;
                 written
             }

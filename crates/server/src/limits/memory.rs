@@ -49,7 +49,7 @@ impl Memory {
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
-            limiter.set_policy_at(policy, now)?;
+            limiter.set_policy_at(policy, now)?.finish_at(now);
         }
         let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
         let from = from.unwrap_or(&none);

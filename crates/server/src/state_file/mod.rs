@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn writing_limits_without_keys_touches_none_of_the_memory_reserved_for_them() {
-        let limits: String = (0..11).map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n")).collect();
-        let rules = rules::parse(&format!("limits:\n{limits}")).unwrap();
+        let limits: Vec<_> = (0..11).map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n")).collect();
+        let rules = rules::parse(&format!("limits:\n{}", limits.concat())).unwrap();
         let limits = Limits::new(rules, 1 << 20, |_| None, NOW).unwrap();
         let throttle = Throttle::new(1 << 20, None).unwrap();
         let service = Service::new(limits, throttle, Arc::new(ManualClock::new(NOW)));

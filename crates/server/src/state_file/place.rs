@@ -132,16 +132,12 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
     // There is no such file yet: follow the symlinks that lead to its name.
     let mut path = path.to_owned();
     for _ in 0..40 {
-        match fs::read_link(&path) {
-            // An absolute target replaces the directory.
-            Ok(target) => path = directory(&path).join(target),
-            Err(_) => {
-                let Some(name) = path.file_name() else {
-                    return Err(StatePathError::NotAFile("a directory"));
-                };
-                return Ok(fs::canonicalize(directory(&path))?.join(name));
-            }
-        }
+        let Ok(target) = fs::read_link(&path) else {
+            let Some(name) = path.file_name() else { return Err(StatePathError::NotAFile("a directory")) };
+            return Ok(fs::canonicalize(directory(&path))?.join(name));
+        };
+        // An absolute target replaces the directory.
+        path = directory(&path).join(target);
     }
     Err(io::Error::other("too many symlinks").into())
 }
