@@ -240,11 +240,11 @@ impl Args {
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,
             http_write_timeout: self.http_write_timeout,
-            http_origins: self.http_origin,
-            throttle: match self.resp_throttle {
+            http_origins: self.http_origin.clone(),
+            throttle: match &self.resp_throttle {
                 ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
                 ThrottleOption::Off => ThrottleAllowed::Nothing,
-                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets),
+                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
             },
             grace: self.grace,
         }

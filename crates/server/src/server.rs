@@ -205,7 +205,7 @@ impl Server {
         background.spawn(watch_occupancy(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // One that waits already is enough.
-            drop(reload_now.try_send(()));
+            let _ = reload_now.try_send(());
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
         // A step that hangs goes on in its own thread, and ends with the process.

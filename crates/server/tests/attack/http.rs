@@ -68,7 +68,7 @@ fn heads_that_are_sent_slowly_keep_nobody_out() {
 fn a_client_that_never_reads_loses_its_connection_and_does_not_hold_up_the_end() {
     let server = Running::with_rules_and("attack-unread", RULES, |options| {
         options.http_write_timeout = Duration::from_millis(200);
-        options.grace = Duration::from_secs(60);
+        options.grace = Duration::from_mins(1);
     });
     let http = Http::connect(server.http);
     let mut stream = http.stream().try_clone().unwrap();
