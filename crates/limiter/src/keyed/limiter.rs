@@ -121,7 +121,7 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy where that is all there is to it, as most of the time it is.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
         let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.

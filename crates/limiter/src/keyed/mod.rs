@@ -1,5 +1,6 @@
 //! A limit for each key.
 
+mod batch;
 mod build;
 mod change;
 mod exceptions;
