@@ -19,9 +19,14 @@ pub async fn beside_exact(server: &Server) {
     let policies = [Policy::sliding_window(quota), Policy::token_bucket(quota)];
     for (at, address) in &addresses {
         for policy in policies {
-            for (nodes, demand, skewed) in
-                [(1, 1.0, false), (3, 0.6, false), (3, 0.93, false), (3, 1.5, true), (16, 0.93, false), (16, 1.5, false)]
-            {
+            for (nodes, demand, skewed) in [
+                (1, 1.0, false),
+                (3, 0.6, false),
+                (3, 0.93, false),
+                (3, 1.5, true),
+                (16, 0.93, false),
+                (16, 1.5, false),
+            ] {
                 let name = format!("{}-{nodes}-{demand}", policy.name());
                 let (leased, exact) = one(address, &name, policy, nodes, 150.0 * demand, skewed).await;
                 println!(
@@ -49,7 +54,8 @@ async fn one(address: &str, name: &str, policy: Policy, nodes: u32, rate: f64, s
         let all = if skewed { 2_u32.pow(nodes) - 1 } else { nodes };
         let share = if skewed { 2_u32.pow(nodes - 1 - node) } else { 1 };
         let own = rate * f64::from(share) / f64::from(all);
-        let (leased, exact) = (limit(Mode::Leased, format!("l-{name}")), limit(Mode::Exact, format!("e-{name}")));
+        let (leased, exact) =
+            (limit(Mode::Leased, format!("l-{name}")), limit(Mode::Exact, format!("e-{name}")));
         tasks.push(tokio::spawn(ask(leased, exact, own)));
     }
     let (mut leased, mut exact) = (0, 0);

@@ -19,8 +19,6 @@ use crate::{
 
 /// A limit for each key: of any length, and as many as the bound allows.
 ///
-/// What happens beyond the bound, and what a key costs, is told in the crate's page: recovered keys give way first,
-/// and a limited key never gets a fresh allowance.
 ///
 /// ```
 /// use tidegate_limiter::{KeyedLimiter, Policy};
@@ -30,6 +28,26 @@ use crate::{
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # When the table is full
+///
+/// Recovered keys give way first. After them the key that has least to lose does, and leaves a record of its own: the share
+/// of its limit that it used, and when that ends. It takes the record back when it returns. A flood of made-up keys pushes
+/// keys out of the table, and in the end records out of theirs: the smallest share first. These are the bounds;
+/// `tests/flood.rs` shows them.
+///
+/// | what | bound |
+/// |---|---|
+/// | a new key is taken for an evicted one, and gets its debt | 1 of 19,000,000 |
+/// | a key that has a record when it returns: how much stricter than before | token and leaky bucket: a millionth of the time that it had left. Fixed window, sliding counter: a 126th of the limit, nothing for limits up to 127. Sliding log and window: also, all that was in use counts as taken at the newest admission |
+/// | an exhausted key among made-up keys that have something left, however many | never forgotten |
+/// | an exhausted key among made-up keys that are exhausted, too | kept until 4 × `max_keys` of them have come in the time that a limit takes to end; then forgotten, or with [`WhenFull::Deny`] the made-up keys are refused |
+/// | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
+/// | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
+///
+/// "Exhausted" is a key that would be denied a cost of 1 when it is evicted. Where limits come with requests, the table knows
+/// none of them: what has the earliest end goes first. [`Stats`] counts what is evicted, returned, refused and forgotten, the
+/// last by the share used.
 pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,

@@ -2,7 +2,10 @@
 
 use std::{fmt, fs, str::FromStr, sync::Arc};
 
-use redis::{ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
+use redis::{
+    ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
+    io::tcp::TcpSettings,
+};
 
 use crate::StoreError;
 
@@ -78,6 +81,12 @@ const FORMS: &str = "an address begins with redis://, rediss://, redis+unix://, 
 
 const FORM: &str = "it is user:password@host:port behind the ://, with : / ? # & @ % in names and passwords written as %3A %2F %3F %23 %26 %40 %25";
 
+/// Calls follow each other without waiting for answers: the system must not hold the second back until the first is
+/// acknowledged (Nagle's algorithm).
+pub(super) fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
 /// What is wrong, in words that hold nothing of the address: any part of it may be a password.
 fn wrong(why: impl fmt::Display) -> StoreError {
     StoreError::Address(Arc::from(why.to_string().as_str()))
@@ -111,7 +120,10 @@ impl FromStr for Address {
         let at = if login.is_empty() { "" } else { "@" };
         // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
         // The client's own words may hold a part of the password.
-        let info = |url: String| url.into_connection_info().map_err(|_| wrong(FORM));
+        let info = |url: String| match url.into_connection_info() {
+            Ok(info) => Ok(info.set_tcp_settings(tcp())),
+            Err(_) => Err(wrong(FORM)),
+        };
         let target = match kind {
             "" => Target::Single(info(format!("{base}://{main}{own_query}"))?),
             // The client reads the options itself.

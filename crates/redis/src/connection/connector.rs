@@ -17,7 +17,7 @@ use redis::{
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    address::{Address, Target},
+    address::{Address, Target, tcp},
     fault,
 };
 use crate::StoreError;
@@ -239,6 +239,7 @@ async fn connect(address: &Address) -> RedisResult<Connection> {
         }
         Target::Cluster(nodes) => {
             let mut builder = ClusterClient::builder(nodes.iter().cloned())
+                .tcp_settings(tcp())
                 .connection_timeout(CONNECT)
                 .response_timeout(ANSWER)
                 .retries(3)
@@ -279,6 +280,7 @@ fn sentinel(
 ) -> RedisResult<SentinelClient> {
     let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
     let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
+        .set_client_to_redis_tcp_settings(tcp())
         .set_client_to_redis_db(login.db())
         .set_client_to_redis_protocol(login.protocol());
     if address.is_tls() {
