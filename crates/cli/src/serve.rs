@@ -5,7 +5,11 @@ use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, tim
 
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
-use tidegate_server::{Ended, Options, Server, signals};
+use tidegate_server::{
+    Ended, OpenFiles, Options, Server, raise_open_files, signals,
+    throttle::{ThrottleAllowed, ThrottleQuota},
+};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
 /// What a limit without a bound of its own remembers.
@@ -81,10 +85,24 @@ pub struct Args {
     /// Close a Redis connection after this long without a command; 0s for never
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
     resp_idle_timeout: Duration,
-    /// Connections that each protocol takes
+    /// The longest period, and time to fill, of a bucket that a client may ask for with CL.THROTTLE
+    ///
+    /// A bucket occupies its key until it is full again, so this bounds for how long a client can occupy memory.
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_MAX_PERIOD", default_value = "1d", value_parser = positive)]
+    resp_max_period: Duration,
+    /// Which buckets CL.THROTTLE takes: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
+    #[arg(long, value_name = "BUCKETS", env = "TIDEGATE_RESP_THROTTLE", default_value = "on", value_parser = throttle)]
+    resp_throttle: ThrottleOption,
+    /// Web pages of these origins may ask over HTTP, as in https://ops.example.com (separate several by commas)
+    #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
+    http_origin: Vec<String>,
+    /// Close an HTTP connection whose client has read nothing of its answer for so long
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
+    http_write_timeout: Duration,
+    /// Connections that each protocol takes; beyond that the one that has been idle longest is closed
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// How long requests under way may take when the server stops
+    /// How long requests under way, and then the last write of the state (at least 5s), may take when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
     grace: Duration,
     /// How the log on standard error is written
@@ -103,6 +121,43 @@ enum LogFormat {
     Json,
 }
 
+/// Which buckets `CL.THROTTLE` takes, as the option says it.
+#[derive(Clone, Debug)]
+enum ThrottleOption {
+    On,
+    Off,
+    Only(Vec<ThrottleQuota>),
+}
+
+fn throttle(text: &str) -> Result<ThrottleOption, String> {
+    let bucket = |text: &str| {
+        let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([max_burst, count, period]) => {
+                Ok(ThrottleQuota { max_burst: *max_burst, count: *count, period: *period })
+            }
+            _ => Err(format!("`{text}` is none of on, off and max_burst:count:period, as in 15:30:60")),
+        }
+    };
+    match text {
+        "on" => Ok(ThrottleOption::On),
+        "off" => Ok(ThrottleOption::Off),
+        list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleOption::Only),
+    }
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some((scheme, host)) if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) => {
+            Ok(text.to_owned())
+        }
+        _ => {
+            Err("an origin is a scheme, a host and perhaps a port, as in https://ops.example.com:8443"
+                .to_owned())
+        }
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|e| e.to_string())
 }
@@ -113,7 +168,9 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 pub fn run(args: Args) -> ExitCode {
-    start_log(args.log_format, args.log_level);
+    // Until it is dropped, lines are written by a thread of its own: a reader of standard error that stops reading must not
+    // stop the server. Lines that find no room are lost.
+    let _log = start_log(args.log_format, args.log_level);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}")),
@@ -131,6 +188,16 @@ async fn serve(args: Args) -> ExitCode {
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
     let told = Told::of(&args);
+    let listeners = [&args.http, &args.resp].into_iter().filter(|address| *address != "off").count();
+    if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
+    {
+        tracing::warn!(
+            allowed,
+            needed,
+            "too few open files for --max-connections: raise the limit (ulimit -n, or LimitNOFILE of the service), or \
+             lower --max-connections",
+        );
+    }
     let mut options = args.options();
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
@@ -146,6 +213,8 @@ async fn serve(args: Args) -> ExitCode {
     match server.run(orders).await {
         // What was promised was done; that some connection did not end in time was logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
+        // What was used since the last interval is lost.
+        Ended::Unsaved => ExitCode::FAILURE,
     }
 }
 
@@ -170,17 +239,30 @@ impl Args {
             resp_threads: self.resp_threads.into(),
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,
+            http_write_timeout: self.http_write_timeout,
+            http_origins: self.http_origin.clone(),
+            throttle: match &self.resp_throttle {
+                ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
+                ThrottleOption::Off => ThrottleAllowed::Nothing,
+                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
+            },
             grace: self.grace,
         }
     }
 }
 
-fn start_log(format: LogFormat, level: LevelFilter) {
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+/// How many lines of the log wait for a reader.
+const LOG_LINES: usize = 10_000;
+
+fn start_log(format: LogFormat, level: LevelFilter) -> WorkerGuard {
+    let (stderr, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    guard
 }
 
 fn fail(why: &str) -> ExitCode {

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::throttle::ThrottleAllowed;
+
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
 /// system's choice.
 #[derive(Clone, Debug)]
@@ -36,8 +38,14 @@ pub struct Options {
     pub resp_threads: usize,
     /// After this long without a command a RESP connection is closed; zero for never.
     pub resp_idle_timeout: Duration,
-    /// How many connections each protocol takes.
+    /// How many connections each protocol takes. Beyond that the connection that has been idle longest gives way.
     pub max_connections: usize,
+    /// How long an HTTP client may take nothing of its answer.
+    pub http_write_timeout: Duration,
+    /// Web pages of these origins may ask over HTTP, as in `https://ops.example.com`; browsers tell the origin.
+    pub http_origins: Vec<String>,
+    /// Which buckets `CL.THROTTLE` may ask for.
+    pub throttle: ThrottleAllowed,
     /// How long requests under way may take when the server stops.
     pub grace: Duration,
 }
@@ -61,6 +69,9 @@ impl Default for Options {
             resp_threads: 1,
             resp_idle_timeout: Duration::ZERO,
             max_connections: 10_000,
+            http_write_timeout: Duration::from_secs(10),
+            http_origins: Vec::new(),
+            throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate_limiter::WhenFull;
 use tidegate_server::rules::{self, PolicySpec};
 
 /// The complaints about a text, one a line.
@@ -39,7 +40,7 @@ limits:
   - {name: e, algorithm: token-bucket, limit: 5/1m30s, burst: 20}
   - {name: f, algorithm: leaky-bucket, limit: 5/1s, max_wait: 250ms}
   - {name: g, algorithm: concurrency, limit: 8, hold: 30s}
-  - {name: h, limit: 1/1s}
+  - {name: h, limit: 1/1s, when_full: deny}
 ";
     let limits = rules::parse(text).unwrap().limits;
     assert_eq!(limits[0].policy.options(), "first_hit: true, count_denied: true");
@@ -51,6 +52,7 @@ limits:
     assert_eq!(limits[5].policy.options(), "max_wait: 250ms");
     assert_eq!((limits[6].policy.limit, limits[6].policy.options().as_str()), (8, "hold: 30s"));
     assert_eq!(limits[7].policy.algorithm.name(), "sliding-window");
+    assert_eq!((limits[6].when_full, limits[7].when_full), (WhenFull::Forget, WhenFull::Deny));
     for limit in &limits {
         let written = limit.policy.to_string();
         assert_eq!(rules::parse_policy(&written).unwrap(), limit.policy, "{written} reads back");

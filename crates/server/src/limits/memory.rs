@@ -35,7 +35,8 @@ impl Memory {
     ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
         let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-        let mut builder = KeyedLimiter::builder(policy).max_keys(max_keys).clock(());
+        let mut builder =
+            KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }

@@ -10,6 +10,7 @@ use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
 
 use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
+use tidegate_limiter::WhenFull;
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
 
@@ -19,12 +20,13 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// Beside the algorithms' own options.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "name",
     "limit",
     "algorithm",
     "global",
     "shadow",
+    "when_full",
     "overrides",
     "deny",
     "max_keys",
@@ -152,6 +154,8 @@ fn read_limit(
     let global = fields.flag("global", complaints).unwrap_or(false);
     let shadow = fields.flag("shadow", complaints).unwrap_or(false);
     let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+    let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
+    let when_full = fields.word("when_full", &words, complaints).unwrap_or_default();
     let overrides = read_overrides(&fields, &called, policy.as_ref(), complaints);
     let deny = read_deny(&fields, complaints);
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
@@ -160,7 +164,7 @@ fn read_limit(
         complaints.add(Problem::at(line, what).mend("take it out of `deny` or out of `overrides`"));
     }
     if global {
-        for keyed in ["overrides", "deny", "max_keys"] {
+        for keyed in ["overrides", "deny", "max_keys", "when_full"] {
             if let Some(node) = fields.get(keyed) {
                 let what = format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
                 complaints.add(Problem::at(node.line, what).mend("remove it, or remove `global`"));
@@ -169,8 +173,17 @@ fn read_limit(
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
     let sharing = sharing::read(&fields, &called, complaints);
-    let limit =
-        LimitSpec { name: name?, policy: policy?, global, shadow, max_keys, overrides, deny, sharing };
+    let limit = LimitSpec {
+        name: name?,
+        policy: policy?,
+        global,
+        shadow,
+        max_keys,
+        when_full,
+        overrides,
+        deny,
+        sharing,
+    };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields, complaints);
     }
