@@ -1,7 +1,7 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
 use crate::table::{Full, Joint, Tag, Wanted};
-use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
     KeyedLimiter, Limiter,
@@ -121,6 +121,19 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
         // One of the generations was retired; its successor is about to be there.
         crate::sync::yield_now();
     }
+}
+
+/// [`acquire_all_at`] at the time of the first limiter's clock.
+///
+/// # Errors
+/// As [`acquire_all_at`].
+pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
+    let now = match requests.first() {
+        Some(Request::Keyed { limiter, .. }) => limiter.clock().now(),
+        Some(Request::Unkeyed { limiter, .. }) => limiter.clock().now(),
+        None => Nanos::ZERO,
+    };
+    acquire_all_at(requests, now)
 }
 
 fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {

@@ -1,6 +1,6 @@
 //! The keyed limiter and its operations.
 
-use std::{fmt, sync::PoisonError};
+use std::{fmt, sync::PoisonError, time::Duration};
 
 use crate::table::{HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
@@ -364,7 +364,10 @@ impl<C> KeyedLimiter<C> {
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
-        let tag = self.tag(key.as_ref());
+        self.refund_tag(self.tag(key.as_ref()), cost, now);
+    }
+
+    pub(crate) fn refund_tag(&self, tag: Tag, cost: u32, now: Nanos) {
         // A key that has no place has taken nothing.
         let _ = self.on_line(
             tag,
@@ -425,6 +428,26 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
+    /// Asks for one unit now.
+    #[inline]
+    pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
+        self.acquire(key, 1)
+    }
+
+    /// Denies a key for a span.
+    ///
+    /// # Errors
+    /// As [`block_at`](Self::block_at).
+    pub fn block_for(&self, key: impl AsRef<[u8]>, span: Duration) -> Result<(), BuildError> {
+        let now = self.clock.now();
+        self.block_at(key, now.saturating_add(span.into()), now)
+    }
+
+    /// Ends a block now; returns whether there was one that still held.
+    pub fn unblock(&self, key: impl AsRef<[u8]>) -> bool {
+        self.unblock_at(key, self.clock.now())
+    }
+
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
@@ -471,6 +494,19 @@ impl<T: Timer> KeyedLimiter<T> {
     ) -> Result<Decision, WaitError> {
         let tag = self.tag(key.as_ref());
         wait(&Key { limiter: self, tag }, cost, deadline, &self.clock).await
+    }
+
+    /// [`wait`](Self::wait) for at most `span`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn wait_for(
+        &self,
+        key: impl AsRef<[u8]>,
+        cost: u32,
+        span: Duration,
+    ) -> Result<Decision, WaitError> {
+        self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }
 
