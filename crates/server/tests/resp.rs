@@ -162,7 +162,7 @@ fn what_clients_send_by_themselves_is_answered() {
         "tidegate_version:",
         "connected_clients:1",
         "per-user:keys=1,allowed=1",
-        "db0:keys=1",
+        "db0:keys=2",
     ] {
         assert!(info.contains(line), "{line} is not in {info}");
     }
