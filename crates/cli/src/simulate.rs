@@ -17,11 +17,11 @@ use std::{
 
 use tidegate_core::{Quota, write_duration};
 use tidegate_sim::{
-    AlgorithmSpec, Goal, Progress, Suggestion, Trial, Workload,
+    AlgorithmSpec, Goal, Progress, Stage, SuggestError, Suggestion, Survey, Trial, Workload,
     input::{self, By, Field, Loaded, Source},
     replay,
     report::{Report, printable, write_html, write_json, write_table},
-    suggest,
+    suggest_all,
     workload::{Synthetic, Traffic},
 };
 
@@ -116,6 +116,7 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         by: args.by.clone(),
         time_field: input::TimeField::new(args.time_field.clone()),
         spread: args.spread,
+        filter: args.filter(),
     };
     let loaded = input::read(&sources, &options, progress)?;
     warn_of(&loaded);
@@ -204,9 +205,12 @@ fn propose<W: Workload>(
     let specs = args.algorithms.as_ref().map_or_else(AlgorithmSpec::all, |lists| lists.concat());
     let mut found = Vec::new();
     let mut failed = None;
+    progress.begin(Stage::Suggesting, 0);
     for window in windows {
-        for spec in &specs {
-            match suggest(workload, spec, window, goal, threads, progress) {
+        let survey = Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
+        let suggested = suggest_all(workload, &survey, &specs, goal, threads, progress);
+        for (spec, suggestion) in specs.iter().zip(suggested) {
+            match suggestion {
                 Ok(suggestion) => found.push((spec.clone(), suggestion)),
                 Err(error) => {
                     // One after another, so that of several failures the last is the run's own error.

@@ -30,8 +30,10 @@ mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
 pub use fleet::{Fleet, Shared};
-pub use progress::Progress;
+pub use progress::{Progress, Stage};
 pub use replay::{Delays, DeniedKey, Estimate, Findings, Row, Timeline, Trial, TrialError, replay};
-pub use suggest::{Goal, ParseShareError, Share, SuggestError, Suggestion, suggest};
+pub use suggest::{
+    CurvePoint, Goal, ParseShareError, Share, SuggestError, Suggestion, Survey, curve, suggest, suggest_all,
+};
 pub use tidegate_core::lease::Mode;
 pub use workload::Workload;
