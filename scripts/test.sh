@@ -36,9 +36,33 @@ else
     valkey=$(scripts/servers.sh valkey)
 fi
 
-say "formatting and lints"
+need python3 python3
+typos=$(scripts/tools.sh typos)
+deny=$(scripts/tools.sh cargo-deny)
+
+say "formatting, spelling and lints"
 cargo fmt --all --check
+"$typos"
 cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+
+say "licences, sources and banned crates"
+"$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
+
+say "the packages as they would be published"
+cargo package --workspace --exclude tidegate-redis-servers --locked --allow-dirty --quiet
+for crate in crates/*/; do
+    grep -q '^publish = false' "$crate/Cargo.toml" && continue
+    for file in README.md LICENSE-APACHE LICENSE-MIT; do
+        cargo package --list --allow-dirty --locked --quiet --manifest-path "$crate/Cargo.toml" | grep -qx "$file" ||
+            { echo "the package of $crate has no $file" >&2; exit 1; }
+    done
+done
+
+say "the oldest Rust that is promised"
+scripts/msrv.sh
+
+say "the public API beside its snapshot"
+cargo run --quiet --locked --manifest-path api/Cargo.toml
 
 say "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{
-    live::LiveRules,
+    limits::Limits,
     rules,
     service::{Ask, Service},
     throttle::Throttle,
@@ -18,7 +18,7 @@ const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max
                      {name: b, limit: 5/1s, algorithm: sliding-window, global: true}]";
 
 static SERVICE: LazyLock<Service> = LazyLock::new(|| {
-    let live = LiveRules::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");
+    let live = Limits::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");
     Service::new(live, Throttle::new(4, None).expect("memory"), Arc::new(ManualClock::new(NOW)))
 });
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use tidegate_core::Nanos;
 use tidegate_server::{
-    live::{Limit, LiveRules},
+    limits::{Limit, Limits},
     rules::{self, Keeping},
 };
 
@@ -94,8 +94,8 @@ pub fn run(args: &Args) -> ExitCode {
         let gate = rules.gate.clone();
         let max_keys = args.max_keys as usize;
         let limits = match keeping {
-            Keeping::Memory => LiveRules::new(rules, max_keys, |_| None, Nanos::ZERO)?,
-            Keeping::Store => LiveRules::for_a_store(rules, max_keys, Nanos::ZERO)?,
+            Keeping::Memory => Limits::new(rules, max_keys, |_| None, Nanos::ZERO)?,
+            Keeping::Store => Limits::for_a_store(rules, max_keys, Nanos::ZERO)?,
         };
         Ok((limits, gate))
     });
@@ -129,7 +129,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn table(limits: &LiveRules) -> String {
+fn table(limits: &Limits) -> String {
     let head = ["LIMIT", "QUOTA", "ALGORITHM", "FOR", "KEYS", "MEMORY", "NOTES"].map(str::to_owned);
     let mut rows = vec![head];
     rows.extend(limits.limits().iter().map(|limit| row(limit)));

@@ -199,12 +199,12 @@ impl Told {
                 resp = shown(resp),
                 rules = self.rules,
                 state = self.state,
-                store = server.service().shared().map(|shared| shared.store().address().to_string()),
+                store = server.service().store().map(|shared| shared.store().address().to_string()),
                 "listening"
             );
             return;
         }
-        let limits = server.service().rules().names();
+        let limits = server.service().limits().names();
         let mut text = format!("tidegate {} is ready.\n\n", env!("CARGO_PKG_VERSION"));
         let mut line = |what: &str, value: &str| {
             let _ = writeln!(text, "  {what:<7}{value}");
@@ -212,7 +212,7 @@ impl Told {
         line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
-        match server.service().shared() {
+        match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
             None => line(
                 "state",

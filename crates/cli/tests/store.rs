@@ -1,4 +1,5 @@
 //! `tidegate serve --store` as a user runs it: several processes, one store.
+#![cfg(feature = "servers")]
 
 mod program;
 

@@ -25,6 +25,7 @@ pub mod algorithm;
 pub mod cell;
 #[cfg(feature = "std")]
 pub mod clock;
+mod debt;
 mod decision;
 #[cfg(feature = "std")]
 pub mod lease;
@@ -36,6 +37,7 @@ mod sync;
 mod time;
 
 pub use algorithm::Algorithm;
+pub use debt::{Debt, Lasts, Share};
 pub use decision::{Decision, Outcome};
 pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};

@@ -5,7 +5,7 @@ mod ahead;
 use core::fmt;
 
 use crate::{
-    Algorithm, Decision, Nanos, Parameters, Quota, QuotaError,
+    Algorithm, Debt, Decision, Nanos, Parameters, Quota, QuotaError,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog, SlidingWindow,
         TokenBucket,
@@ -262,6 +262,14 @@ impl Algorithm for Policy {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         each!(self, algorithm => algorithm.used(state, now))
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        each!(self, algorithm => algorithm.debt(state, now))
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        each!(self, algorithm => algorithm.owe(state, debt));
     }
 
     #[inline(always)]

@@ -1,4 +1,5 @@
 //! Rules from a key of a real Redis server, which each test starts for itself.
+#![cfg(feature = "servers")]
 #![cfg(all(not(loom), feature = "redis-source"))]
 
 use std::{

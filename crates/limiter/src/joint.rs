@@ -1,6 +1,6 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
-use crate::table::{Found, Full, Joint, Tag, Wanted};
+use crate::table::{Full, Joint, Tag, Wanted};
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
 use crate::{KeyedLimiter, Limiter, keyed::Home};
@@ -131,7 +131,14 @@ fn decide<C>(
     generations: &[Option<(Home<'_>, Tag)>],
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Full> {
-    // The order of locks: unkeyed limiters by address, then the tables' buckets by address.
+    // What a key still has in an older generation is brought over before anything else is locked.
+    for (generation, tag) in generations.iter().flatten() {
+        if generation.bring(*tag, now).is_err() {
+            return Ok(None);
+        }
+    }
+    // The order of locks: unkeyed limiters by address, then the tables' buckets: by limiter, by generation (the newest
+    // first, as a state is moved), by address.
     let mut unkeyed: Vec<&Limiter<C>> = requests
         .iter()
         .filter_map(|request| match request {
@@ -143,29 +150,27 @@ fn decide<C>(
     unkeyed.dedup_by_key(|limiter| limiter.address());
     let mut cells: Vec<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
     let keyed: Vec<_> = generations.iter().flatten().collect();
-    let wanted: Vec<Wanted<'_, Policy>> = keyed
+    let homes: Vec<_> = requests
         .iter()
-        .map(|(generation, tag)| Wanted {
+        .zip(generations)
+        .filter_map(|(request, generation)| match (request, generation) {
+            (Request::Keyed { limiter, .. }, Some((generation, tag))) => Some((*limiter, generation, *tag)),
+            _ => None,
+        })
+        .collect();
+    let wanted: Vec<Wanted<'_, Policy>> = homes
+        .iter()
+        .map(|&(limiter, generation, tag)| Wanted {
             table: &generation.table,
             algorithm: &generation.policy,
-            tag: *tag,
+            tag,
+            rank: (std::ptr::from_ref(limiter) as usize, generation.rank()),
         })
         .collect();
     let mut joint = Joint::lock(&wanted, now)?;
-    let homes =
-        requests.iter().zip(generations).filter_map(|(request, generation)| match (request, generation) {
-            (Request::Keyed { limiter, .. }, Some((generation, tag))) => Some((limiter, generation, *tag)),
-            _ => None,
-        });
-    for (limiter, generation, tag) in homes {
+    for &(limiter, generation, tag) in &homes {
         if generation.is_retired() || !limiter.is_home(tag, generation) {
             return Ok(None);
-        }
-    }
-    for (at, (generation, tag)) in keyed.iter().enumerate() {
-        let (state, found) = joint.state(at);
-        if found == Found::New {
-            generation.take_over(*tag, state, now);
         }
     }
 

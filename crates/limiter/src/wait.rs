@@ -214,6 +214,9 @@ pub(crate) fn decide_behind(
     for &cost in costs.iter().chain([&cost]) {
         let mut decision = policy.decide(state, at, cost);
         while let Some(wait) = decision.retry_after() {
+            if wait > Nanos::MAX.saturating_since(at).into() {
+                return Decision::deny_for_good(decision.limit() as u32, 0, 1, u64::MAX);
+            }
             at = at.saturating_add(wait.into());
             decision = policy.decide(state, at, cost);
         }

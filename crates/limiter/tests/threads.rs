@@ -2,7 +2,7 @@
 
 use std::sync::{
     Barrier,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tidegate_limiter::{
@@ -156,4 +156,57 @@ fn overrides_that_come_and_go_under_load_lose_nothing() {
         one(limiter.acquire_at("one", 1, now))
     };
     assert_eq!(admitted(400, ask), 500);
+}
+
+/// Runs `work` on a thread of its own, and fails where it is not done in time: a deadlock would hang the tests.
+fn ends(what: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    is_done.recv_timeout(std::time::Duration::from_mins(1)).unwrap_or_else(|e| panic!("{what}: {e}"));
+}
+
+#[test]
+fn joint_decisions_and_changes_of_policy_never_wait_for_each_other_in_a_circle() {
+    ends("joint decisions beside changes of policy", || {
+        let now = Nanos::from_secs(7_200);
+        let quota = Quota::per_hour(400);
+        let policies = [Policy::sliding_log(quota).unwrap(), Policy::fixed_window(quota)];
+        let limiter = || KeyedLimiter::builder(policies[0]).max_keys(64).clock(()).build().unwrap();
+        let (one, two) = (limiter(), limiter());
+        let (changing, admitted) = (AtomicBool::new(true), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (one, two, changing, admitted) = (&one, &two, &changing, &admitted);
+                scope.spawn(move || {
+                    let mut requests = [
+                        Request::keyed(one, b"a", 1),
+                        Request::keyed(two, b"b", 1),
+                        Request::keyed(one, b"c", 1),
+                        Request::keyed(two, b"d", 1),
+                        Request::keyed(one, b"e", 1),
+                        Request::keyed(one, b"f", 1),
+                    ];
+                    requests.rotate_left(thread);
+                    while changing.load(Ordering::Relaxed) {
+                        let all = acquire_all_at(&requests, now).unwrap();
+                        admitted.fetch_add(u64::from(all.is_allowed()), Ordering::Relaxed);
+                    }
+                });
+            }
+            for round in 0..600 {
+                let policy = policies[round % 2];
+                one.set_policy_at(policy, now).unwrap();
+                two.set_policy_at(policy, now).unwrap();
+                one.set_override_at("a", policy, now).unwrap();
+                two.set_override_at("d", policy, now).unwrap();
+                one.remove_override_at("a", now);
+                two.remove_override_at("d", now);
+            }
+            changing.store(false, Ordering::Relaxed);
+        });
+        assert_eq!(admitted.into_inner(), 400);
+    });
 }

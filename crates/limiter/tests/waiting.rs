@@ -151,3 +151,30 @@ fn waiting_needs_no_runtime_and_works_on_the_systems_clock() {
     });
     assert_eq!(before, 200);
 }
+
+#[test]
+fn a_wait_that_cannot_end_before_the_end_of_time_is_refused_at_once() {
+    let year = Quota::new(1, Duration::from_hours(366 * 24)).unwrap();
+    let policies = [
+        Policy::token_bucket(year),
+        Policy::leaky_bucket(year),
+        Policy::sliding_log(year).unwrap(),
+        Policy::fixed_window(year),
+        Policy::sliding_window(year),
+        Policy::sliding_counter(year),
+    ];
+    for policy in policies {
+        let (_, limiter) = limiter(policy);
+        assert!(limiter.acquire(1).is_allowed());
+        let mut line: Vec<Waiting<'_>> = Vec::new();
+        let refused = (0..400).find(|_| {
+            let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
+            let answer = poll(&mut waiting);
+            line.push(waiting);
+            matches!(answer, Poll::Ready(Err(WaitError::Never(_))))
+        });
+        // Time ends after 146 years; a sliding counter admits one in two windows.
+        assert!(refused.is_some_and(|at| at > 70), "{}: {refused:?}", policy.name());
+        assert!(limiter.acquire(1).retry_after().is_none(), "{}", policy.name());
+    }
+}

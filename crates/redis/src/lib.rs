@@ -93,7 +93,7 @@ mod breaker;
 mod call;
 mod deadline;
 mod denials;
-#[cfg(test)]
+#[cfg(all(test, feature = "servers"))]
 mod differential;
 mod error;
 mod exchange;

@@ -1,4 +1,5 @@
 //! Limits that come with each request.
+#![cfg(feature = "servers")]
 
 mod waiting;
 

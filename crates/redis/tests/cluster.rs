@@ -1,4 +1,5 @@
 //! Limits in a cluster of three masters with a replica each.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

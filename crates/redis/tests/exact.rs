@@ -1,4 +1,5 @@
 //! Limits in a store that is well.
+#![cfg(feature = "servers")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
 //! Limits in a store that fails: what is decided meanwhile, and that it is back by itself afterwards.
+#![cfg(feature = "servers")]
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
 //! What a store that fails is taken for: when it counts as down, for how long, and what that costs.
+#![cfg(feature = "servers")]
 
 mod waiting;
 

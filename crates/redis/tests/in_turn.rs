@@ -1,4 +1,5 @@
 //! Several requests for one key in one call.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

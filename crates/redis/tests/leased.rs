@@ -1,4 +1,5 @@
 //! Leased limits on a real server: what nodes that come, go and die admit together.
+#![cfg(feature = "servers")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
 //! Leased limits of a server that forgets, or stands still, while nodes take pieces and give them back.
+#![cfg(feature = "servers")]
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
 //! Decisions over several leased limits: in memory where all pieces are there, and all or nothing either way.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! What a decision from a piece allocates: nothing.
+#![cfg(feature = "servers")]
 
 use std::{
     pin::pin,

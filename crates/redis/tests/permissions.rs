@@ -1,4 +1,5 @@
 //! Users who may not do everything.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Permits of a store whose answers are lost.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Giving back what was taken from shared limits.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Sentinels with a password.
+#![cfg(feature = "servers")]
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, SharedDecision, Source, Store};

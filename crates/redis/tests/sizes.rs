@@ -1,4 +1,5 @@
 //! What a limit takes in Redis: one small value, whatever the algorithm.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! A store by TLS.
+#![cfg(feature = "servers")]
 
 use std::{fs, path::PathBuf, process::Command};
 

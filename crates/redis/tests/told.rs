@@ -1,4 +1,5 @@
 //! What goes wrong with a store is counted, and told in few lines.
+#![cfg(feature = "servers")]
 
 mod waiting;
 

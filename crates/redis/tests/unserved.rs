@@ -1,4 +1,5 @@
 //! A slot of a cluster that no master serves.
+#![cfg(feature = "servers")]
 
 use std::time::Duration;
 

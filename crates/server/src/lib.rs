@@ -1,10 +1,10 @@
 //! The Tidegate server: limits for programs in any language, over HTTP and the Redis protocol.
 //!
 //! ```text
-//! rules file ─ rules ─► live ─┐
-//!  HTTP ─ http ──────────────►├─ service ─► tidegate-limiter
-//!  RESP ─ resp ──────────────►│     └─ shared ─► tidegate-redis
-//! state file ◄─ state_file ──►┘        metrics, reload, shutdown beside it
+//! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
+//! RESP ─ resp ─┼─► service ─► limits ──┤
+//!              │                ▲      └─ shared ─► tidegate-redis
+//!              │   rules file ─ rules      metrics, reload, state_file, shutdown beside it
 //! ```
 //!
 //! Nothing here decides: [`service`] finds the limit that a request names and asks it. [`Server`] puts the parts together;
@@ -25,12 +25,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod counts;
 pub mod http;
-pub mod live;
+pub mod limits;
 mod metrics;
 mod options;
-mod refusal;
 mod reload;
 pub mod resp;
 pub mod rules;

@@ -18,7 +18,7 @@ use tidegate_core::Nanos;
 use tidegate_limiter::Stats;
 
 use crate::{
-    counts::CountsRead,
+    limits::counts::CountsRead,
     resp::RespStats,
     service::{Service, THROTTLE},
 };
@@ -129,9 +129,9 @@ const PER_LIMIT: [PerLimit; 7] = [
 
 impl Collector for AtScrape {
     fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
-        let rules = self.service.rules();
+        let all = self.service.limits();
         let throttle = self.service.throttle();
-        let limits: Vec<(&str, CountsRead, Stats)> = rules
+        let limits: Vec<(&str, CountsRead, Stats)> = all
             .limits()
             .iter()
             .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.limiter().stats()))
@@ -156,11 +156,11 @@ impl Collector for AtScrape {
                 }
             }
         }
-        if let Some(shared) = self.service.shared() {
+        if let Some(shared) = self.service.store() {
             store::encode(&mut out, shared.store())?;
         }
         self.encode_connections(&mut out)?;
-        self.encode_events(&mut out, rules.limits().len() as u64)
+        self.encode_events(&mut out, all.limits().len() as u64)
     }
 }
 

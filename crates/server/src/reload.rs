@@ -57,9 +57,9 @@ impl Reload {
         let its = Arc::clone(service);
         // Many keys may change their quota: not on a thread that serves.
         let loaded = tokio::task::spawn_blocking(move || {
-            let next = its.rules().follow(rules::load_to_serve(&to_load, its.keeping())?, its.now())?;
+            let next = its.limits().follow(rules::load_to_serve(&to_load, its.keeping())?, its.now())?;
             let limits = next.limits().len();
-            its.set_rules(next);
+            its.set_limits(next);
             Ok::<_, RulesError>(limits)
         });
         match loaded.await {

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     http::{self, App, HttpConfig},
-    live::LiveRules,
+    limits::Limits,
     metrics::{Events, Metrics},
     options::Options,
     reload::Reload,
@@ -139,7 +139,7 @@ impl Server {
                     threads: options.resp_threads,
                     port: address.port(),
                 };
-                let runtime = service.shared().map(|_| tokio::runtime::Handle::current());
+                let runtime = service.store().map(|_| tokio::runtime::Handle::current());
                 let shared = Shared { service: Arc::clone(&service), config, started, stats, runtime };
                 let refused =
                     |e: io::Error| StartError::Resources(format!("the RESP listener cannot run: {e}"));
@@ -303,11 +303,11 @@ fn make_service(
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let throttle = Throttle::new(options.max_keys, hash_keys(crate::service::THROTTLE))
         .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?;
-    let live = match shared {
-        Some(store) => LiveRules::shared_over(store, rules, options.max_keys, clock.now())?,
-        None => LiveRules::new(rules, options.max_keys, hash_keys, clock.now())?,
+    let limits = match shared {
+        Some(store) => Limits::shared_over(store, rules, options.max_keys, clock.now())?,
+        None => Limits::new(rules, options.max_keys, hash_keys, clock.now())?,
     };
-    Ok(Service::new(live, throttle, clock))
+    Ok(Service::new(limits, throttle, clock))
 }
 
 async fn listen(

@@ -11,7 +11,7 @@ use std::{fmt, time::Duration};
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
-use crate::counts::Counts;
+use crate::limits::counts::Counts;
 
 /// The store behind `CL.THROTTLE`.
 pub struct Throttle {

@@ -1,4 +1,5 @@
 //! What servers promise that share their limits over a store: a real one, which the tests hurt.
+#![cfg(feature = "servers")]
 
 mod harness;
 

@@ -1,4 +1,5 @@
 //! What servers promise that give back to each other, or decide in memory from what they took of the store.
+#![cfg(feature = "servers")]
 
 mod harness;
 

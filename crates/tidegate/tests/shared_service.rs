@@ -1,4 +1,5 @@
 //! Services of several processes behind one limit: the middleware with a shared store.
+#![cfg(feature = "servers")]
 #![cfg(all(feature = "redis", feature = "tower"))]
 
 use std::{convert::Infallible, time::Duration};

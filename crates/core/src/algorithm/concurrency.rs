@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share};
 
 /// At most `limit` permits out at any instant; a permit comes back by a refund.
 ///
@@ -99,6 +99,23 @@ impl Algorithm for Concurrency {
         match self.held {
             Some(log) => log.used(state, now),
             None => u32::try_from(state[0]).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        if let Some(log) = self.held {
+            return log.debt(state, now);
+        }
+        let out = self.used(state, now);
+        Some(Debt { share: Share::of(out, self.limit)?, lasts: Lasts::UntilReturned(out) })
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        match (self.held, debt.lasts) {
+            (Some(log), _) => log.owe(state, debt),
+            (None, Lasts::UntilReturned(out)) => state[0] = out.into(),
+            // No debt of this algorithm.
+            (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit).into(),
         }
     }
 }

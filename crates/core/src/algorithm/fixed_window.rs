@@ -1,7 +1,7 @@
 //! Fixed window: a count that starts anew with each window.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Parameters, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
 /// `limit` in each window, windows aligned to the clock's origin, or each beginning at its first admitted request.
 ///
@@ -123,5 +123,17 @@ impl Algorithm for FixedWindow {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         u32::try_from(self.current(state, now).0).unwrap_or(u32::MAX)
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let (_, left) = self.current(state, now);
+        Debt::until(self.used(state, now), self.limit, now.get() + left, now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        // An aligned window ends at a multiple of its length, whatever the end was rounded up to.
+        let end = if self.first_hit { debt.end() } else { debt.end() - debt.end() % self.window };
+        state[0] = end.saturating_sub(self.window);
+        state[1] = debt.share.units(self.limit).into();
     }
 }

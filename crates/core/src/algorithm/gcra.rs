@@ -10,7 +10,7 @@
 //! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's part below a
 //! nanosecond, in `1/parts`: no rate is ever rounded.
 
-use crate::{Nanos, Quota, cell::LOCKED};
+use crate::{Debt, Nanos, Quota, cell::LOCKED};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
@@ -78,7 +78,11 @@ impl Gcra {
     }
 
     /// How many whole units a debt is, rounded up.
+    #[inline]
     pub fn units(self, debt: u128) -> u32 {
+        if let Ok(debt) = u64::try_from(debt) {
+            return u32::try_from(debt.div_ceil(self.step)).unwrap_or(u32::MAX);
+        }
         u32::try_from(debt.div_ceil(u128::from(self.step))).unwrap_or(u32::MAX)
     }
 
@@ -86,6 +90,19 @@ impl Gcra {
         let debt = self.debt(state, now);
         if debt > 0 {
             self.set_debt(state, now, debt.saturating_sub(self.ticks(cost)));
+        }
+    }
+
+    /// The TAT, rounded up to a nanosecond: when nothing is owed any more.
+    pub const fn end(self, state: &[u64]) -> u64 {
+        state[0] + (self.parts > 1 && state[1] > 0) as u64
+    }
+
+    /// A debt's end is the TAT.
+    pub fn owe(self, state: &mut [u64], debt: Debt) {
+        state[0] = debt.end();
+        if self.parts > 1 {
+            state[1] = 0;
         }
     }
 

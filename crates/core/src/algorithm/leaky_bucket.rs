@@ -7,7 +7,7 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// One unit each `window / limit`: early work gets a delay of at most the longest wait (default: the window), and is
 /// denied beyond it.
@@ -103,5 +103,15 @@ impl Algorithm for LeakyBucket {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.gcra.units(self.gcra.debt(state, now))
+    }
+
+    /// The limit is the wait that is left: nothing is, once the debt is longer than the longest wait.
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let waits = u32::try_from(self.max_wait / u128::from(self.gcra.step)).unwrap_or(u32::MAX);
+        Debt::until(self.used(state, now), waits.saturating_add(1), self.gcra.end(state), now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        self.gcra.owe(state, debt);
     }
 }

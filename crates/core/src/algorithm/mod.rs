@@ -18,7 +18,7 @@ pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
-use crate::{Decision, Nanos};
+use crate::{Debt, Decision, Nanos};
 
 /// A limit as a pure function of state and time.
 ///
@@ -58,6 +58,15 @@ pub trait Algorithm {
 
     /// How much of the limit is in use, in whole units, rounded up.
     fn used(&self, state: &[u64], now: Nanos) -> u32;
+
+    /// What the state owes at `now`; `None` where it is as good as fresh. A store keeps this of a key that it has no room
+    /// for, and chooses by it who gives way.
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt>;
+
+    /// Rebuilds a state from what it [owed](Self::debt), in place of a fresh one. The rebuilt state is as strict as the
+    /// one that owed it, at every time, and as good as fresh when the debt ends: a debt whose share or end was rounded up
+    /// is as strict as those say.
+    fn owe(&self, state: &mut [u64], debt: Debt);
 
     /// Decides on `cost`, and takes it when admitted. A cost of 0 is a peek.
     #[inline]

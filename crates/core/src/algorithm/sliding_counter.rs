@@ -1,7 +1,7 @@
 //! Sliding counter: two counts, the window before weighted by how much of it the sliding window still covers.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Parameters, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
 /// An approximation of the sliding log in two counts: `previous × (window − elapsed) / window + current`, windows
 /// aligned to the clock's origin, compared exactly (no rounding).
@@ -194,5 +194,23 @@ impl Algorithm for SlidingCounter {
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let view = self.view(state, now);
         u32::try_from(view.current + self.ceil_weight(view)).unwrap_or(u32::MAX)
+    }
+
+    /// Where all that counts is of the window before, its whole count is what is owed: it follows from the end how much
+    /// of it still weighs.
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let view = self.view(state, now);
+        let start = now.get().max(state[0]) - view.elapsed;
+        let (used, windows) =
+            if view.current > 0 { (view.current + self.ceil_weight(view), 2) } else { (view.previous, 1) };
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        Debt::until(used, self.limit, start + windows * self.window, now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        // Windows begin at multiples of their length, whatever the end was rounded up to.
+        let end = debt.end() - debt.end() % self.window;
+        state[0] = end.saturating_sub(2 * self.window);
+        state[1] = debt.share.units(self.limit).into();
     }
 }

@@ -8,7 +8,7 @@
 //! look, however many are kept.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest log that one state may be: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
@@ -232,5 +232,17 @@ impl Algorithm for SlidingLog {
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let log = Log::read(state, self.limit);
         self.live(log, log.no_earlier_than_newest(now))
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let used = self.used(state, now);
+        let log = Log::read(state, self.limit);
+        let end = if used > 0 { log.newest(1) + self.lifetime } else { 0 };
+        Debt::until(used, self.limit, end, now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        let newest = Nanos::new(debt.end().saturating_sub(self.lifetime));
+        self.record(state, newest, debt.share.units(self.limit));
     }
 }

@@ -13,7 +13,7 @@
 //! again right after it has been dropped.
 
 use super::{Algorithm, never_fits};
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The most slots a window may be cut into.
 const MAX_SLOTS: u32 = 3_600;
@@ -334,5 +334,18 @@ impl Algorithm for SlidingWindow {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.sum(state, self.turned(state, now))
+    }
+
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let newest = (0..self.span).find(|&at| self.count(state, at) > 0)?;
+        let end = state[0] + (self.span - newest) as u64 * self.slot;
+        Debt::until(self.used(state, now), self.limit, end, now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        // Slots begin at multiples of their length, whatever the end was rounded up to.
+        let end = debt.end() - debt.end() % self.slot;
+        state[0] = end.saturating_sub(self.span as u64 * self.slot);
+        self.add(state, debt.share.units(self.limit));
     }
 }

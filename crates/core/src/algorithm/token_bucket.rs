@@ -7,7 +7,7 @@ use super::{
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
-use crate::{Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
 ///
@@ -242,5 +242,14 @@ impl Algorithm for TokenBucket {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         self.gcra.units(self.gcra.debt(state, now))
+    }
+
+    #[inline]
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        self.gcra.owe(state, debt);
     }
 }

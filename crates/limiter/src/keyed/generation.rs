@@ -20,6 +20,8 @@ pub(crate) struct Generation {
     pub table: Table,
     /// Whether this is one key's own, not the general one.
     pub is_own: bool,
+    /// How many general ones there were before.
+    number: u64,
     /// No decision is made here any more.
     retired: AtomicBool,
     /// Where states of before the change are, until they have been moved.
@@ -36,12 +38,24 @@ impl Generation {
     pub fn new(policy: Policy, max_keys: usize, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
         let table = Table::new(policy.words(), max_keys)?;
         let complete = AtomicBool::new(previous.is_none());
-        Ok(Self { policy, table, is_own: false, retired: AtomicBool::new(false), previous, complete })
+        let number = previous.as_ref().map_or(0, |previous| previous.number + 1);
+        Ok(Self { policy, table, is_own: false, number, retired: AtomicBool::new(false), previous, complete })
     }
 
     /// A place for one key with a policy of its own.
     pub fn own(policy: Policy) -> Result<Self, TableError> {
         Ok(Self { is_own: true, ..Self::new(policy, 1, None)? })
+    }
+
+    /// Which of one limiter's tables is locked first: a newer generation before the one that it takes states over from,
+    /// a key's own after the general ones.
+    pub const fn rank(&self) -> u64 {
+        if self.is_own { u64::MAX } else { u64::MAX - 1 - self.number }
+    }
+
+    /// Makes sure that a key has nothing left in the generation before. Only one key's locks are held for it.
+    pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), Retired> {
+        if self.incomplete().is_some() { self.apply(&self.policy, tag, now, |_| ()) } else { Ok(()) }
     }
 
     /// One atomic step on a key's state.
@@ -104,7 +118,7 @@ impl Generation {
     }
 
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
-    pub fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
+    fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
         let Some(previous) = self.incomplete() else { return };
         let moved = previous.table.remove(tag, |old| self.receive(state, &previous.policy, old, now));
         if moved.is_none() {

@@ -17,7 +17,15 @@ pub struct Wanted<'a, A> {
     pub algorithm: &'a A,
     /// Whose it is.
     pub tag: Tag,
+    /// Where its table stands among all tables when several are locked: lower ones first.
+    pub rank: Rank,
 }
+
+/// A table's place in the one order in which everybody locks: its limiter, and within that which of its tables.
+pub type Rank = (usize, u64);
+
+/// A bucket's place in that order: its table's, then its address.
+type Position = (Rank, usize);
 
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
@@ -33,17 +41,16 @@ impl<'a> Joint<'a> {
     /// # Errors
     /// [`Full`] when one table is so small that the keys wanted leave each other no room.
     pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
-        // One order for everybody, so nobody waits in a circle: by the address of the lock.
-        let mut places: SmallVec<[(usize, &Table, usize); 2 * INLINE]> = SmallVec::new();
+        // One order for everybody, so nobody waits in a circle: by the table's rank, then by the address of the lock.
+        let mut places: SmallVec<[(Position, &Table, usize); 2 * INLINE]> = SmallVec::new();
         for want in wanted {
-            let memory = &want.table.memory;
-            let buckets = memory.layout.buckets;
+            let buckets = want.table.memory.layout.buckets;
             for index in [want.tag.first(buckets), want.tag.second(buckets)] {
-                places.push((std::ptr::from_ref(memory.line(index).lock()) as usize, want.table, index));
+                places.push((position(want, index), want.table, index));
             }
         }
-        places.sort_unstable_by_key(|&(address, ..)| address);
-        places.dedup_by_key(|&mut (address, ..)| address);
+        places.sort_unstable_by_key(|&(position, ..)| position);
+        places.dedup_by_key(|&mut (position, ..)| position);
         let buckets = places.iter().map(|&(_, table, index)| table.memory.lock(index)).collect();
         let mut joint = Self { buckets, cells: SmallVec::new() };
         for at in 0..wanted.len() {
@@ -55,17 +62,17 @@ impl<'a> Joint<'a> {
 
     fn find_or_add<A: Algorithm>(
         &mut self,
-        places: &[(usize, &Table, usize)],
+        places: &[(Position, &Table, usize)],
         wanted: &[Wanted<'_, A>],
         at: usize,
         now: Nanos,
     ) -> Result<(usize, usize, Found), Full> {
-        let Wanted { table, algorithm, tag } = wanted[at];
+        let Wanted { table, algorithm, tag, .. } = wanted[at];
         let total = table.memory.layout.buckets;
         let find = |index| {
-            let address = std::ptr::from_ref(table.memory.line(index).lock()) as usize;
+            let wanted = position(&wanted[at], index);
             // Locked a moment ago, so it is there.
-            places.binary_search_by_key(&address, |&(address, ..)| address).unwrap_or_else(|at| at)
+            places.binary_search_by_key(&wanted, |&(position, ..)| position).unwrap_or_else(|at| at)
         };
         let (first, second) = (find(tag.first(total)), find(tag.second(total)));
         // The other keys of this decision must not give way to this one.
@@ -96,4 +103,8 @@ impl<'a> Joint<'a> {
         let (bucket, cell, found) = self.cells[at];
         (self.buckets[bucket].state(cell), found)
     }
+}
+
+fn position<A>(want: &Wanted<'_, A>, index: usize) -> Position {
+    (want.rank, std::ptr::from_ref(want.table.memory.line(index).lock()) as usize)
 }

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    service::{self, Service},
-    shared::{Act, Readiness},
+    service::{self, Act, Service},
+    shared::Readiness,
 };
 
 /// The longest body, in bytes.
@@ -108,7 +108,7 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
         Endpoint::Refund => {
             let ask = ask::one(&body(request).await?)?;
-            let answer = app.service.decide(question(&ask), Act::GiveBack).await;
+            let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
@@ -170,13 +170,19 @@ async fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<B
     let status = if takes { None } else { Some(StatusCode::OK) };
     match ask::asks(body)? {
         Asks::One(ask) => {
-            let answer = service.decide(question(&ask), if takes { Act::Take } else { Act::Look }).await;
+            let act = if takes { Act::Take } else { Act::Peek };
+            let answer = service.decide(question(&ask), act, service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, status))
         }
         Asks::All(all) => {
             let asks: Vec<_> = all.iter().map(question).collect();
-            let joint = service.decide_all(&asks, takes).await;
+            let now = service.now();
+            let joint = if takes {
+                service.acquire_all(&asks, now).await
+            } else {
+                service.peek_all(&asks, now).await
+            };
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
             Ok(answer::all(&joint.map_err(place)?, status))
         }

@@ -2,7 +2,7 @@
 
 use std::{str, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Decision;
 
 use super::{
     handshake, introspection,
@@ -10,9 +10,8 @@ use super::{
     session::{Context, Flow},
 };
 use crate::{
-    live::Limit,
-    service::{Refusal, Resolved, reset_after, resolve},
-    shared::{Act, Question},
+    service::{Act, Refusal, Resolved, reset_after, resolve},
+    shared::Question,
     throttle::{self, ThrottleQuota},
 };
 
@@ -99,55 +98,24 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 
 #[inline]
 fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    if context.shared.service.shared().is_some() {
-        return ask(context, "acquire", args, Act::Take);
-    }
-    decide(context, "acquire", args, Limit::acquire)
+    decide(context, "acquire", args, Act::Take)
 }
 
 fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    if context.shared.service.shared().is_some() {
-        return ask(context, "peek", args, Act::Look);
-    }
-    decide(context, "peek", args, Limit::peek)
+    decide(context, "peek", args, Act::Peek)
 }
 
 fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    if context.shared.service.shared().is_some() {
-        return ask(context, "refund", args, Act::GiveBack);
-    }
-    decide(context, "refund", args, |limit, key, cost, now| {
-        limit.refund(key, cost, now);
-        limit.peek(key, 0, now)
-    })
+    decide(context, "refund", args, Act::Refund)
 }
 
 /// `limit key [cost]` → five integers. The key of a global limit may be left out, or is ignored.
 #[inline]
-fn decide(
-    context: &mut Context<'_>,
-    name: &str,
-    args: &[&[u8]],
-    decide: impl FnOnce(&Limit, &[u8], u32, Nanos) -> Decision,
-) -> Flow {
-    let Some(((limit, key), cost)) = asked(context, name, args) else { return Flow::Continue };
-    let decision = decide(limit, key, cost, context.now);
-    write_decision(&mut context.replies(), &decision, limit.spec().shadow);
-    Flow::Continue
-}
-
-/// [`decide`] in the shared store, except for what this server knows by itself.
-#[inline(never)]
-fn ask(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
-    let Some(((limit, key), cost)) = asked(context, name, args) else { return Flow::Continue };
-    match limit.blocked(key, context.now) {
-        Some(blocked) if act != Act::GiveBack => {
-            if act == Act::Take && cost > 0 {
-                limit.count(&blocked);
-            }
-            write_decision(&mut context.replies(), &blocked, limit.spec().shadow);
-        }
-        _ => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
+fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
+    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
+    match limit.decide_in_memory(act, key, cost, context.now) {
+        Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
+        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
     }
     Flow::Continue
 }
@@ -159,7 +127,7 @@ fn asked<'a, 'k>(
     name: &str,
     args: &[&'k [u8]],
 ) -> Option<(Resolved<'a, 'k>, u32)> {
-    let resolved = match resolve(context.rules, args[0], args.get(1).copied()) {
+    let resolved = match resolve(context.limits, args[0], args.get(1).copied()) {
         Ok(resolved) => resolved,
         Err(refusal) => {
             refuse(context, name, &refusal);
@@ -219,13 +187,10 @@ fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         return refuse(context, "cl.throttle", &refusal);
     }
     let quota = ThrottleQuota { max_burst, count, period };
-    if context.shared.service.shared().is_some() {
-        context.ask(Question::Throttle { key: args[0].into(), quota, quantity });
-        return Flow::Continue;
-    }
-    match context.shared.service.throttle().acquire(args[0], quota, quantity, context.now) {
-        Ok(decision) => write_cell(&mut context.replies(), &decision),
-        Err(e) => context.replies().error(&e.to_string()),
+    match context.shared.service.throttle_in_memory(args[0], quota, quantity, context.now) {
+        Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
+        Some(Err(e)) => context.replies().error(&e.to_string()),
+        None => context.ask(Question::Throttle { key: args[0].into(), quota, quantity }),
     }
     Flow::Continue
 }

@@ -15,7 +15,7 @@ use super::{
     reply::Replies,
     session::{Context, Flow, Session, run},
 };
-use crate::live::LiveRules;
+use crate::limits::Limits;
 
 /// How much is read from a socket at a time.
 const READ: usize = 64 * 1024;
@@ -74,7 +74,7 @@ pub(super) enum Turn {
 #[derive(Clone, Copy)]
 pub(super) struct World<'a> {
     pub shared: &'a Shared,
-    pub rules: &'a LiveRules,
+    pub limits: &'a Limits,
     pub now: Nanos,
 }
 
@@ -158,7 +158,7 @@ impl<S: Read + Write> Connection<S> {
                     commands += 1;
                     let mut context = Context {
                         shared: world.shared,
-                        rules: world.rules,
+                        limits: world.limits,
                         now: world.now,
                         session: &mut self.session,
                         out,
@@ -284,7 +284,7 @@ impl<S: Read + Write> Connection<S> {
 /// A pipeline tells early which keys it asks for. Their memory is fetched all at once, instead of one wait after the
 /// other; that costs a second reading of the frames, a fifth of one such wait. The states of shared limits are elsewhere.
 fn look_ahead(data: &[u8], world: World<'_>) -> usize {
-    if world.shared.service.shared().is_some() {
+    if world.shared.service.store().is_some() {
         return data.len();
     }
     let mut args = Args::new();
@@ -294,7 +294,7 @@ fn look_ahead(data: &[u8], world: World<'_>) -> usize {
         at += length;
         if let [name, limit, key, ..] = args.get()
             && name.eq_ignore_ascii_case(b"ACQUIRE")
-            && let Some(limit) = world.rules.limit(limit)
+            && let Some(limit) = world.limits.limit(limit)
         {
             limit.limiter().prefetch(key);
         }

@@ -11,7 +11,7 @@ use tidegate_core::{ManualClock, Nanos};
 
 use super::*;
 use crate::{
-    live::LiveRules,
+    limits::Limits,
     resp::{RespConfig, RespStats},
     rules,
     service::Service,
@@ -62,10 +62,10 @@ impl Write for Script {
 fn shared() -> Shared {
     let rules =
         "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
-    let live = LiveRules::new(rules::parse(rules).unwrap(), 100, |_| None, Nanos::ZERO).unwrap();
+    let limits = Limits::new(rules::parse(rules).unwrap(), 100, |_| None, Nanos::ZERO).unwrap();
     let clock = Arc::new(ManualClock::default());
     Shared {
-        service: Arc::new(Service::new(live, Throttle::new(100, None).unwrap(), clock)),
+        service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
         config: RespConfig { password: None, max_connections: 1, idle_timeout: None, threads: 1, port: 0 },
         started: Nanos::ZERO,
         stats: Arc::new(RespStats::default()),
@@ -81,8 +81,8 @@ fn connection(shared: &Shared, script: Script) -> Connection<Script> {
 /// Reads until nothing more arrives, without sending anything.
 fn read_all(connection: &mut Connection<Script>, shared: &Shared) -> Turn {
     let mut buffer = vec![0; BUFFER];
-    let rules = shared.service.rules();
-    let world = World { shared, rules: &rules, now: Nanos::from_secs(1) };
+    let limits = shared.service.limits();
+    let world = World { shared, limits: &limits, now: Nanos::from_secs(1) };
     loop {
         let turn = connection.read(&mut buffer, world, true);
         if turn != Turn::More {

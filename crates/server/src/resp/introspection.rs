@@ -132,7 +132,7 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         )
     }),
     ("Limits", |context, text| {
-        for limit in context.rules.limits() {
+        for limit in context.limits.limits() {
             let (counts, keys) = (limit.counts(), limit.limiter().stats().keys);
             write!(
                 text,
@@ -150,7 +150,7 @@ const SECTIONS: [(&str, WriteSection); 5] = [
 ];
 
 fn keys(context: &Context<'_>) -> u64 {
-    let limits = context.rules.limits().iter().map(|limit| limit.limiter().stats().keys);
+    let limits = context.limits.limits().iter().map(|limit| limit.limiter().stats().keys);
     limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
 }
 

@@ -233,9 +233,9 @@ impl Reactor {
     fn read(&mut self, at: usize, closed: bool) {
         let Some(connection) = self.connections.get_mut(at) else { return };
         self.gather.saw(at);
-        let rules = self.shared.service.rules();
+        let limits = self.shared.service.limits();
         let now = self.shared.service.now();
-        let world = World { shared: &self.shared, rules: &rules, now };
+        let world = World { shared: &self.shared, limits: &limits, now };
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
             Turn::More => self.unread.push(at),

@@ -5,7 +5,7 @@ use std::{fmt::Write, net::SocketAddr, sync::atomic::Ordering};
 use tidegate_core::Nanos;
 
 use super::{Protocol, Shared, commands, reply::Replies};
-use crate::{live::LiveRules, shared::Question};
+use crate::{limits::Limits, shared::Question};
 
 /// What a client has told about itself.
 pub(super) struct Session {
@@ -26,7 +26,7 @@ pub(super) enum Flow {
 /// What a command has at hand.
 pub(super) struct Context<'a> {
     pub shared: &'a Shared,
-    pub rules: &'a LiveRules,
+    pub limits: &'a Limits,
     pub now: Nanos,
     pub session: &'a mut Session,
     pub out: &'a mut Vec<u8>,

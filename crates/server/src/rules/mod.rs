@@ -1,4 +1,4 @@
-//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::live::LiveRules)), and how they
+//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::limits::Limits)), and how they
 //! change while the server runs (`watch`).
 
 mod error;

@@ -1,20 +1,18 @@
-//! Limits that are decided in a store which several servers share.
+//! Limits that are decided in a store which several servers share. Everything that the server wants of `tidegate-redis` is
+//! asked here.
 //!
 //! ```text
-//! Limit ─ Shares ─► tidegate-redis      one limit's part in the store: its policy, and those of overridden keys
-//! Service ─ SharedStore                 the store, its readiness, and the buckets of `CL.THROTTLE`
-//! HTTP ─ ask ─► Service::decide         RESP ─ Question ─► the same, handed over by the connection's thread
+//! Limit ─ StoreLimit ─► tidegate-redis  one limit in the store: its policy, and those of overridden keys
+//! Service ─ SharedStore                 the store, its readiness, joint decisions and the buckets of `CL.THROTTLE`
+//! RESP ─ Question                       what a connection's thread hands to the async runtime
 //! ```
-//!
-//! What needs no store is still decided in the server's own memory, before the store is asked: the deny list and blocks.
 
-mod ask;
+mod limit;
+mod question;
 mod readiness;
-mod shares;
 mod store;
 
-pub use ask::Act;
-pub(crate) use ask::{Question, Reply};
+pub use limit::StoreLimit;
+pub(crate) use question::{Question, Reply};
 pub use readiness::Readiness;
-pub use shares::Shares;
 pub use store::SharedStore;

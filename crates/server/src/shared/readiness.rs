@@ -30,15 +30,15 @@ impl Service {
     /// is degraded, whatever the limits' `on_error`.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        let health = self.shared().map_or(Health::Up, |shared| shared.store().health());
+        let health = self.store().map_or(Health::Up, |shared| shared.store().health());
         if health == Health::Up {
             return Readiness::Ready;
         }
-        let trouble = self.shared().and_then(|shared| shared.store().trouble());
+        let trouble = self.store().and_then(|shared| shared.store().trouble());
         let why = trouble.map_or_else(|| "it has not been reached yet".to_owned(), |error| error.to_string());
-        let rules = self.rules();
+        let limits = self.limits();
         let closed = |on_error| health == Health::Down && on_error == Some(OnError::Closed);
-        match rules.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
+        match limits.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
             Some(limit) => Readiness::Closed { limit: limit.spec().name.clone(), why },
             None => Readiness::Degraded { health, why },
         }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{AdHoc, Address, Plan, Store, StoreError};
+use tidegate_redis::{AdHoc, Address, Part, Plan, Store, StoreError};
 
 use crate::{
-    service::THROTTLE,
+    service::{Refusal, THROTTLE},
     throttle::{Throttle, ThrottleError, ThrottleQuota},
 };
 
@@ -58,6 +58,12 @@ impl SharedStore {
     #[must_use]
     pub fn deadline(&self) -> Duration {
         self.deadline
+    }
+
+    /// Takes from several limits in one step: all admit, or none is charged. One decision for each part.
+    pub(crate) async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<Decision>, Refusal> {
+        let told = self.store.acquire_all(parts).await.map_err(|_| Refusal::Scattered)?;
+        Ok(told.into_iter().map(|told| told.decision).collect())
     }
 
     /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision

@@ -78,13 +78,13 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
     let mut input = Input::new(file);
     let (_, count) = beginning(&mut input)?;
     let mut restored = Restored::default();
-    let rules = service.rules();
+    let limits = service.limits();
     for _ in 0..count {
         let (name, header) = header(&mut input)?;
         let limiter: Option<&KeyedLimiter<()>> = if name == THROTTLE {
             Some(service.throttle().limiter())
         } else {
-            let limit = rules.limit(name.as_bytes());
+            let limit = limits.limit(name.as_bytes());
             limit.filter(|limit| limit.spec().global == header.global).map(|limit| limit.limiter())
         };
         each_entry(&mut input, header.words, |entry| {

@@ -46,16 +46,16 @@ fn write_to(path: &Path, service: &Service) -> io::Result<u64> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     let mut out = Out { file: BufWriter::new(file), checksum: crc32fast::Hasher::new(), length: 0 };
     let now = service.now();
-    let rules = service.rules();
+    let limits = service.limits();
     out.write(MAGIC)?;
     out.u32(VERSION)?;
     out.u64(now.get())?;
-    out.u32(rules.limits().len() as u32 + 1)?;
+    out.u32(limits.limits().len() as u32 + 1)?;
     let throttle = service.throttle().limiter();
     out.header(THROTTLE, "", false, throttle)?;
     out.u32(0)?;
     out.entries(|show| throttle.snapshot_at(now, show))?;
-    for limit in rules.limits() {
+    for limit in limits.limits() {
         let spec = limit.spec();
         out.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
         out.u32(spec.overrides.len() as u32)?;

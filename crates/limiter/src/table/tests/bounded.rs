@@ -94,7 +94,9 @@ fn a_joint_decision_keeps_its_own_keys_in_place() {
     let now = Nanos::from_secs(5_000);
     let wanted = |keys: &[&str]| -> Vec<Wanted<'_, Policy>> {
         let tag = |key: &&str| fixture.hash.tag(key.as_bytes());
-        keys.iter().map(|key| Wanted { table: &fixture.table, algorithm: &policy, tag: tag(key) }).collect()
+        keys.iter()
+            .map(|key| Wanted { table: &fixture.table, algorithm: &policy, tag: tag(key), rank: (0, 0) })
+            .collect()
     };
     let two = wanted(&["a", "b"]);
     let mut joint = Joint::lock(&two, now).unwrap();

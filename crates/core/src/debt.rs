@@ -1,0 +1,142 @@
+//! What a state owes, in a few bytes: what a bounded store keeps of a key that it has no room for.
+//!
+//! A [`Debt`] is the share of the limit in use and the time at which the state will be as good as fresh. An
+//! [`Algorithm`](crate::Algorithm) reads it off a state and rebuilds a state from it. The rebuilt state is as strict as
+//! the old one at every time, and as good as fresh when the debt ends:
+//!
+//! * Token and leaky bucket: the end *is* the state. Nothing is lost.
+//! * Fixed window, sliding counter: the window follows from the end, the count from the share.
+//! * Sliding log, sliding window: everything in use counts as taken at the newest admission.
+//! * Permits without a longest hold: the number of permits out is kept as it is.
+
+use crate::Nanos;
+
+/// The share of a limit that is in use, rounded up.
+///
+/// The largest value means that nothing is left ([`EXHAUSTED`](Self::EXHAUSTED)); no state that would still admit a
+/// cost of 1 has it. Below that the share counts in 126ths of `limit - 1`, so limits up to 127 are kept exactly, and
+/// larger ones are rounded up by less than a 126th.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(u8);
+
+impl Share {
+    /// Nothing is left.
+    pub const EXHAUSTED: Self = Self(127);
+
+    /// The share that `used` is of `limit`; `None` for nothing used.
+    #[must_use]
+    #[inline]
+    pub const fn of(used: u32, limit: u32) -> Option<Self> {
+        if used == 0 {
+            return None;
+        }
+        if used >= limit {
+            return Some(Self::EXHAUSTED);
+        }
+        // From 1 to 126, as 0 < used <= limit - 1.
+        Some(Self((used as u64 * 126).div_ceil(limit as u64 - 1) as u8))
+    }
+
+    /// How many units of `limit` the share is: at least as many as it was made of.
+    #[must_use]
+    pub const fn units(self, limit: u32) -> u32 {
+        if self.0 >= Self::EXHAUSTED.0 || limit == 0 {
+            return limit;
+        }
+        (self.0 as u64 * (limit as u64 - 1) / 126) as u32
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub const fn is_exhausted(self) -> bool {
+        self.0 == Self::EXHAUSTED.0
+    }
+
+    /// The share as a number from 1 to 127.
+    #[must_use]
+    #[inline]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// A share from its number; `None` outside of 1 to 127.
+    #[must_use]
+    #[inline]
+    pub const fn new(number: u8) -> Option<Self> {
+        if number == 0 || number > Self::EXHAUSTED.0 { None } else { Some(Self(number)) }
+    }
+}
+
+/// When a debt ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lasts {
+    /// At this time the state is as good as fresh.
+    Until(Nanos),
+    /// Time does not end it: so many permits are out, until their holders give them back.
+    UntilReturned(u32),
+}
+
+/// What a state owes. Ordered by how much is lost when it is forgotten: the smallest share first, then the earliest end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Debt {
+    /// How much of the limit is in use.
+    pub share: Share,
+    /// Until when.
+    pub lasts: Lasts,
+}
+
+impl Debt {
+    /// A debt that ends at a time; `None` where nothing is used, or the end has come.
+    #[must_use]
+    #[inline]
+    pub(crate) fn until(used: u32, limit: u32, end: u64, now: Nanos) -> Option<Self> {
+        if end <= now.get() {
+            return None;
+        }
+        Some(Self { share: Share::of(used, limit)?, lasts: Lasts::Until(Nanos::new(end)) })
+    }
+
+    /// Whether the debt has ended.
+    #[must_use]
+    #[inline]
+    pub fn is_over(&self, now: Nanos) -> bool {
+        matches!(self.lasts, Lasts::Until(end) if end <= now)
+    }
+
+    /// The larger share, and the later end, of two debts of one key.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        Self { share: self.share.max(other.share), lasts: self.lasts.max(other.lasts) }
+    }
+
+    /// The end as a time of at most [`Nanos::MAX`]; 0 for permits that are out.
+    pub(crate) const fn end(&self) -> u64 {
+        match self.lasts {
+            Lasts::Until(end) => end.get(),
+            Lasts::UntilReturned(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_never_less_than_what_is_used_and_exact_for_small_limits() {
+        for limit in [1, 2, 3, 10, 126, 127, 128, 200, 1_000, 65_537, u32::MAX] {
+            assert_eq!(Share::of(0, limit), None);
+            let step = (limit / 1_000).max(1);
+            for used in (1..limit).step_by(step as usize) {
+                let share = Share::of(used, limit).unwrap();
+                let units = share.units(limit);
+                assert!(!share.is_exhausted() && units >= used && units < limit, "{used} of {limit}");
+                assert!(limit > 127 || units == used, "{used} of {limit}: {units}");
+                assert!(u64::from(units - used) <= u64::from(limit) / 126, "{used} of {limit}: {units}");
+            }
+            assert_eq!(Share::of(limit, limit), Some(Share::EXHAUSTED));
+            assert_eq!(Share::EXHAUSTED.units(limit), limit);
+        }
+        assert_eq!(Share::of(1, 0), Some(Share::EXHAUSTED));
+    }
+}

@@ -1,0 +1,229 @@
+//! One limit at work: the only place where a single decision is taken and counted, whoever keeps the states.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use tidegate_core::{Decision, Nanos, Policy};
+use tidegate_limiter::{BuildError, Entry, KeyedLimiter};
+
+use super::{counts::CountsRead, memory::Memory};
+use crate::{
+    rules::{LimitSpec, PolicySpec},
+    service::{Act, Refusal},
+    shared::StoreLimit,
+};
+
+/// One limit at work. Its states are in this server's memory, or in a store that servers share.
+pub struct Limit {
+    pub(super) spec: LimitSpec,
+    /// What a change of the rules leaves alone.
+    pub(super) memory: Arc<Memory>,
+    /// `None`: the states are in `memory`. Else `memory` only knows who is blocked.
+    pub(super) store: Option<Arc<StoreLimit>>,
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl Limit {
+    /// What the rules say.
+    #[must_use]
+    pub fn spec(&self) -> &LimitSpec {
+        &self.spec
+    }
+
+    /// The keys and their states. A global limit has one key, the empty one. Where the states are in a store this limiter
+    /// only knows who is blocked.
+    #[must_use]
+    pub fn limiter(&self) -> &KeyedLimiter<()> {
+        &self.memory.limiter
+    }
+
+    /// The limit in the store that servers share, if its states are there.
+    #[must_use]
+    pub fn store(&self) -> Option<&StoreLimit> {
+        self.store.as_deref()
+    }
+
+    /// Answers from memory, and counts the decision. `None` when only the store can answer: then call [`decide`](Self::decide).
+    ///
+    /// Memory answers for all limits that this server keeps, and for blocked keys of shared ones. It never waits and does
+    /// not allocate.
+    #[inline]
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        if self.store.is_some() {
+            return self.decide_blocked(act, key, cost, now);
+        }
+        let limiter = &self.memory.limiter;
+        let decision = match act {
+            Act::Take => limiter.acquire_at(key, cost, now),
+            Act::Peek => self.standing(key, cost, now),
+            Act::Refund => {
+                limiter.refund_at(key, cost, now);
+                self.standing(key, 0, now)
+            }
+        };
+        self.count(act, cost, &decision);
+        Some(decision)
+    }
+
+    /// Decides wherever the states are: at once in memory, or in the store.
+    ///
+    /// # Errors
+    /// When what was to be given back may not be: see [`Refusal`].
+    pub async fn decide(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Result<Decision, Refusal> {
+        self.decide_after(Duration::ZERO, act, key, cost, now).await
+    }
+
+    /// [`decide`](Self::decide), after so much of the store's deadline is spent.
+    pub(crate) async fn decide_after(
+        &self,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        match (self.decide_in_memory(act, key, cost, now), &self.store) {
+            (Some(decision), _) => Ok(decision),
+            (None, Some(store)) => {
+                let decision = match act {
+                    Act::Take => store.take(key, cost, spent).await,
+                    Act::Peek => store.peek(key, cost, spent).await,
+                    Act::Refund => {
+                        let standing = store.refund(&self.spec.name, key, cost).await?;
+                        self.block_of(key, now).unwrap_or(standing)
+                    }
+                };
+                self.count(act, cost, &decision);
+                Ok(decision)
+            }
+            (None, None) => unreachable!("without a store memory always answers"),
+        }
+    }
+
+    /// Takes each of these costs of one key in this order, each if it is admitted, in one call to the store.
+    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32], now: Nanos) -> Vec<Decision> {
+        let Some(store) = &self.store else {
+            let take = |&cost| self.decide_in_memory(Act::Take, key, cost, now);
+            return costs.iter().filter_map(take).collect();
+        };
+        let decisions = store.take_in_turn(key, costs).await;
+        for (decision, &cost) in decisions.iter().zip(costs) {
+            self.count(Act::Take, cost, decision);
+        }
+        decisions
+    }
+
+    /// What a blocked key of a shared limit is told without asking the store. A refund is the store's to answer.
+    #[inline(never)]
+    fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let blocked = if act == Act::Refund { None } else { self.block_of(key, now) }?;
+        self.count(act, cost, &blocked);
+        Some(blocked)
+    }
+
+    /// The denial of a key that is on the deny list, or blocked.
+    pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+        // A cost of 0 is always admitted otherwise.
+        Some(self.memory.limiter.peek_at(key, 0, now)).filter(Decision::is_denied)
+    }
+
+    /// Whether `cost` would be admitted, with what remains now, before it.
+    fn standing(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+        let limiter = &self.memory.limiter;
+        let standing = limiter.peek_at(key, 0, now);
+        let asked = if cost == 0 { standing } else { limiter.peek_at(key, cost, now) };
+        if asked.is_denied() {
+            return asked;
+        }
+        let (limit, delay) = (asked.limit() as u32, asked.delay().as_nanos() as u64);
+        Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
+    }
+
+    /// Counts a decision: what takes something, and nothing else. A cost of 0 is a peek.
+    #[inline]
+    pub(crate) fn count(&self, act: Act, cost: u32, decision: &Decision) {
+        if act != Act::Take || cost == 0 {
+            return;
+        }
+        if self.spec.shadow {
+            self.memory.counts.add_shadow(decision);
+        } else {
+            self.memory.counts.add(decision);
+        }
+    }
+
+    /// What the key is held to: its override, or the limit's own policy.
+    #[must_use]
+    pub fn policy_of(&self, key: &[u8]) -> &PolicySpec {
+        let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
+        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy)
+    }
+
+    /// Whether the rules deny this key for good.
+    #[must_use]
+    pub fn is_denied(&self, key: &[u8]) -> bool {
+        !self.spec.deny.is_empty() && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
+    }
+
+    /// How often it admitted and denied.
+    #[must_use]
+    pub fn counts(&self) -> CountsRead {
+        self.memory.counts.read()
+    }
+
+    /// Shows every state that is not as good as fresh, except what the rules themselves say (the deny list).
+    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(Entry)) {
+        let hash = self.limiter().hash_keys();
+        let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes()).get()).collect();
+        self.limiter().snapshot_at(now, |entry| match entry {
+            Entry::Blocked { tag, .. } if denied.contains(&tag) => {}
+            entry => show(entry),
+        });
+    }
+
+    /// The policies of overridden keys, by the keys' tags.
+    #[must_use]
+    pub fn own_policies(&self) -> HashMap<u64, Policy> {
+        let hash = self.limiter().hash_keys();
+        let overrides = self.spec.overrides.iter();
+        overrides
+            .filter_map(|(key, spec)| Some((hash.tag(key.as_bytes()).get(), spec.policy().ok()?)))
+            .collect()
+    }
+
+    /// Takes the place of another limit, in the memory that both share or in one of its own.
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), BuildError> {
+        match old {
+            Some(old) if self.shares_memory_with(old) => self.memory.change(Some(&old.spec), &self.spec, now),
+            Some(old) => {
+                self.memory.change(None, &self.spec, now)?;
+                self.memory.take_over(old, now);
+                Ok(())
+            }
+            None => self.memory.change(None, &self.spec, now),
+        }
+    }
+
+    /// Makes a memory that is shared with an old limit that one's again, as far as it goes.
+    pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
+        if let Some(old) = old.filter(|old| self.shares_memory_with(old))
+            && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, now)
+        {
+            tracing::error!(limit = old.spec.name, %error, "a change of rules could not be undone");
+        }
+    }
+
+    fn shares_memory_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+    }
+}

@@ -1,0 +1,87 @@
+//! A limit's states in this server's memory, and its counts: what a change of the rules leaves alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
+use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
+
+use super::{Limit, counts::Counts};
+use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
+
+/// The states of a limit and its counts. Where the states are in a store, the limiter only knows who is blocked.
+pub(super) struct Memory {
+    pub limiter: KeyedLimiter<()>,
+    pub counts: Counts,
+    keeping: Keeping,
+}
+
+/// By what the server's own memory goes. Where the states are in a store, that is one with the limit's number (denials tell
+/// it) and the smallest state: a log of thousands of entries for each of a million keys must not be reserved for nothing.
+fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
+    let policy = spec.policy()?;
+    match keeping {
+        Keeping::Memory => Ok(policy),
+        Keeping::Store => Ok(Policy::concurrency(policy.limit())),
+    }
+}
+
+impl Memory {
+    /// Fresh states for a limit. Its overrides and its deny list come with [`change`](Self::change).
+    pub fn new(
+        spec: &LimitSpec,
+        max_keys: usize,
+        hash: Option<HashKeys>,
+        keeping: Keeping,
+    ) -> Result<Self, RulesError> {
+        let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
+        let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+        let mut builder = KeyedLimiter::builder(policy).max_keys(max_keys).clock(());
+        if let Some(hash) = hash {
+            builder = builder.hash_keys(hash);
+        }
+        Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default(), keeping })
+    }
+
+    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy).
+    pub fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), BuildError> {
+        let limiter = &self.limiter;
+        // The specification was checked when it was read.
+        let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
+        if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
+            limiter.set_policy_at(policy, now)?;
+        }
+        let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
+        let from = from.unwrap_or(&none);
+        for key in from.overrides.keys().filter(|key| !to.overrides.contains_key(*key)) {
+            limiter.remove_override_at(key, now);
+        }
+        for (key, spec) in to.overrides.iter().filter(|(key, spec)| from.overrides.get(*key) != Some(spec)) {
+            if let Some(policy) = policy(spec) {
+                limiter.set_override_at(key, policy, now)?;
+            }
+        }
+        for key in from.deny.difference(&to.deny) {
+            limiter.unblock_at(key, now);
+        }
+        for key in to.deny.difference(&from.deny) {
+            limiter.block_at(key, Nanos::MAX, now)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over the states of a limiter with another bound; its counts go on.
+    pub fn take_over(&self, old: &Limit, now: Nanos) {
+        self.counts.add_all(&old.counts());
+        let general = old.limiter().policy();
+        let own = old.own_policies();
+        old.snapshot(now, |entry| {
+            let from = match &entry {
+                // Debt cells have their numbers from the bound: they mean other keys under another.
+                Entry::Debt { .. } => return,
+                Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
+                _ => &general,
+            };
+            self.limiter.restore_at(from, &entry, now);
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! The one thing that every edge calls: a limit's name and a key in, a decision or a refusal out. No edge needs to know
+//! whether the limits are in this server's memory or in a store.
+//!
+//! | an edge wants | it calls |
+//! |---|---|
+//! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, peek or refund |
+//! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | one limit, from a thread that must not wait | [`resolve`], then [`Limit::decide_in_memory`](crate::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::limits::Limit::decide) elsewhere if that is `None` |
+//!
+//! Where the limits are in memory none of them waits. The time of a decision is an argument: an edge reads the service's
+//! clock once for what it has read from a socket, and passes that on.
+
+mod answer;
+mod joint;
+mod question;
+mod refusal;
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::{ArcSwap, Guard};
+use tidegate_core::{Clock, Decision, Nanos};
+
+use self::question::resolve_keyed;
+pub use self::{
+    answer::{Answer, JointAnswer, reset_after},
+    question::{Act, Ask, Resolved, resolve},
+    refusal::Refusal,
+};
+use crate::{
+    limits::Limits,
+    rules::Keeping,
+    shared::SharedStore,
+    throttle::{Throttle, ThrottleError, ThrottleQuota},
+};
+
+/// The longest key that a request may carry, in bytes (the library takes any).
+pub const MAX_KEY_BYTES: usize = 1024;
+/// What `CL.THROTTLE`'s own store is called in metrics and in the state file.
+pub const THROTTLE: &str = "CL.THROTTLE";
+
+/// The limits at work, and the clock that they run on.
+pub struct Service {
+    limits: ArcSwap<Limits>,
+    throttle: Throttle,
+    clock: Arc<dyn Clock>,
+    store: Option<Arc<SharedStore>>,
+}
+
+impl Service {
+    /// A service with these limits (shared, where they are) and a place for the keys of `CL.THROTTLE`.
+    #[must_use]
+    pub fn new(limits: Limits, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
+        let store = limits.shared().cloned();
+        Self { limits: ArcSwap::from_pointee(limits), throttle, clock, store }
+    }
+
+    /// The store that the limits are shared over; `None` where they are this server's own.
+    #[must_use]
+    #[inline]
+    pub fn store(&self) -> Option<&Arc<SharedStore>> {
+        self.store.as_ref()
+    }
+
+    /// The time that decisions asked now should be given.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Where the limits are kept, which says what rules can be served.
+    #[must_use]
+    pub fn keeping(&self) -> Keeping {
+        if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
+    }
+
+    /// The limits as they are now. A guard held over a change of rules keeps the old ones alive.
+    #[must_use]
+    pub fn limits(&self) -> Guard<Arc<Limits>> {
+        self.limits.load()
+    }
+
+    /// Puts other limits in place, all at once.
+    pub fn set_limits(&self, limits: Limits) {
+        self.limits.store(Arc::new(limits));
+    }
+
+    /// Takes, peeks at or gives back the cost of one limit. Never waits where the limits are in memory.
+    ///
+    /// # Errors
+    /// When the question makes no sense, or what was to be given back cannot be: see [`Refusal`].
+    pub async fn decide(&self, ask: Ask<'_>, act: Act, now: Nanos) -> Result<Answer, Refusal> {
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = resolve(&limits, ask.limit, ask.key)?;
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        let decision = limit.decide(act, key, ask.cost, now).await?;
+        Ok(Answer { limit, key: key.to_vec(), decision })
+    }
+
+    /// Denies a key until a time, or (`None`) until it is unblocked.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide); also for a global limit.
+    pub fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
+        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
+        // A key that the rules deny for good stays so.
+        if limit.is_denied(key) {
+            return Ok(());
+        }
+        let blocked = limit.limiter().block_at(key, until, self.now());
+        blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
+    }
+
+    /// Lets a blocked key ask again; whether it was blocked.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block); also for a key that the rules deny.
+    pub fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
+        if limit.is_denied(key) {
+            return Err(Refusal::DeniedByRules { limit: limit.spec().name.clone() });
+        }
+        Ok(limit.limiter().unblock_at(key, self.now()))
+    }
+
+    /// The buckets of `CL.THROTTLE` in this server's memory.
+    #[must_use]
+    pub fn throttle(&self) -> &Throttle {
+        &self.throttle
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE` in memory; `None` when the buckets are in the store.
+    #[inline]
+    pub(crate) fn throttle_in_memory(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Option<Result<Decision, ThrottleError>> {
+        self.store.is_none().then(|| self.throttle.acquire(key, quota, quantity, now))
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE`, wherever the buckets are.
+    pub(crate) async fn throttle_in_store(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Result<Decision, ThrottleError> {
+        match &self.store {
+            Some(store) => store.throttle(&self.throttle, key, quota, quantity, now).await,
+            None => self.throttle.acquire(key, quota, quantity, now),
+        }
+    }
+}

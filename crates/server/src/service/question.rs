@@ -1,0 +1,75 @@
+//! What an edge asks: a limit by its name, a key, a cost, and what to do with it.
+
+use std::sync::Arc;
+
+use super::{MAX_KEY_BYTES, Refusal};
+use crate::limits::{Limit, Limits};
+
+/// What is to be done with a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Take it, if that is admitted. A cost of 0 takes nothing and is not counted.
+    Take,
+    /// See whether it would be admitted.
+    Peek,
+    /// Give back up to so much of what was taken.
+    Refund,
+}
+
+/// One limit that is asked for one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The limit's name.
+    pub limit: &'a [u8],
+    /// The key; not needed for a global limit.
+    pub key: Option<&'a [u8]>,
+    /// How many units.
+    pub cost: u32,
+}
+
+/// A limit, and the key as it counts there.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved<'r, 'k> {
+    /// The limit.
+    pub limit: &'r Arc<Limit>,
+    /// The key; empty for a global limit.
+    pub key: &'k [u8],
+}
+
+/// The limit of this name and the key as it counts there.
+///
+/// # Errors
+/// When there is no such limit, or the key does not fit it.
+#[inline]
+pub fn resolve<'r, 'k>(
+    limits: &'r Limits,
+    name: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<Resolved<'r, 'k>, Refusal> {
+    let Some(limit) = limits.limit(name) else { return Err(unknown(limits, name)) };
+    match key {
+        Some(key) if key.len() > MAX_KEY_BYTES => Err(Refusal::KeyTooLong { bytes: key.len() }),
+        _ if limit.spec().global => Ok(Resolved { limit, key: &[] }),
+        Some(key) => Ok(Resolved { limit, key }),
+        None => Err(Refusal::KeyMissing { limit: limit.spec().name.clone() }),
+    }
+}
+
+#[cold]
+fn unknown(limits: &Limits, name: &[u8]) -> Refusal {
+    let shown = String::from_utf8_lossy(name).chars().take(64).collect();
+    Refusal::UnknownLimit { name: shown, known: limits.names() }
+}
+
+/// [`resolve`], for what only limits with keys can do.
+pub(super) fn resolve_keyed<'r, 'k>(
+    limits: &'r Limits,
+    name: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<Resolved<'r, 'k>, Refusal> {
+    let resolved = resolve(limits, name, key)?;
+    if resolved.limit.spec().global {
+        return Err(Refusal::GlobalHasNoKeys { limit: resolved.limit.spec().name.clone() });
+    }
+    Ok(resolved)
+}

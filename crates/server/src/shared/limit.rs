@@ -1,0 +1,101 @@
+//! One limit in the store that servers share.
+
+use std::{collections::HashMap, fmt, time::Duration};
+
+use tidegate_core::Decision;
+use tidegate_redis::{LimitError, Part, SharedLimit, StoreError};
+
+use super::SharedStore;
+use crate::{
+    rules::{LimitSpec, PolicySpec, Problem, RulesError},
+    service::Refusal,
+};
+
+/// A limit in the store: its own policy, and that of each overridden key. All have the same name there, so that a key that
+/// gets a policy of its own keeps what it has used as far as the two policies keep it in the same form.
+pub struct StoreLimit {
+    general: SharedLimit,
+    overridden: HashMap<Box<[u8]>, SharedLimit>,
+}
+
+impl StoreLimit {
+    /// A limit in this store. While the store gives no decision, up to `local_keys` keys are decided in memory.
+    ///
+    /// # Errors
+    /// When the store cannot decide by the limit's policy, or there is no memory for local decisions.
+    pub fn new(spec: &LimitSpec, store: &SharedStore, local_keys: usize) -> Result<Self, RulesError> {
+        let sharing = spec.sharing;
+        let build = |policy: &PolicySpec, keys: usize| {
+            let policy = policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+            let mut limit = store
+                .store()
+                .limit(&spec.name, policy)
+                .mode(sharing.mode.unwrap_or_default())
+                .on_error(sharing.on_error.unwrap_or_default())
+                .deadline(sharing.deadline.unwrap_or(store.deadline()))
+                .local_keys(keys);
+            if let Some(slack) = sharing.slack {
+                limit = limit.slack(slack);
+            }
+            if let Some(units) = sharing.unreported {
+                limit = limit.unreported(units);
+            }
+            limit.build().map_err(|error| match error {
+                LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source },
+                error => {
+                    let what = format!("limit `{}` cannot be shared: {error}", spec.name);
+                    RulesError::Invalid { path: None, problems: vec![Problem::overall(what)] }
+                }
+            })
+        };
+        let overridden = spec.overrides.iter();
+        let overridden = overridden.map(|(key, policy)| Ok((key.as_bytes().into(), build(policy, 1)?)));
+        Ok(Self {
+            general: build(&spec.policy, local_keys)?,
+            overridden: overridden.collect::<Result<_, RulesError>>()?,
+        })
+    }
+
+    /// What decides for this key.
+    #[must_use]
+    pub fn of(&self, key: &[u8]) -> &SharedLimit {
+        let own = if self.overridden.is_empty() { None } else { self.overridden.get(key) };
+        own.unwrap_or(&self.general)
+    }
+
+    /// This limit's part in a decision over several.
+    pub(crate) fn part<'a>(&'a self, key: &'a [u8], cost: u32) -> Part<'a> {
+        Part { limit: self.of(key), key, cost }
+    }
+
+    /// Takes `cost` if that is admitted, after so much of the deadline is spent.
+    pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
+        self.of(key).acquire_after(key, cost, spent).await.decision
+    }
+
+    /// Whether `cost` would be admitted, with what remains now, after so much of the deadline is spent.
+    pub(crate) async fn peek(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
+        self.of(key).peek_after(key, cost, spent).await.decision
+    }
+
+    /// Takes each of these costs, in this order, if that is admitted.
+    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32]) -> Vec<Decision> {
+        self.of(key).acquire_in_turn(key, costs).await.into_iter().map(|told| told.decision).collect()
+    }
+
+    /// Gives back up to `cost`, and says where the key stands then. `name` is the limit's, for the refusal.
+    pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u32) -> Result<Decision, Refusal> {
+        let limit = || name.to_owned();
+        match self.of(key).refund(key, cost).await {
+            Ok(told) => Ok(told.decision),
+            Err(StoreError::NotExact) => Err(Refusal::NotExact { limit: limit() }),
+            Err(error) => Err(Refusal::NoAnswer { limit: limit(), why: error.to_string() }),
+        }
+    }
+}
+
+impl fmt::Debug for StoreLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreLimit").field("general", &self.general).finish_non_exhaustive()
+    }
+}
