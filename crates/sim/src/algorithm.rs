@@ -85,6 +85,42 @@ impl AlgorithmSpec {
         matches!(self.kind, Kind::LeakyBucket { .. })
     }
 
+    /// Whether it never admits more than the limit in any window, whatever comes.
+    #[must_use]
+    pub const fn never_exceeds(&self) -> bool {
+        matches!(self.kind, Kind::SlidingLog { .. } | Kind::SlidingWindow { balanced: false, .. })
+    }
+
+    /// A limit with this algorithm as an item of a rules file's `limits`, for keys made of `by` (`ip,path`; `global`).
+    ///
+    /// ```
+    /// use tidegate_sim::AlgorithmSpec;
+    /// let spec: AlgorithmSpec = "token-bucket:burst=20".parse()?;
+    /// let item = spec.yaml("10/1s".parse()?, "ip");
+    /// assert_eq!(item, "- {name: per-ip, limit: 10/1s, algorithm: token-bucket, burst: 20, by: ip}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn yaml(&self, quota: Quota, by: &str) -> String {
+        let mut parts = self.label.split(':');
+        let algorithm = parts.next().unwrap_or_default();
+        let options: String = parts
+            .map(|option| {
+                let (name, value) = option.split_once('=').unwrap_or((option, "true"));
+                format!(", {}: {value}", name.replace('-', "_"))
+            })
+            .collect();
+        if by == "global" {
+            return format!(
+                "- {{name: everyone, limit: {quota}, algorithm: {algorithm}{options}, global: true}}"
+            );
+        }
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let name: String = format!("per-{by}").chars().map(letter).take(64).collect();
+        let by = if by.contains(',') { format!("[{}]", by.replace(',', ", ")) } else { by.to_owned() };
+        format!("- {{name: {name}, limit: {quota}, algorithm: {algorithm}{options}, by: {by}}}")
+    }
+
     /// The algorithm with a quota.
     ///
     /// # Errors

@@ -24,8 +24,17 @@ pub struct Args {
     pub files: Vec<PathBuf>,
 
     /// A limit to try, as in 100/1m; several may be given.
-    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present = "suggest")]
+    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
     pub limits: Vec<Quota>,
+
+    /// Replay the limits of a rules file, as `tidegate serve` reads it. A limit's `match: {path: /login, method: POST}` says
+    /// which requests concern it (all where there is none; * stands for anything), its `by: ip` or `by: [ip, path]` what
+    /// its keys are (default: ip).
+    #[arg(
+        long, value_name = "RULES.yaml",
+        conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
+    )]
+    pub rules: Option<PathBuf>,
 
     /// What each limit is kept for: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a
     /// field of JSON lines, global (one limit for all), or several joined as in ip,path. [default: ip; for requests per
@@ -71,7 +80,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub format: Output,
 
-    /// Also write a page with charts to this file.
+    /// Also write a page with charts to this file; `-` prints it in the place of the table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
@@ -234,7 +243,7 @@ pub struct SuggestArgs {
     #[arg(long)]
     pub suggest: bool,
 
-    /// The window that the limit is to be in; without it those of the given limits.
+    /// The window that the limit is to be in. [default: those of the given limits, or 1m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "suggest")]
     pub window: Option<Duration>,
 
@@ -260,7 +269,7 @@ pub enum Output {
     /// Tables for a person.
     #[default]
     Table,
-    /// An array with one object for each limit and algorithm.
+    /// One object with all that the table and the page show.
     Json,
 }
 
@@ -288,6 +297,9 @@ Examples:
   A limit that would have denied at most one client in a thousand:
       tidegate simulate access.log --suggest --window 1m --deny-keys 0.1% \\
           --algorithm sliding-window
+
+  The limits of a rules file, before a server enforces them:
+      tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
 
   Made-up traffic, as JSON for a script:
       tidegate simulate --synthetic --sources 1000 --requests 1000000 \\

@@ -5,6 +5,7 @@ mod error;
 mod parse;
 mod sharing;
 mod spec;
+mod traffic;
 mod watch;
 
 use std::{fs, io::Read, path::Path};
@@ -12,7 +13,7 @@ use std::{fs, io::Read, path::Path};
 pub use error::RulesError;
 pub use parse::{parse, parse_for, parse_policy};
 pub(crate) use sharing::MAX_DEADLINE;
-pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules, SharingSpec};
+pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 pub(crate) use tidegate_config::nearest;
 pub(crate) use watch::Watch;

@@ -8,7 +8,7 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{ParseQuotaError, Quota};
 
-use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, sharing};
+use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, sharing, traffic};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
@@ -30,7 +30,7 @@ const OPTIONS: [&str; 10] = [
     "count_denied",
     "algorithm",
 ];
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 23] = [
     "name",
     "limit",
     "algorithm",
@@ -52,6 +52,8 @@ const FIELDS: [&str; 21] = [
     "deadline",
     "slack",
     "unreported",
+    "match",
+    "by",
 ];
 
 /// Which algorithm an option belongs to.
@@ -199,8 +201,18 @@ fn read_limit(
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
     let sharing = sharing::read(&fields, &called, complaints);
-    let limit =
-        LimitSpec { name: name?, policy: policy?, global, shadow, max_keys, overrides, deny, sharing };
+    let traffic = traffic::read(&fields, &called, global, complaints);
+    let limit = LimitSpec {
+        name: name?,
+        policy: policy?,
+        global,
+        shadow,
+        max_keys,
+        overrides,
+        deny,
+        sharing,
+        traffic,
+    };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields, complaints);
     }

@@ -14,6 +14,7 @@
 mod estimate;
 mod exact;
 mod findings;
+mod heat;
 mod key_state;
 mod lane;
 mod ranking;
@@ -30,6 +31,7 @@ use std::{
 pub use estimate::Estimate;
 pub(crate) use exact::RecentTimes;
 pub use findings::{Delays, Findings, Row};
+pub use heat::{HeatMap, heat_map};
 pub(crate) use key_state::KeyState;
 pub(crate) use lane::Stretch;
 pub use ranking::DeniedKey;

@@ -18,6 +18,7 @@
 mod busy;
 mod fragments;
 mod pass;
+mod recommend;
 mod share;
 mod survey;
 
@@ -28,6 +29,7 @@ use tidegate_core::{Policy, PolicyError, Quota, QuotaError};
 use crate::{algorithm::AlgorithmSpec, progress::Progress, replay::on_threads, workload::Workload};
 use fragments::Fragments;
 use pass::{Allowance, Denials, through_all, through_fragments};
+pub use recommend::{Recommendation, limits_around, recommend};
 pub use share::{ParseShareError, Share};
 pub use survey::Survey;
 

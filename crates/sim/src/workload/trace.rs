@@ -40,6 +40,21 @@ impl Trace {
         self.resolution
     }
 
+    /// The requests of those keys alone for which `keep` says so of the key's label.
+    #[must_use]
+    pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let mut builder = TraceBuilder::new(self.by.clone());
+        for key in 0..self.keys() {
+            if keep(&self.label(key)) {
+                for event in self.events(key) {
+                    // No more keys than there were.
+                    let _ = builder.push(&self.keys[key as usize], event.time, event.count);
+                }
+            }
+        }
+        Self { resolution: self.resolution, span: self.span, ..builder.build(self.dated, self.spread) }
+    }
+
     fn events(&self, key: u32) -> &[Event] {
         let range: Range<usize> = self.starts[key as usize]..self.starts[key as usize + 1];
         &self.events[range]
