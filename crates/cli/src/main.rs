@@ -1,6 +1,7 @@
 //! The `tidegate` command.
 
 mod check;
+mod import;
 mod manual;
 mod metrics;
 mod serve;
@@ -22,6 +23,7 @@ struct Cli {
 enum Command {
     Serve(Box<serve::Args>),
     Check(check::Args),
+    Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
     Completions(manual::Completions),
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Completions(args) => manual::completions(&args),

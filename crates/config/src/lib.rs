@@ -24,4 +24,4 @@ mod tree;
 pub use fields::{Complaints, Fields};
 pub use nearest::nearest;
 pub use problem::Problem;
-pub use tree::{Kind, Node, abridged, parse};
+pub use tree::{Kind, Node, abridged, parse, parse_nested};

@@ -79,7 +79,15 @@ pub fn abridged(text: &str) -> String {
 /// # Errors
 /// With what is no YAML, or has anchors, a second document, or values within values within values, 16 and more.
 pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1 };
+    parse_nested(text, MAX_DEPTH)
+}
+
+/// As [`parse`], for files in which values stand within values up to `max_depth` times.
+///
+/// # Errors
+/// As [`parse`], with that depth.
+pub fn parse_nested(text: &str, max_depth: usize) -> Result<Option<Node>, Problem> {
+    let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1, max_depth };
     let mut root = None;
     loop {
         let (event, line) = reader.next()?;
@@ -98,6 +106,7 @@ pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
 struct Reader<'a> {
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
     last_line: usize,
+    max_depth: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -114,9 +123,9 @@ impl<'a> Reader<'a> {
     }
 
     fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, Problem> {
-        if depth > MAX_DEPTH {
+        if depth > self.max_depth {
             return Err(Problem::at(line, "the nesting is too deep")
-                .mend("write lists of flat mappings; see `tidegate check --help`"));
+                .mend("is the indentation right? see `tidegate check --help`"));
         }
         let anchor = match &event {
             Event::Alias(_) => 1,

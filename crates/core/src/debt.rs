@@ -85,6 +85,9 @@ pub struct Debt {
     pub lasts: Lasts,
 }
 
+/// In the first of a debt's two words: the second counts permits.
+const PERMITS: u64 = 1 << 8;
+
 impl Debt {
     /// A debt that ends at a time; `None` where nothing is used, or the end has come.
     #[must_use]
@@ -94,6 +97,27 @@ impl Debt {
             return None;
         }
         Some(Self { share: Share::of(used, limit)?, lasts: Lasts::Until(Nanos::new(end)) })
+    }
+
+    /// As two words, for a file.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        match self.lasts {
+            Lasts::Until(end) => [self.share.0 as u64, end.get()],
+            Lasts::UntilReturned(permits) => [PERMITS | self.share.0 as u64, permits as u64],
+        }
+    }
+
+    /// From the two words of [`to_words`](Self::to_words); `None` where they are no debt.
+    #[must_use]
+    pub fn from_words([kind, number]: [u64; 2]) -> Option<Self> {
+        let share = Share::new(u8::try_from(kind & !PERMITS).ok()?)?;
+        let lasts = if kind & PERMITS == 0 {
+            Lasts::Until(Nanos::new(number))
+        } else {
+            Lasts::UntilReturned(u32::try_from(number).ok()?)
+        };
+        Some(Self { share, lasts })
     }
 
     /// Whether the debt has ended.
@@ -138,5 +162,16 @@ mod tests {
             assert_eq!(Share::EXHAUSTED.units(limit), limit);
         }
         assert_eq!(Share::of(1, 0), Some(Share::EXHAUSTED));
+    }
+
+    #[test]
+    fn a_debt_is_read_from_its_words_and_from_no_others() {
+        for lasts in [Lasts::Until(Nanos::from_secs(9)), Lasts::UntilReturned(u32::MAX)] {
+            let debt = Debt { share: Share::of(3, 10).unwrap(), lasts };
+            assert_eq!(Debt::from_words(debt.to_words()), Some(debt));
+        }
+        for words in [[0, 1], [128, 1], [1 << 9, 1], [PERMITS, 1], [PERMITS | 1, 1 << 32]] {
+            assert_eq!(Debt::from_words(words), None);
+        }
     }
 }

@@ -202,12 +202,27 @@ impl Policy {
         self.plain.takes(cost).then_some(self.plain)
     }
 
-    /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: a change of
-    /// quota keeps what was used.
+    /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: all of it, also
+    /// what is above this policy's limit. Lowering a limit and raising it again admits nothing that the higher limit would
+    /// not have admitted.
     ///
-    /// Where only numbers changed and both keep the same kind of record (a log's times, the counts of equal windows), the record is carried over as it is. Otherwise what is in use counts as taken now.
+    /// Where both keep the same kind of record (a log's times, the counts of equal windows or slots, what a bucket owes, a
+    /// queue), the record is carried over. Otherwise what is in use counts as taken at `now`. Where a state has no room for
+    /// all of it, it stands for the stricter:
+    ///
+    /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times, and how many more there are; those count
+    ///   as taken with the oldest that is kept;
+    /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to that); a higher
+    ///   count stands for the whole limit, whichever comes next;
+    /// * a [`TokenBucket`] owes up to twice of what it holds. If it would owe more, it is shut for as long as it takes to
+    ///   fill once, whichever limits come meanwhile, and then as good as just used up;
+    /// * a [`LeakyBucket`] keeps the moments that it has given out.
+    ///
+    /// A window later, at the latest, something is admitted again: for a sliding counter two, and for a token bucket one and
+    /// the time of a token.
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (&self.rule, &from.rule) {
+            (to, from) if to == from => new.copy_from_slice(old),
             (Rule::SlidingLog(to), Rule::SlidingLog(from)) => to.carry(new, from, old),
             (Rule::SlidingWindow(to), Rule::SlidingWindow(from)) if to.same_slots(from) => {
                 to.carry(new, from, old);
@@ -218,13 +233,41 @@ impl Policy {
             (Rule::SlidingCounter(to), Rule::SlidingCounter(from)) if to.same_windows(from) => {
                 new.copy_from_slice(old);
             }
-            (to, from) if to == from => new.copy_from_slice(old),
-            _ => {
-                let used = from.used(old, now);
+            (Rule::TokenBucket(to), Rule::TokenBucket(from)) => to.carry(new, from, old, now),
+            (Rule::LeakyBucket(to), Rule::LeakyBucket(from)) => to.carry(new, from, old, now),
+            (Rule::Concurrency(to), Rule::Concurrency(from)) => to.carry(new, from, old, now),
+            (_, from) => {
+                let used = from.at_most(old, now);
                 if used > 0 {
-                    self.record(new, now, used);
+                    each!(self, algorithm => algorithm.keep(new, now, used));
                 }
             }
+        }
+    }
+}
+
+impl Policy {
+    /// [`record`](Algorithm::record), but a [`SlidingWindow`] keeps what is above its limit too, as
+    /// [`transfer`](Self::transfer) does: for a store that kept counts while the limit changed.
+    pub fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        match &self.rule {
+            Rule::SlidingWindow(window) => window.record_all(state, now, cost),
+            _ => self.record(state, now, cost),
+        }
+    }
+}
+
+impl Rule {
+    /// The most units that may be in use.
+    fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
+        match self {
+            Self::SlidingWindow(window) => window.at_most(state, now),
+            Self::TokenBucket(bucket) => bucket.at_most(state, now),
+            Self::FixedWindow(window) => window.used(state, now),
+            Self::SlidingLog(log) => log.used(state, now),
+            Self::SlidingCounter(counter) => counter.used(state, now),
+            Self::LeakyBucket(bucket) => bucket.used(state, now),
+            Self::Concurrency(permits) => permits.used(state, now),
         }
     }
 }

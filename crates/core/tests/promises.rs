@@ -209,6 +209,30 @@ proptest! {
         }
     }
 
+    /// By the clock of whoever asks, also where that is behind the state's newest time.
+    #[test]
+    fn retry_after_is_honest_for_times_older_than_the_state(
+        which in any_policy(), traffic in traffic(), back in prop::collection::vec(1_u64..3_000, 120)
+    ) {
+        let mut run = Run::new(which, 10_000_000_000);
+        for ((gap, cost), back) in traffic.into_iter().zip(back) {
+            run.pass(gap);
+            let _ = run.policy.decide(&mut run.state, Nanos::new(run.now), cost);
+            let stale = run.now - back * run.history.window / 1_000;
+            for cost in [1, cost] {
+                let decision = run.policy.check(&run.state, Nanos::new(stale), cost);
+                if let Some(wait) = decision.retry_after() {
+                    let wait = wait.as_nanos() as u64;
+                    prop_assert!(run.allowed(stale + wait, cost), "admitted after exactly retry_after");
+                    prop_assert!(!run.allowed(stale + wait - 1, cost), "and not one tick earlier");
+                }
+                let reset = run.policy.check(&run.state, Nanos::new(stale), 0).reset_after_nanos();
+                prop_assert!(run.policy.is_recovered(&run.state, Nanos::new(stale + reset)));
+                prop_assert!(reset == 0 || !run.policy.is_recovered(&run.state, Nanos::new(stale + reset - 1)));
+            }
+        }
+    }
+
     #[test]
     fn time_that_runs_backwards_never_admits_more(
         which in any_policy(), traffic in traffic(), back in prop::collection::vec(0_u64..3_000, 120)

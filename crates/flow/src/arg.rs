@@ -9,6 +9,8 @@ use std::{borrow::Cow, fmt};
 pub enum Arg<'a> {
     /// A whole number.
     Int(i64),
+    /// A number with a fraction.
+    Float(Float),
     /// True or false.
     Bool(bool),
     /// A text.
@@ -21,6 +23,7 @@ impl Arg<'_> {
     pub fn into_owned(self) -> Arg<'static> {
         match self {
             Self::Int(value) => Arg::Int(value),
+            Self::Float(value) => Arg::Float(value),
             Self::Bool(value) => Arg::Bool(value),
             Self::Text(text) => Arg::Text(Cow::Owned(text.into_owned())),
         }
@@ -31,9 +34,48 @@ impl fmt::Display for Arg<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(value) => value.fmt(f),
+            Self::Float(value) => value.get().fmt(f),
             Self::Bool(value) => value.fmt(f),
             Self::Text(text) => text.fmt(f),
         }
+    }
+}
+
+/// A number with a fraction, as arguments compare it: −0 equals 0, and what is no number equals itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Float(u64);
+
+impl Float {
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        f64::from_bits(self.0)
+    }
+}
+
+impl From<f64> for Float {
+    fn from(value: f64) -> Self {
+        // Adding 0 makes −0 the 0 that it equals.
+        Self(if value.is_nan() { f64::NAN.to_bits() } else { (value + 0.0).to_bits() })
+    }
+}
+
+impl From<f64> for Arg<'_> {
+    fn from(value: f64) -> Self {
+        Self::Float(value.into())
+    }
+}
+
+impl From<f32> for Arg<'_> {
+    fn from(value: f32) -> Self {
+        f64::from(value).into()
+    }
+}
+
+/// A character is a text of one.
+impl From<char> for Arg<'_> {
+    fn from(value: char) -> Self {
+        value.to_string().into()
     }
 }
 
@@ -96,6 +138,9 @@ macro_rules! copied {
 }
 copied!(bool);
 copied!(u64);
+copied!(f64);
+copied!(f32);
+copied!(char);
 
 macro_rules! from_int {
     ($($int:ty),*) => {$(

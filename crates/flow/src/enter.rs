@@ -70,7 +70,7 @@ impl<'a> Entry<'a> {
 
     #[inline]
     fn admit(&self) -> Result<Pass, Blocked> {
-        let Self { origin: None, context: None, .. } = self else { return admit(self) };
+        let Self { origin: None, context: None, prioritized: false, .. } = self else { return admit(self) };
         if self.args.is_empty() && self.named.is_empty() {
             admit_plain(self.resource, self.units, self.inbound)
         } else {

@@ -23,6 +23,7 @@ pub struct Entry<'a> {
     pub(crate) resource: &'a Resource,
     pub(crate) units: u32,
     pub(crate) inbound: bool,
+    pub(crate) prioritized: bool,
     pub(crate) origin: Option<&'a str>,
     pub(crate) context: Option<&'a str>,
     pub(crate) args: Vec<Arg<'a>>,
@@ -36,6 +37,7 @@ impl<'a> Entry<'a> {
             resource,
             units: 1,
             inbound: false,
+            prioritized: false,
             origin: None,
             context: None,
             args: Vec::new(),
@@ -66,10 +68,23 @@ impl<'a> Entry<'a> {
         self
     }
 
-    /// Who asks.
+    /// The call matters more than others: where a flow rule that rejects has no room for it in the current window, it
+    /// borrows from one of the next slots, and waits until that begins (see [`Guard::delay`](crate::Guard::delay)); other
+    /// calls then find less room there. It is blocked where it would have to wait for as long as
+    /// [`GateBuilder::max_priority_wait`](crate::GateBuilder::max_priority_wait), or longer. No threshold is passed.
+    ///
+    /// Rules whose interval is none of the gate's own window (a second, by default) lend nothing, and neither do rules that
+    /// warm up, throttle, or measure another resource.
+    #[inline]
+    pub const fn prioritized(mut self) -> Self {
+        self.prioritized = true;
+        self
+    }
+
+    /// Who asks. An empty name is nobody's: the entry is then one without an origin.
     #[inline]
     pub const fn origin(mut self, origin: &'a str) -> Self {
-        self.origin = Some(origin);
+        self.origin = if origin.is_empty() { None } else { Some(origin) };
         self
     }
 

@@ -45,6 +45,7 @@ pub(crate) struct Family(OnceLock<Box<Members>>);
 struct Members {
     nodes: RwLock<HashMap<Box<str>, Arc<Node>>>,
     rest: OnceLock<Arc<Node>>,
+    unnamed: OnceLock<Arc<Node>>,
     left_out: AtomicU64,
 }
 
@@ -79,6 +80,12 @@ impl Family {
         let node = new();
         nodes.insert(name.into(), node.clone());
         Some(node)
+    }
+
+    /// The node of the entries that have no name here.
+    pub(crate) fn unnamed(&self, room: &Room) -> Arc<Node> {
+        let new = || Arc::new(Node::new(room.layout));
+        self.0.get_or_init(Box::default).unnamed.get_or_init(new).clone()
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

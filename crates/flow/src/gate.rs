@@ -1,6 +1,6 @@
 //! The gate: all resources of one program, or of one part of it, and their rules.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use tidegate_core::clock::Timer;
 use tidegate_core::{
@@ -12,11 +12,12 @@ use crate::{
     blocked::Blocked,
     family::Room,
     guard::Guard,
+    machine::{Machine, MachineWatch},
     node::Node,
     resource::Resource,
     rules::{LoadError, Rules, StateChange},
     sample::Sample,
-    shared::Shared,
+    shared::{Sampled, Shared},
     table::Table,
     timer::GateTimer,
 };
@@ -61,10 +62,12 @@ impl Gate {
             max_resources: 100_000,
             max_origins: 1_000,
             max_origins_in_all: 100_000,
+            sampled: Sampled::default(),
+            max_priority_wait: Duration::from_millis(500),
         }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.table.shared
     }
 
@@ -110,8 +113,11 @@ impl Gate {
     /// Replaces all rules at once: an entry is judged by the old rules or by the new ones, never by some of each. Rules
     /// that were loaded before, word for word, keep their state.
     ///
+    /// The gate logs a warning (by `tracing`, once) when a rule looks at load, CPU or memory, and the gate has no sample of
+    /// the machine: see [`GateBuilder::watch_machine`].
+    ///
     /// # Errors
-    /// When a rule is impossible; then none is loaded, and the old ones go on.
+    /// When a rule is impossible: no rule is loaded, and the previous rules stay active.
     pub fn load(&self, rules: Rules) -> Result<(), LoadError> {
         self.update(|old| *old = rules)
     }
@@ -123,7 +129,9 @@ impl Gate {
     /// As [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
         let node = |name: &str| self.table.needed_state(name).node.clone();
-        self.shared().loaded.update(change, node)
+        self.shared().loaded.update(change, node)?;
+        self.shared().warn_of_missing_samples();
+        Ok(())
     }
 
     /// The rules that are loaded.
@@ -181,6 +189,8 @@ pub struct GateBuilder {
     max_resources: usize,
     max_origins: usize,
     max_origins_in_all: usize,
+    sampled: Sampled,
+    max_priority_wait: Duration,
 }
 
 impl GateBuilder {
@@ -205,7 +215,7 @@ impl GateBuilder {
     /// # Errors
     /// When a second is no whole number of the layout's slots, or longer than the layout.
     pub fn layout(self, layout: Layout) -> Result<Self, LayoutError> {
-        layout.view(1, std::time::Duration::from_secs(1))?;
+        layout.view(1, Duration::from_secs(1))?;
         Ok(Self { layout, ..self })
     }
 
@@ -236,11 +246,37 @@ impl GateBuilder {
         Self { max_origins_in_all, ..self }
     }
 
+    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait this long, or longer. Default:
+    /// 500 ms.
+    #[must_use]
+    pub fn max_priority_wait(self, max_priority_wait: Duration) -> Self {
+        Self { max_priority_wait, ..self }
+    }
+
+    /// Looks at the machine now and after each `period`, on a thread that lives as long as the gate: for rules on load, CPU
+    /// or memory. A look that fails later leaves the last one standing.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tidegate_flow::{Gate, Machine};
+    /// let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_secs(1))?.build();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the first look fails (on other systems than Linux it does), or the thread cannot be started.
+    pub fn watch_machine(mut self, machine: Machine, period: Duration) -> io::Result<Self> {
+        let watch = MachineWatch::start(machine, period, self.sampled.sample.clone())?;
+        self.sampled.watch = Some(watch);
+        Ok(self)
+    }
+
     /// The gate.
     #[must_use]
     pub fn build(self) -> Gate {
         let room = Room::new(self.layout, self.max_origins, self.max_origins_in_all);
-        let shared = Shared::new(self.timer.unwrap_or_default(), self.layout, room);
+        let timer = self.timer.unwrap_or_default();
+        let shared = Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
         Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     node::Node,
-    pass::{Outcome, Pass},
+    pass::{Outcome, Part, Pass},
     resource::Resource,
     rules::{CallSample, breaker::Verdict},
 };
@@ -17,17 +17,31 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     let in_flight = || resource.state.node.in_flight();
     // Before this call is out of it.
     let in_flight = pass.rules.as_ref().filter(|rules| !rules.adaptive.is_empty()).map(|_| in_flight());
-    let end = |node: &Node| match pass.outcome {
-        Outcome::Cancelled => node.window().abandon(now, units, rt),
-        Outcome::Well | Outcome::Failed => node.window().complete(now, units, rt, failed),
-    };
-    end(&resource.state.node);
-    if pass.inbound {
-        end(&resource.state.shared.inbound);
-    }
     let extra = pass.extra.as_deref();
+    let end = |part: Part, node: &Node| {
+        let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == part));
+        if let Some((_, slot)) = borrowed {
+            node.settle(now);
+            if node.borrowed().give_back(*slot, units) {
+                // It ends before its slot has begun: a call that was given up has not passed, any other passed early.
+                if pass.outcome == Outcome::Cancelled {
+                    return;
+                }
+                node.window().pass(now, units);
+            }
+        }
+        match pass.outcome {
+            Outcome::Cancelled => node.window().abandon(now, units, rt),
+            Outcome::Well | Outcome::Failed => node.window().complete(now, units, rt, failed),
+        }
+    };
+    end(Part::Resource, &resource.state.node);
+    if pass.inbound {
+        end(Part::Inbound, &resource.state.shared.inbound);
+    }
     if let Some(extra) = extra {
-        extra.origin.iter().chain(&extra.context).for_each(|node| end(node));
+        extra.origin.iter().for_each(|node| end(Part::Origin, node));
+        extra.context.iter().for_each(|node| end(Part::Context, node));
         for (param, held) in &extra.held {
             param.leave(held, units);
         }

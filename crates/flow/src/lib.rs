@@ -37,6 +37,8 @@ mod admit;
 mod arg;
 mod background;
 mod blocked;
+mod borrowed;
+mod cgroup;
 mod compile;
 mod compiled;
 mod enter;
@@ -61,7 +63,7 @@ mod table;
 mod timer;
 mod values;
 
-pub use arg::{Arg, ToArg};
+pub use arg::{Arg, Float, ToArg};
 pub use blocked::{BlockKind, Blocked};
 pub use entry::Entry;
 pub use gate::{Gate, GateBuilder};

@@ -1,28 +1,45 @@
 //! How the machine is doing, by what Linux tells under `/proc`.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{Gate, Sample, background::Background};
+use crate::{Gate, Sample, background::Background, cgroup::ControlGroup, sample::SystemSample};
 
 /// Looks at the machine: the load average, the share of the processors in use since the last look, and the memory in
-/// use (the machine's, without what the system could free at once).
+/// use (without what the system could free at once).
+///
+/// In a container whose control group has limits (version 1 or 2), memory is the group's, and the share of the processors
+/// is the greater of the machine's and of what the group uses of its quota.
 #[derive(Clone, Debug)]
 pub struct Machine {
     proc: PathBuf,
     /// Ticks of all processors, and of those the idle ones, at the last look.
     ticks: (u64, u64),
+    group: Option<ControlGroup>,
 }
 
 impl Machine {
-    /// The machine that this runs on.
+    /// The machine that this runs on, and the limits of this process's control group.
     #[must_use]
     pub fn new() -> Self {
-        Self::at("/proc")
+        Self::at("/proc").control_group("/sys/fs/cgroup")
     }
 
-    /// A machine whose `/proc` is elsewhere, such as the host's inside a container.
+    /// A machine whose `/proc` is elsewhere, such as the host's inside a container. Control groups are not looked at.
     pub fn at(proc: impl Into<PathBuf>) -> Self {
-        Self { proc: proc.into(), ticks: (0, 0) }
+        Self { proc: proc.into(), ticks: (0, 0), group: None }
+    }
+
+    /// The same machine with the limits of this process's control group, which are below `root`; usually
+    /// `/sys/fs/cgroup`. They are looked up now, once.
+    #[must_use]
+    pub fn control_group(mut self, root: impl AsRef<Path>) -> Self {
+        self.group = Some(ControlGroup::find(&self.proc, root.as_ref()));
+        self
     }
 
     /// Looks. The first look's share of the processors is that since the machine was started.
@@ -32,13 +49,18 @@ impl Machine {
     pub fn look(&mut self) -> io::Result<Sample> {
         let read = |name: &str| fs::read_to_string(self.proc.join(name));
         let unexpected = |name: &str| io::Error::other(format!("/proc/{name} is not as expected"));
-        let load = parse_load(&read("loadavg")?).ok_or_else(|| unexpected("loadavg"))?;
+        let load = first_number(&read("loadavg")?).ok_or_else(|| unexpected("loadavg"))?;
         let ticks = parse_ticks(&read("stat")?).ok_or_else(|| unexpected("stat"))?;
         let memory = parse_memory(&read("meminfo")?).ok_or_else(|| unexpected("meminfo"))?;
         let (all, idle) = (ticks.0.saturating_sub(self.ticks.0), ticks.1.saturating_sub(self.ticks.1));
         self.ticks = ticks;
         let cpu = if all == 0 { 0.0 } else { all.saturating_sub(idle) as f64 / all as f64 };
-        Ok(Sample { load, cpu, memory })
+        let machine = Sample { load, cpu, memory };
+        let Some(group) = &mut self.group else { return Ok(machine) };
+        let uptime = fs::read_to_string(self.proc.join("uptime"))?;
+        let uptime = first_number(&uptime).ok_or_else(|| unexpected("uptime"))?;
+        let cpu = group.cpu(uptime)?.map_or(cpu, |of_quota| of_quota.max(cpu));
+        Ok(Sample { cpu, memory: group.memory()?.unwrap_or(memory), ..machine })
     }
 }
 
@@ -48,8 +70,8 @@ impl Default for Machine {
     }
 }
 
-/// The first number of `/proc/loadavg`.
-fn parse_load(text: &str) -> Option<f64> {
+/// The first number of `/proc/loadavg` or `/proc/uptime`.
+fn first_number(text: &str) -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
@@ -75,21 +97,32 @@ pub struct MachineWatch {
     _thread: Background,
 }
 
+impl MachineWatch {
+    /// Looks now, and again after each `period`. A look that fails later leaves the last one standing.
+    pub(crate) fn start(
+        mut machine: Machine,
+        period: Duration,
+        sample: Arc<SystemSample>,
+    ) -> io::Result<Self> {
+        sample.set(machine.look()?);
+        let thread = Background::spawn("tidegate-machine", period, move || {
+            if let Ok(look) = machine.look() {
+                sample.set(look);
+            }
+        })?;
+        Ok(Self { _thread: thread })
+    }
+}
+
 impl Gate {
     /// Looks at the machine now and in each `period`, and tells the gate, for system rules and memory thresholds. A look
-    /// that fails later leaves the last one standing.
+    /// that fails later leaves the last one standing. To let the gate itself do it for as long as it lives, build it with
+    /// [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
     ///
     /// # Errors
     /// When the first look fails, or the thread cannot be started.
-    pub fn watch_machine(&self, mut machine: Machine, period: Duration) -> io::Result<MachineWatch> {
-        self.set_sample(machine.look()?);
-        let gate = self.clone();
-        let thread = Background::spawn("tidegate-machine", period, move || {
-            if let Ok(sample) = machine.look() {
-                gate.set_sample(sample);
-            }
-        })?;
-        Ok(MachineWatch { _thread: thread })
+    pub fn watch_machine(&self, machine: Machine, period: Duration) -> io::Result<MachineWatch> {
+        MachineWatch::start(machine, period, self.shared().sample.clone())
     }
 }
 
@@ -99,13 +132,13 @@ mod tests {
 
     #[test]
     fn what_linux_tells_is_understood() {
-        assert_eq!(parse_load("2.57 1.90 1.66 3/213 4711\n"), Some(2.57));
+        assert_eq!(first_number("2.57 1.90 1.66 3/213 4711\n"), Some(2.57));
         let stat = "cpu  100 20 30 400 50 6 7 8 90 10\ncpu0 1 2 3 4\n";
         assert_eq!(parse_ticks(stat), Some((621, 450)));
         let memory = "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n";
         assert_eq!(parse_memory(memory), Some(10_000 * 1_024));
         for nonsense in ["", "cpu", "cpu x", "MemTotal: many kB"] {
-            assert_eq!((parse_load(nonsense), parse_ticks(nonsense)), (None, None));
+            assert_eq!((first_number(nonsense), parse_ticks(nonsense)), (None, None));
             assert_eq!(parse_memory(nonsense), None);
         }
     }

@@ -8,6 +8,7 @@ use crate::{
     blocked::Blocked,
     compiled::Compiled,
     node::Node,
+    resource::Resource,
     rules::{
         breaker::Probe,
         hot_param::{Held, HotParam},
@@ -45,6 +46,29 @@ pub(crate) struct Extra {
     /// Probe places by the breaker's index.
     pub(crate) probes: Vec<(usize, Probe)>,
     pub(crate) held: Vec<(Arc<HotParam>, Held)>,
+    /// The slots that a prioritized call has borrowed units of, and in which they pass.
+    pub(crate) borrowed: Vec<(Part, u64)>,
+}
+
+/// Whose window it is that an entry counts in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Resource,
+    Origin,
+    Context,
+    Inbound,
+}
+
+impl Extra {
+    /// The node of a part of an entry of `resource`, if the entry counts there.
+    pub(crate) fn node<'n>(&'n self, part: Part, resource: &'n Resource) -> Option<&'n Node> {
+        match part {
+            Part::Resource => Some(&resource.state.node),
+            Part::Origin => self.origin.as_deref(),
+            Part::Context => self.context.as_deref(),
+            Part::Inbound => Some(&resource.state.shared.inbound),
+        }
+    }
 }
 
 impl Pass {

@@ -1,6 +1,6 @@
 //! How the machine was doing when somebody last looked: load, processor, memory.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One look at the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Sample {
     pub load: f64,
     /// The share of the processors in use, from 0 to 1.
     pub cpu: f64,
-    /// Memory in use, in bytes: of the machine or of the process, as the thresholds mean it.
+    /// Memory in use, in bytes: of the machine, the container or the process, as the thresholds mean it.
     pub memory: u64,
 }
 
@@ -19,6 +19,7 @@ pub(crate) struct SystemSample {
     load: AtomicU64,
     cpu: AtomicU64,
     memory: AtomicU64,
+    is_fed: AtomicBool,
 }
 
 impl SystemSample {
@@ -27,6 +28,12 @@ impl SystemSample {
         self.load.store(sample.load.to_bits(), Ordering::Relaxed);
         self.cpu.store(sample.cpu.to_bits(), Ordering::Relaxed);
         self.memory.store(sample.memory, Ordering::Relaxed);
+        self.is_fed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anybody has ever looked.
+    pub(crate) fn is_fed(&self) -> bool {
+        self.is_fed.load(Ordering::Relaxed)
     }
 
     #[inline]

@@ -2,18 +2,30 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use tidegate_core::stats::Layout;
 
 use crate::{
     family::Room,
+    machine::MachineWatch,
     node::Node,
     rules::{Loaded, StateChange},
     sample::SystemSample,
     timer::GateTimer,
 };
+
+/// How the machine is doing, and who looks, if the gate itself does.
+#[derive(Default)]
+pub(crate) struct Sampled {
+    pub(crate) sample: Arc<SystemSample>,
+    pub(crate) watch: Option<MachineWatch>,
+}
 
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
 
@@ -21,8 +33,13 @@ type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) timer: GateTimer,
     pub(crate) layout: Layout,
+    /// Prioritized calls wait less than this.
+    pub(crate) max_priority_wait: Duration,
     pub(crate) inbound: Node,
-    pub(crate) sample: SystemSample,
+    pub(crate) sample: Arc<SystemSample>,
+    /// What feeds `sample`, where the gate does it itself.
+    _watch: Option<MachineWatch>,
+    has_warned: AtomicBool,
     pub(crate) loaded: Loaded,
     /// For origins and contexts.
     pub(crate) room: Room,
@@ -30,15 +47,39 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(timer: GateTimer, layout: Layout, room: Room) -> Self {
+    pub(crate) fn new(
+        timer: GateTimer,
+        layout: Layout,
+        max_priority_wait: Duration,
+        room: Room,
+        sample: Sampled,
+    ) -> Self {
+        let Sampled { sample, watch } = sample;
         Self {
             timer,
             layout,
+            max_priority_wait,
             inbound: Node::new(layout),
-            sample: SystemSample::default(),
+            sample,
+            _watch: watch,
+            has_warned: AtomicBool::new(false),
             loaded: Loaded::default(),
             room,
             listeners: RwLock::default(),
+        }
+    }
+
+    /// Warns once if the loaded rules look at samples of the machine, and nobody has given one.
+    pub(crate) fn warn_of_missing_samples(&self) {
+        let needs = self.loaded.set().rules.first_that_needs_samples();
+        let Some(rule) = needs.filter(|_| !self.sample.is_fed()) else { return };
+        // Relaxed: only that one thread warns matters.
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                rule,
+                "a rule on load, CPU or memory needs samples of the machine, and the gate has none: until it has, the \
+                 rule sees an idle machine; build the gate with watch_machine, or call set_sample"
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering, fence},
     },
     time::Duration,
 };
@@ -76,7 +76,22 @@ impl State {
         units > 0
             && !(inbound && word & 1 == 1)
             && u64::from(units) <= limit / FAR
-            && self.node.window().pass_far(now, units, limit, &self.second)
+            && self.pass_unless_lent(now, units, limit)
+    }
+
+    /// Adds, and takes it back if something is borrowed: then an addition alone sees too little.
+    #[inline]
+    fn pass_unless_lent(&self, now: Nanos, units: u32, limit: u64) -> bool {
+        let window = self.node.window();
+        let Some(passed) = window.pass_far(now, units, limit, &self.second) else { return false };
+        // Acquire: after the addition. A reservation marks the count that is added to: one that did so before is seen
+        // here, and one that comes later sees what was added.
+        fence(Ordering::Acquire);
+        if self.node.borrowed().is_any() {
+            window.take_back(units, passed);
+            return false;
+        }
+        true
     }
 
     #[inline]

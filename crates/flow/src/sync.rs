@@ -1,7 +1,15 @@
-//! The atomics of the lock-free pieces: loom's under `--cfg loom`, the real ones otherwise.
+//! The atomics and mutexes of what loom tests: loom's under `--cfg loom`, the real ones otherwise.
+
+pub(crate) use std::sync::PoisonError;
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};

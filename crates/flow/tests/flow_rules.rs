@@ -204,20 +204,20 @@ fn an_origin_has_its_own_share() {
     let (gate, _timer) = with_flow(vec![
         FlowRule::new("r", 2).origins(Origins::Only("mobile".into())),
         FlowRule::new("r", 1).origins(Origins::Others),
-        FlowRule::new("r", 6),
+        FlowRule::new("r", 5),
     ]);
     let r = gate.resource("r");
     let from = |origin| r.entry().origin(origin).enter().is_ok();
     assert_eq!([from("mobile"), from("mobile"), from("mobile")], [true, true, false]);
     assert_eq!([from("web"), from("web"), from("tv"), from("tv")], [true, false, true, false]);
-    assert_eq!(passes(&r, 9), 2, "what is left for everybody, and those who say nothing");
+    assert_eq!(passes(&r, 9), 1, "those who say nothing are one of the others");
     assert!(!from("car"), "everybody's share is used up");
     assert_eq!(r.origins(), ["car", "mobile", "tv", "web"]);
     let counts = |origin| r.origin(origin).unwrap().counts(gate.now());
     assert_eq!((counts("mobile").pass, counts("mobile").block), (2, 1));
     assert_eq!((counts("car").pass, counts("car").block), (0, 1));
     let all = r.node().counts(gate.now());
-    assert_eq!((all.pass, all.block), (6, 11));
+    assert_eq!((all.pass, all.block), (5, 12));
 }
 
 #[test]
@@ -343,4 +343,27 @@ fn a_question_takes_nothing() {
     assert_eq!(r.enter().unwrap().delay(), ms(50), "the question has moved no place");
     let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
     assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
+}
+
+#[test]
+fn an_empty_origin_is_none_and_all_others_includes_it() {
+    let white_list = AuthorityRule::allow("w", ["app"]);
+    let gate = Gate::new();
+    gate.load(Rules {
+        authority: vec![white_list],
+        flow: vec![
+            FlowRule::new("f", 100).origins(Origins::Only("app".into())),
+            FlowRule::new("f", 2).origins(Origins::Others),
+        ],
+        ..Rules::default()
+    })
+    .unwrap();
+    let (w, f) = (gate.resource("w"), gate.resource("f"));
+    assert!(w.entry().origin("").enter().is_ok(), "a white list lets those pass that name nobody");
+    assert!(w.entry().origin("stranger").enter().is_err());
+    let passed = (0..3).filter(|_| f.entry().origin("").enter().is_ok()).count();
+    let more = (0..3).filter(|_| f.enter().is_ok()).count();
+    assert_eq!((passed, more), (2, 0), "those without an origin are one of the others");
+    assert!(f.entry().origin("other").enter().is_ok(), "each other origin by itself");
+    assert_eq!(f.origins(), ["other"]);
 }

@@ -213,7 +213,7 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
         assert!(hanging.as_mut().poll(&mut cx).is_pending());
         assert!(r.enter().is_err());
     }
-    assert_eq!((r.breakers()[0].1, r.node().in_flight()), (BreakerState::HalfOpen, 0));
+    assert_eq!((r.breakers()[0].1, r.node().in_flight()), (BreakerState::Open, 0));
     let good = r.enter().unwrap().run(async { Ok::<_, ()>(7) }, Result::is_err);
     assert_eq!(pin!(good).poll(&mut cx), Poll::Ready(Ok(7)));
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -233,7 +233,7 @@ fn a_probe_that_another_rule_blocks_gives_its_place_back() {
     for _ in 0..10 {
         let blocked = r.enter().unwrap_err();
         assert_eq!(blocked.rule(), "second");
-        assert_eq!(r.breakers()[0].1, BreakerState::HalfOpen, "the first gave a place, and has it back");
+        assert_eq!(r.breakers()[0].1, BreakerState::Open, "the first let a probe in, and it is out again");
     }
     timer.advance(ms(55_000));
     assert!(r.enter().is_ok());

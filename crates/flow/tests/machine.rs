@@ -4,13 +4,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use tidegate_core::Nanos;
 use tidegate_flow::{
-    BlockKind, Gate, Guard, Machine, MachineWatch, ManualTimer, Resource,
+    BlockKind, Gate, Guard, Machine, MachineWatch, ManualTimer, Resource, Sample,
     rules::{FlowRule, MemoryThreshold, Rules, SystemRule, Threshold},
 };
 
@@ -99,4 +100,57 @@ fn a_threshold_follows_the_memory_of_the_machine() {
     until("the memory is scarce", || r.enter().is_err());
     proc.says("0.10", 1 << 9);
     until("there is memory again", || r.enter().is_ok());
+}
+
+/// Counts what is warned of on this thread.
+struct Warnings(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any() {
+    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let heard = || count.load(std::sync::atomic::Ordering::Relaxed);
+    tracing::subscriber::with_default(Warnings(count.clone()), || {
+        let busy = || Rules {
+            system: vec![SystemRule { cpu: Some(0.9), ..SystemRule::default() }],
+            ..Rules::default()
+        };
+        let gate = Gate::new();
+        let quiet = SystemRule { qps: Some(5), ..SystemRule::default() };
+        gate.load(Rules { system: vec![quiet], ..Rules::default() }).unwrap();
+        assert_eq!(heard(), 0);
+        gate.load(busy()).unwrap();
+        gate.load(busy()).unwrap();
+        assert_eq!(heard(), 1);
+        let fed = Gate::new();
+        fed.set_sample(Sample::default());
+        fed.load(busy()).unwrap();
+        assert_eq!(heard(), 1);
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_where_there_is_none() {
+    let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_mins(1)).unwrap().build();
+    let memory = MemoryThreshold { when_free: 9.0, when_scarce: 0.0, low_mark: 1, high_mark: 2 };
+    gate.load(Rules { flow: vec![FlowRule::new("r", Threshold::Memory(memory))], ..Rules::default() })
+        .unwrap();
+    assert!(gate.resource("r").enter().is_err(), "more than two bytes are in use");
+    assert!(Gate::builder().watch_machine(Machine::at("/nowhere"), Duration::from_secs(1)).is_err());
 }

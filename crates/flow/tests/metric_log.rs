@@ -244,7 +244,7 @@ fn a_torn_line_and_a_missing_index_lose_nothing_else() {
     log.record(&gate).unwrap();
     let path = dir.0.join("app-metrics.log.2018-06-26");
     fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"15299989050").unwrap();
-    let Found { lines, unreadable } = read(&dir.0, "app", &Query::default()).unwrap();
+    let Found { lines, unreadable, .. } = read(&dir.0, "app", &Query::default()).unwrap();
     assert_eq!((lines.len(), unreadable), (2, 1));
     fs::remove_file(dir.0.join("app-metrics.log.2018-06-26.idx")).unwrap();
     let from = Query { from: Some(START), ..Query::default() };
@@ -295,4 +295,18 @@ fn files_in_any_order_read_as_one_log() {
     assert_eq!(first.lines.iter().map(|line| line.at_ms).collect::<Vec<_>>(), [START * 1_000]);
     let error = read_files([path(""), path(".7")], &Query::default()).unwrap_err().to_string();
     assert!(error.starts_with("cannot read") && error.contains("2018-06-26.7"), "{error}");
+}
+
+#[test]
+fn a_log_is_found_by_the_name_that_it_was_opened_with() {
+    let dir = Dir::new("dots");
+    let (gate, timer) = gate();
+    let mut log = MetricLog::open(&dir.0, "my.app").unwrap();
+    call(&gate, &timer, 1);
+    log.record(&gate).unwrap();
+    assert_eq!(dir.names()[0], "my-app-metrics.log.2018-06-26", "as Sentinel writes it");
+    let found = read(&dir.0, "my.app", &Query::default()).unwrap();
+    assert_eq!((found.lines.len(), found.files), (2, 1));
+    let none = read(&dir.0, "other", &Query::default()).unwrap();
+    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log of that name");
 }

@@ -159,6 +159,7 @@ proptest! {
             if let Ok(mut guard) = entered {
                 if cancels && fails {
                     guard.cancel();
+                    plain.cancelled();
                 } else {
                     if fails {
                         guard.mark_failed();
@@ -194,7 +195,6 @@ impl Plain {
     fn lets(&mut self, now: u64) -> bool {
         if self.state == BreakerState::Open && now >= self.until {
             self.state = BreakerState::HalfOpen;
-            self.good = 0;
         }
         self.state != BreakerState::Open
     }
@@ -206,6 +206,7 @@ impl Plain {
                 self.open(now);
             } else if self.good == self.probes {
                 self.state = BreakerState::Closed;
+                self.good = 0;
                 self.calls.clear();
             }
             return;
@@ -218,8 +219,16 @@ impl Plain {
         }
     }
 
+    /// Nobody is inside then, and it may try again at once.
+    fn cancelled(&mut self) {
+        if self.state == BreakerState::HalfOpen {
+            self.state = BreakerState::Open;
+        }
+    }
+
     fn open(&mut self, now: u64) {
         self.state = BreakerState::Open;
         self.until = now + 2_000;
+        self.good = 0;
     }
 }

@@ -120,8 +120,8 @@ fn what_no_rule_can_mean_is_refused_with_its_place() {
         Kind::Flow,
         r#"[{"resource":"a","count":1},{"resource":"a","grade":9},{"resource":"a","clusterMode":true}]"#,
     );
-    assert!(said.contains("rule 1: grade is 9; it must be 0 (threads) or 1 (QPS)"), "{said}");
-    assert!(said.contains("rule 2: clusterMode"), "{said}");
+    assert!(said.contains("rule 1 (resource a): grade is 9; it must be 0 (threads) or 1 (QPS)"), "{said}");
+    assert!(said.contains("rule 2 (resource a): clusterMode"), "{said}");
     for (kind, text) in [
         (Kind::Degrade, r#"[{"resource":"a","grade":3}]"#),
         (Kind::Degrade, r#"[{"resource":"a","count":-1}]"#),
@@ -173,13 +173,17 @@ fn sentinels_flow_rules_in_go() {
 #[test]
 fn what_would_be_misread_is_refused() {
     for (kind, text, says) in [
-        (Kind::Flow, r#"[{"resource":"a","cuont":10}]"#, "rule 0: count is missing, or misspelt"),
+        (
+            Kind::Flow,
+            r#"[{"resource":"a","cuont":10}]"#,
+            "rule 0 (resource a): count is missing, or misspelt",
+        ),
         (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
         (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
         (
             Kind::ParamFlow,
             r#"[{"resource":"a","param_idx":1,"count":5}]"#,
-            "rule 0: paramIdx is missing, or misspelt",
+            "rule 0 (resource a): paramIdx is missing, or misspelt",
         ),
         (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
         (Kind::System, r#"[{"higestCpuUsage":0.8}]"#, "the rule names no limit; it needs highestSystemLoad"),
@@ -214,8 +218,8 @@ fn what_would_be_misread_is_refused() {
         ),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":7.5,"count":1}]}]"#,
-            "the exception 7.5 is no long",
+            r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":7.5,"count":1,"classType":"int"}]}]"#,
+            "the exception 7.5 is no int",
         ),
         (
             Kind::ParamFlow,
@@ -344,4 +348,59 @@ flow:
   - { resource: a, limit: 5/1s }
 ";
     assert_eq!(yaml::parse(text).unwrap(), Rules { flow: vec![FlowRule::new("a", 5)], ..Rules::default() });
+}
+
+#[test]
+fn rules_as_dashboards_wrap_them_are_read() {
+    let text = r#"[{"id":12,"app":"shop","ip":"10.0.0.1","port":8719,"gmtCreate":1,"gmtModified":null,
+        "rule":{"resource":"p","paramIdx":0,"count":5,"limitApp":null,"clusterConfig":null,
+            "paramFlowItemList":[
+                {"object":"1.5","count":1,"classType":"double"},{"object":"0.1","count":2,"classType":"float"},
+                {"object":"x","count":3,"classType":"char"},{"object":"TRUE","count":4,"classType":"boolean"},
+                {"object":2.5,"count":5}]}}]"#;
+    let rule = HotParamRule::new("p", ParamKey::Index(0), 5)
+        .exception(1.5, 1)
+        .exception(0.1_f32, 2)
+        .exception('x', 3)
+        .exception(true, 4)
+        .exception(2.5, 5);
+    let read = sentinel::parse(Kind::ParamFlow, text).unwrap().hot_params.unwrap();
+    assert_eq!(read, [HotParamRule { id: Some("12".into()), ..rule }]);
+    let text = r#"[{"id":3,"app":"shop","rule":{"id":4,"resource":"a","limitApp":"x","strategy":1}}]"#;
+    let read = sentinel::parse(Kind::Authority, text).unwrap().authority.unwrap();
+    assert_eq!((read[0].id.as_deref(), read[0].allow), (Some("4"), false));
+}
+
+#[test]
+fn a_refusal_names_the_rules_number_its_resource_and_the_field() {
+    for (kind, text, says) in [
+        (
+            Kind::Flow,
+            "[{\"resource\":\"a\",\"count\":1},\n{\"resource\":\"b\",\n\"count\":\"many\"}]",
+            "rule 1 (resource b): count: invalid type: string \"many\", expected f64 (line 3)",
+        ),
+        (
+            Kind::ParamFlow,
+            r#"[{"resource":"a","paramIdx":0,"count":1,"paramFlowItemList":[{"object":1,"count":"x"}]}]"#,
+            "rule 0 (resource a): paramFlowItemList[0].count: ",
+        ),
+        (
+            Kind::Authority,
+            r#"[{"id":1,"rule":{"resource":"a","limitApp":null,"strategy":0}}]"#,
+            "rule 0 (resource a): limitApp is missing",
+        ),
+        (
+            Kind::Flow,
+            r#"[{"resource":"route","resourceMode":0,"count":5,"intervalSec":10}]"#,
+            "rule 0 (resource route): intervalSec is a field of Sentinel's gateway rules",
+        ),
+        (
+            Kind::Flow,
+            r#"[{"resource":"route","count":5,"paramItem":{"parseStrategy":0}}]"#,
+            "paramItem is a field of Sentinel's gateway rules, which are not read here; write a hot-parameter rule",
+        ),
+    ] {
+        let said = sentinel::parse(kind, text).expect_err(text).to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
 }

@@ -141,7 +141,8 @@ fn several_limits_are_each_kept_and_what_one_refuses_is_not_lost_to_the_others()
     let mut long = long.load(Ordering::Relaxed);
     for _ in 0..10 {
         timer.advance(Duration::from_secs(1));
-        long += (0..600).filter(|_| r.enter().is_ok()).count() as u64;
+        let from = |n: u32| r.entry().origin(&format!("o{}", n % 40)).enter().is_ok();
+        long += (0..600).filter(|n| from(*n)).count() as u64;
     }
     assert_eq!(long, 3_000);
 }

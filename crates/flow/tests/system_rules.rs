@@ -90,16 +90,33 @@ fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
 }
 
 #[test]
-fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_its_traffic() {
-    let (gate, timer) = gate(SystemRule { cpu: Some(0.5), ..SystemRule::default() });
+fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
+    let (gate, timer) = gate(SystemRule { load: Some(2.0), ..SystemRule::default() });
+    let r = gate.resource("r");
+    // One call of 200 ms ends in each slot of 100 ms: ten a second, two at once.
+    let mut inside = std::collections::VecDeque::from([enter(&r).unwrap()]);
+    for _ in 0..20 {
+        timer.advance(Duration::from_millis(100));
+        inside.push_back(enter(&r).unwrap());
+        if inside.len() > 2 {
+            inside.pop_front();
+        }
+    }
+    inside.clear();
+    timer.advance(Duration::from_millis(100));
+    gate.set_sample(Sample { load: 9.0, cpu: 0.0, memory: 0 });
+    let burst: Vec<_> = (0..500).filter_map(|_| enter(&r)).collect();
+    assert!((2..=6).contains(&burst.len()), "{} of 500 passed", burst.len());
+}
+
+#[test]
+fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_completion_a_slot() {
+    let (gate, _timer) = gate(SystemRule { cpu: Some(0.5), ..SystemRule::default() });
     let r = gate.resource("r");
     gate.set_sample(Sample { load: 0.0, cpu: 0.9, memory: 0 });
-    let first = [enter(&r).unwrap(), enter(&r).unwrap()];
-    timer.advance(Duration::from_millis(100));
-    // Two in a slot of 100 ms are 20 a second.
-    let more: Vec<_> = (0..200).map_while(|_| enter(&r)).collect();
-    assert!(more.len() > 98, "{} more", more.len());
-    drop((first, more));
+    // Ten a second for five seconds: it blocks while more than 50 are in flight.
+    let inside: Vec<_> = (0..500).filter_map(|_| enter(&r)).collect();
+    assert_eq!(inside.len(), 51);
 }
 
 #[test]

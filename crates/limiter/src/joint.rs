@@ -3,7 +3,12 @@
 use crate::table::{Full, Joint, Tag, Wanted};
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-use crate::{KeyedLimiter, Limiter, keyed::Home};
+use crate::{
+    KeyedLimiter, Limiter,
+    keyed::Home,
+    limiter::refused_until,
+    wait::{Ground, Wakes},
+};
 
 /// A part of a decision over several limits.
 #[derive(Debug)]
@@ -91,7 +96,8 @@ impl AllDecision {
 
 /// Decides on all requests in one atomic step: all admit and are charged, or none is.
 ///
-/// Two requests for the same key of the same limiter add up. Keys for which somebody waits are not put behind them.
+/// Two requests for the same key of the same limiter add up. A limit that somebody waits for denies until after those who
+/// wait, as [`KeyedLimiter::acquire_at`] does.
 ///
 /// # Errors
 /// [`Full`] when one limiter is so small that the keys wanted of it leave each other no room.
@@ -113,7 +119,7 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
             return Ok(AllDecision::new(decisions));
         }
         // One of the generations was retired; its successor is about to be there.
-        std::thread::yield_now();
+        crate::sync::yield_now();
     }
 }
 
@@ -132,6 +138,8 @@ fn decide<C>(
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Full> {
     // What a key still has in an older generation is brought over before anything else is locked.
+    // Before all locks, so that it is dropped after them: nobody is woken under one.
+    let mut wakes = Wakes::default();
     for (generation, tag) in generations.iter().flatten() {
         if generation.bring(*tag, now).is_err() {
             return Ok(None);
@@ -204,8 +212,24 @@ fn decide<C>(
         let cost = request.cost().saturating_add(earlier);
         let decision = match (&blocked[at], &places[at]) {
             (Some(denied), _) => *denied,
-            (None, Place::Keyed(k)) => keyed[*k].0.policy.check(joint.state(*k).0, now, cost),
-            (None, Place::Unkeyed(u)) => unkeyed[*u].policy().check(cells[*u].words(), now, cost),
+            (None, Place::Keyed(k)) => {
+                let (limiter, generation, tag) = homes[*k];
+                let policy = &generation.policy;
+                match joint.state(*k) {
+                    Ok((state, _)) => {
+                        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+                        let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
+                        behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
+                    }
+                    Err(until) => refused_until(policy, until, now),
+                }
+            }
+            (None, Place::Unkeyed(u)) => {
+                let (policy, state) = (unkeyed[*u].policy(), cells[*u].words());
+                let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+                let behind = unkeyed[*u].answer_behind(&mut ground, cost, &mut wakes);
+                behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
+            }
         };
         decisions.push(decision);
     }
@@ -213,7 +237,12 @@ fn decide<C>(
         for (request, place) in requests.iter().zip(&places) {
             match place {
                 _ if request.cost() == 0 => {}
-                Place::Keyed(k) => keyed[*k].0.policy.record(joint.state(*k).0, now, request.cost()),
+                Place::Keyed(k) => {
+                    // Admitted, so not refused.
+                    if let Ok((state, _)) = joint.state(*k) {
+                        keyed[*k].0.policy.record(state, now, request.cost());
+                    }
+                }
                 Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
             }
         }

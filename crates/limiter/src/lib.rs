@@ -20,17 +20,18 @@ mod joint;
 mod keyed;
 mod limit;
 mod limiter;
+mod sync;
 mod table;
 mod wait;
 
-pub use crate::table::{Full, HashKeys, Stats, TableError};
+pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all_at};
 pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Algorithm, Clock, Decision, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError, Policy,
-    PolicyError, Quota, QuotaError, algorithm,
+    Algorithm, Clock, Debt, Decision, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError,
+    Policy, PolicyError, Quota, QuotaError, Share, algorithm,
 };
 pub use wait::WaitError;

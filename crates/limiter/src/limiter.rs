@@ -5,7 +5,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::table::Tag;
 use tidegate_core::{
     Algorithm, Clock, Decision, Nanos, Policy,
     cell::{StateCell, StateGuard},
@@ -13,11 +12,8 @@ use tidegate_core::{
 
 use crate::{
     SystemClock, Timer, WaitError,
-    wait::{Admission, Lines, decide_behind},
+    wait::{Ground, Home, Line, OneLine, Wakes, wait},
 };
-
-/// The one line of an unkeyed limiter.
-const EVERYONE: Tag = Tag::new(1);
 
 /// A limit without keys: a policy, one state, and a clock.
 ///
@@ -32,7 +28,7 @@ const EVERYONE: Tag = Tag::new(1);
 pub struct Limiter<C = SystemClock> {
     policy: Policy,
     clock: C,
-    lines: Lines,
+    line: OneLine,
     /// Until when everything is denied, in nanoseconds; 0 for not at all.
     blocked: AtomicU64,
     cell: StateCell,
@@ -52,7 +48,7 @@ impl<C> Limiter<C> {
     pub fn with_clock(policy: impl Into<Policy>, clock: C) -> Self {
         let policy = policy.into();
         let cell = StateCell::new(policy.words());
-        Self { policy, clock, lines: Lines::default(), blocked: AtomicU64::new(0), cell }
+        Self { policy, clock, line: OneLine::new(), blocked: AtomicU64::new(0), cell }
     }
 
     /// The policy.
@@ -75,7 +71,7 @@ impl<C> Limiter<C> {
     /// Nobody waits, and nothing is blocked.
     #[inline]
     fn is_plain(&self) -> bool {
-        !self.lines.any() && self.blocked.load(Ordering::Relaxed) == 0
+        !self.line.is_busy() && self.blocked.load(Ordering::Relaxed) == 0
     }
 
     #[cold]
@@ -88,17 +84,34 @@ impl<C> Limiter<C> {
             // So that the next one is plain again; unless there is a new block by now.
             let _ = self.blocked.compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        let costs = self.lines.costs(EVERYONE);
-        if cost == 0 || costs.is_empty() {
-            self.cell.decide(&self.policy, now, cost)
-        } else {
-            self.decide_behind(&costs, cost, now)
+        if cost == 0 || !self.line.is_busy() {
+            return self.cell.decide(&self.policy, now, cost);
+        }
+        self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes))
+    }
+
+    /// Serves those who wait, after something that may have made room.
+    fn serve(&self, now: Nanos) {
+        if self.line.is_busy() {
+            self.step(now, Line::changed);
         }
     }
 
-    fn decide_behind(&self, costs: &[u32], cost: u32, now: Nanos) -> Decision {
-        let mut copy = self.cell.apply(|state| state.to_vec());
-        decide_behind(&self.policy, &mut copy, costs, cost, now)
+    /// Answers in a joint decision, which holds the state: `None` where nobody waits.
+    pub(crate) fn answer_behind(
+        &self,
+        ground: &mut Ground<'_>,
+        cost: u32,
+        wakes: &mut Wakes,
+    ) -> Option<Decision> {
+        if cost == 0 || !self.line.is_busy() {
+            return None;
+        }
+        ground.blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
+        self.line.with(|line| {
+            line.settle(ground, wakes);
+            line.is_waiting().then(|| line.answer(ground, cost))
+        })
     }
 
     pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {
@@ -108,20 +121,34 @@ impl<C> Limiter<C> {
 
     /// What the answer to `cost` would be at `now`; nothing is taken.
     pub fn peek_at(&self, cost: u32, now: Nanos) -> Decision {
-        self.blocked_at(now).unwrap_or_else(|| self.cell.apply(|state| self.policy.check(state, now, cost)))
+        if let Some(denied) = self.blocked_at(now) {
+            return denied;
+        }
+        if cost > 0 && self.line.is_busy() {
+            return self.step(now, |line, ground, wakes| line.check(ground, cost, wakes));
+        }
+        self.cell.apply(|state| self.policy.check(state, now, cost))
     }
 
     /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
     pub fn acquire_up_to_at(&self, cost: u32, now: Nanos) -> (u32, Decision) {
         match self.blocked_at(now) {
             Some(denied) => (0, denied),
+            None if self.line.is_busy() => {
+                self.step(now, |line, ground, wakes| line.decide_up_to(ground, cost, wakes))
+            }
             None => self.cell.apply(|state| self.policy.decide_up_to(state, now, cost)),
         }
     }
 
     /// Gives back up to `cost` of what was taken last; never more than is in use.
     pub fn refund_at(&self, cost: u32, now: Nanos) {
+        if self.line.is_busy() {
+            return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
+        }
         self.cell.apply(|state| self.policy.refund(state, now, cost));
+        // Somebody may have joined just before, and not seen this room.
+        self.serve(now);
     }
 
     /// Denies everything until a time; [`Nanos::MAX`] for good.
@@ -129,9 +156,12 @@ impl<C> Limiter<C> {
         self.blocked.store(until.get(), Ordering::Relaxed);
     }
 
-    /// Ends a [`block`](Self::block); returns whether there was one.
-    pub fn unblock(&self) -> bool {
-        self.blocked.swap(0, Ordering::Relaxed) > 0
+    /// Ends a [`block`](Self::block), and admits those who wait as far as there is room; returns whether there was one that
+    /// still held.
+    pub fn unblock_at(&self, now: Nanos) -> bool {
+        let lifted = self.blocked.swap(0, Ordering::Relaxed) > now.get();
+        self.serve(now);
+        lifted
     }
 
     /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
@@ -145,6 +175,7 @@ impl<C> Limiter<C> {
         cell.apply(|state| policy.transfer(state, &self.policy, &old, now));
         self.policy = policy;
         self.cell = cell;
+        self.serve(now);
     }
 
     /// The state, to be written somewhere and [restored](Self::restore_at).
@@ -194,6 +225,11 @@ impl<C: Clock> Limiter<C> {
         self.acquire_up_to_at(cost, self.clock.now())
     }
 
+    /// Ends a [`block`](Self::block); returns whether there was one that still held.
+    pub fn unblock(&self) -> bool {
+        self.unblock_at(self.clock.now())
+    }
+
     /// Gives back up to `cost` of what was taken last; never more than is in use.
     pub fn refund(&self, cost: u32) {
         self.refund_at(cost, self.clock.now());
@@ -214,28 +250,18 @@ impl<T: Timer> Limiter<T> {
     /// # Errors
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
     pub async fn wait(&self, cost: u32, deadline: Option<Nanos>) -> Result<Decision, WaitError> {
-        self.lines.wait(EVERYONE, cost, deadline, &self.clock, &Wanted { limiter: self, cost }).await
+        wait(self, cost, deadline, &self.clock).await
     }
 }
 
-/// A cost that somebody waits for.
-struct Wanted<'a, C> {
-    limiter: &'a Limiter<C>,
-    cost: u32,
-}
-
-impl<C> Admission for Wanted<'_, C> {
-    fn ask(&self, now: Nanos) -> Decision {
-        let limiter = self.limiter;
-        limiter.blocked_at(now).unwrap_or_else(|| limiter.cell.decide(&limiter.policy, now, self.cost))
-    }
-
-    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
-        self.limiter.decide_behind(costs, self.cost, now)
-    }
-
-    fn give_back(&self, now: Nanos) {
-        self.limiter.refund_at(self.cost, now);
+impl<C> Home for Limiter<C> {
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+        // First, so that it is dropped last: nobody is woken while the state is held.
+        let mut wakes = Wakes::default();
+        let mut cell = self.cell.lock();
+        let blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
+        let mut ground = Ground { policy: &self.policy, state: cell.words(), blocked, now };
+        self.line.with(|line| step(line, &mut ground, &mut wakes))
     }
 }
 
@@ -254,4 +280,11 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
         _ if until == Nanos::MAX => Some(Decision::deny_for_good(limit, 0, 1, u64::MAX)),
         _ => Some(Decision::deny(limit, left, 0, 1, left)),
     }
+}
+
+/// The denial of a new key that has no place until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
+    let until = until.max(now.saturating_add(Nanos::new(1)));
+    // Later than now, so there is one.
+    denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
 }

@@ -127,6 +127,59 @@ fn a_snapshot_restores_every_key() {
 }
 
 #[test]
+fn a_reset_key_begins_anew_and_the_others_go_on() {
+    for policy in policies(Quota::per_hour(10)) {
+        // Two places, so that most of these keys are records.
+        let limiter = KeyedLimiter::builder(policy).max_keys(2).clock(ManualClock::new(NOW)).build().unwrap();
+        for key in 0..8_u8 {
+            assert!(limiter.acquire([key], 10).is_allowed());
+        }
+        limiter.block_at([9], Nanos::MAX, NOW).unwrap();
+        limiter.set_override_at([8], policy, NOW).unwrap();
+        assert!(limiter.acquire([8], 10).is_allowed());
+        for key in [0_u8, 7, 8] {
+            assert!(limiter.reset([key]), "{}", policy.name());
+            assert!(!limiter.reset([key]), "there was nothing left");
+            assert!(limiter.acquire([key], 10).is_allowed());
+        }
+        assert!((0..9_u8).all(|key| limiter.peek([key], 1).is_denied()), "{}", policy.name());
+        limiter.reset_all();
+        assert!((0..9_u8).all(|key| limiter.peek([key], 10).is_allowed()), "{}", policy.name());
+        assert!(limiter.peek([9], 1).is_denied(), "a block is no use");
+        assert_eq!((limiter.stats().keys, limiter.stats().records), (0, 0));
+    }
+}
+
+#[test]
+fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
+    for policy in policies(Quota::per_hour(10)) {
+        let limiter = KeyedLimiter::builder(policy).max_keys(50).clock(()).build().unwrap();
+        for key in 0..150_u8 {
+            assert!(limiter.acquire_at([key], 4, NOW).is_allowed());
+        }
+        assert!(limiter.stats().records >= 100);
+        let mut entries = Vec::new();
+        limiter.snapshot_at(NOW, |entry| entries.push(entry));
+        for max_keys in [40, 50, 120, 1_000] {
+            let restored = KeyedLimiter::builder(policy)
+                .max_keys(max_keys)
+                .hash_keys(limiter.hash_keys())
+                .clock(())
+                .build()
+                .unwrap();
+            assert!(entries.iter().all(|entry| restored.restore_at(&policy, entry, NOW)));
+            assert_eq!(restored.stats().forgotten.total(), 0);
+            for key in 0..150_u8 {
+                // A bucket's end is rounded up by less than a millionth of the hour.
+                let later = NOW.saturating_add(Nanos::from_millis(4));
+                let remaining = restored.acquire_at([key], 1, later).remaining();
+                assert_eq!(remaining, 5, "{} at a bound of {max_keys}", policy.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn debts_survive_a_snapshot_and_a_change_of_policy() {
     let policy = Policy::fixed_window(Quota::per_hour(5));
     let tiny = || KeyedLimiter::builder(policy).max_keys(1).clock(ManualClock::new(NOW)).build().unwrap();

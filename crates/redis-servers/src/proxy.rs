@@ -6,10 +6,13 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
 };
+
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
 
 /// Forwards connections to a server.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Milliseconds by which each piece of an answer is late.
+    /// Milliseconds by which answers are late.
     delay: AtomicU64,
     refuse: AtomicBool,
     stop: AtomicBool,
@@ -110,31 +113,53 @@ fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
         let mut open = shared.open.lock().expect("no thread panics with the list");
         open.extend([client.try_clone(), server.try_clone()].into_iter().flatten());
     }
-    thread::spawn(move || pump(requests, to_server, || Some(Duration::ZERO)));
+    thread::spawn(move || pump(requests, to_server));
     let shared = Arc::clone(shared);
     let number = shared.count.fetch_add(1, Ordering::SeqCst) + 1;
-    thread::spawn(move || {
-        pump(answers, to_client, move || {
-            let silent = number <= shared.silent.load(Ordering::SeqCst);
-            (!silent).then(|| Duration::from_millis(shared.delay.load(Ordering::Relaxed)))
-        });
-    });
+    thread::spawn(move || pump_late(&shared, number, answers, &to_client));
 }
 
-/// Copies until either end closes; then both are closed. What has no delay does not arrive.
-fn pump(mut from: TcpStream, mut to: TcpStream, delay: impl Fn() -> Option<Duration>) {
+/// Copies until either end closes; then both are closed.
+fn pump(mut from: TcpStream, mut to: TcpStream) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        if let Some(late) = delay().filter(|late| !late.is_zero()) {
-            thread::park_timeout(late);
-        }
-        if delay().is_none() {
-            continue;
-        }
         if to.write_all(&bytes[..length]).is_err() {
             break;
         }
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Copies answers, each as late as the proxy's delay was when it came; one does not wait for another. What comes while the
+/// connection is silent does not arrive.
+fn pump_late(shared: &Arc<Shared>, number: u64, mut from: TcpStream, to: &TcpStream) {
+    let clock = SystemClock::new();
+    let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();
+    let (mut client, writers, writers_clock) = (to.try_clone(), Arc::clone(shared), clock.clone());
+    thread::spawn(move || {
+        let Ok(client) = &mut client else { return };
+        for (due, piece) in pieces {
+            loop {
+                let left = due.saturating_since(writers_clock.now());
+                if left == Nanos::ZERO {
+                    break;
+                }
+                thread::park_timeout(left.into());
+            }
+            let silent = number <= writers.silent.load(Ordering::SeqCst);
+            if !silent && client.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    });
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut bytes) {
+        let delay = Nanos::from_millis(shared.delay.load(Ordering::Relaxed));
+        if send.send((clock.now().saturating_add(delay), bytes[..length].to_vec())).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Plan, SharedDecision, Store, StoreError, deadline::Deadline};
+use crate::{Deadline, Plan, SharedDecision, Store, StoreError, health::Claim, limit::denials::Ask};
 
 /// Decides by limits that come with each request, as those of `CL.THROTTLE` do; from [`Store::ad_hoc`]. A limit that stays is
 /// rather a [`SharedLimit`](crate::SharedLimit), which also knows what to answer when the store does not.
@@ -11,38 +11,38 @@ use crate::{Plan, SharedDecision, Store, StoreError, deadline::Deadline};
 /// [`LimitBuilder::deadline`](crate::LimitBuilder::deadline)).
 pub struct AdHoc {
     store: Store,
-    deadline: Deadline,
-}
-
-impl Store {
-    /// Decides by limits that come with each request, each decision within a deadline.
-    #[must_use]
-    pub fn ad_hoc(&self, deadline: Duration) -> AdHoc {
-        AdHoc { store: self.clone(), deadline: Deadline::new(self, deadline) }
-    }
+    claim: Claim,
 }
 
 impl AdHoc {
+    pub(crate) fn new(store: Store, deadline: Duration) -> Self {
+        let claim = store.batcher().monitor.patience.claim(deadline);
+        Self { store, claim }
+    }
+
     /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its time, except of permits, which
     /// come back before it: the same request by the same plan then costs no round trip.
     ///
     /// # Errors
-    /// As [`Store::decide`].
+    /// When the store gave no decision within the deadline. The request may still be charged then.
     pub async fn decide(
         &self,
         plan: &Arc<Plan>,
         key: Vec<u8>,
         cost: u32,
     ) -> Result<SharedDecision, StoreError> {
-        let denials = &self.store.inner().denials;
+        let denials = self.store.denials();
         let tag = plan.hold().is_none().then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));
-        let deadline = || Ok(self.deadline.get());
-        self.store.decide_seen(plan, key, cost, tag, deadline).await.map(|(told, _)| told)
+        let deadline = Deadline::after(self.claim.deadline());
+        self.store.decide(Ask { plan, key, cost, tag, deadline }).await.map(|(told, _)| told)
     }
 }
 
 impl fmt::Debug for AdHoc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdHoc").field("store", &self.store).field("deadline", &self.deadline.get()).finish()
+        f.debug_struct("AdHoc")
+            .field("store", &self.store)
+            .field("deadline", &self.claim.deadline())
+            .finish_non_exhaustive()
     }
 }

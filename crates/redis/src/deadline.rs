@@ -1,53 +1,33 @@
-//! The deadlines of those who ask a store: the shortest says how long a sign of life may take.
+//! The moment by which an answer must be there.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::time::Duration;
 
-use crate::{
-    Store,
-    store::{DEADLINE, lock},
-};
+use tokio::time::{Instant, timeout_at};
 
-/// A sign of life may take as long as the shortest of the deadlines, as long as that is between these; the longest where there
-/// is none.
-const PATIENCE: std::ops::RangeInclusive<Duration> = DEADLINE..=Duration::from_secs(1);
+use crate::StoreError;
 
-/// How many have which deadline.
-#[derive(Default)]
-pub struct Deadlines(Mutex<BTreeMap<Duration, usize>>);
+/// The longest wait that a deadline stands for.
+const LONGEST: Duration = Duration::from_hours(24);
 
-impl Deadlines {
-    /// How long a sign of life may take: no longer than a decision, or callers would wait for a store that is too slow.
-    pub fn patience(&self) -> Duration {
-        let shortest = lock(&self.0).first_key_value().map(|(&deadline, _)| deadline);
-        shortest.unwrap_or(*PATIENCE.end()).clamp(*PATIENCE.start(), *PATIENCE.end())
-    }
-}
-
-/// A deadline that counts for as long as it is kept.
-pub struct Deadline {
-    store: Store,
-    deadline: Duration,
-}
+/// The moment by which an answer must be there. A decision that consists of several questions passes the same deadline to each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
 
 impl Deadline {
-    pub fn new(store: &Store, deadline: Duration) -> Self {
-        *lock(&store.inner().deadlines.0).entry(deadline).or_default() += 1;
-        Self { store: store.clone(), deadline }
+    /// So long from now; at most a day.
+    #[must_use]
+    pub fn after(wait: Duration) -> Self {
+        Self(Instant::now() + wait.min(LONGEST))
     }
 
-    pub const fn get(&self) -> Duration {
-        self.deadline
+    /// How long it is until then; zero when it has passed.
+    #[must_use]
+    pub fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
     }
-}
 
-impl Drop for Deadline {
-    fn drop(&mut self) {
-        let mut deadlines = lock(&self.store.inner().deadlines.0);
-        if let Some(count) = deadlines.get_mut(&self.deadline) {
-            *count -= 1;
-            if *count == 0 {
-                deadlines.remove(&self.deadline);
-            }
-        }
+    /// What the future brings, or that it was not there in time.
+    pub(crate) async fn bound<T>(self, answer: impl Future<Output = T>) -> Result<T, StoreError> {
+        timeout_at(self.0, answer).await.map_err(|_| StoreError::TimedOut)
     }
 }

@@ -15,10 +15,9 @@ use tidegate_core::{
 };
 use tidegate_redis_servers::Server;
 
-use crate::{
-    Plan,
+use crate::script::{
+    Plan, Script, Scripts,
     call::{self, Batch, Before},
-    script::{Script, Scripts},
 };
 
 /// Steps for each algorithm, at least.

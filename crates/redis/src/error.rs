@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
-
 /// Why the store gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,8 +31,11 @@ pub enum StoreError {
     NotOurs,
     /// The server refuses the credentials, or its user may not run scripts at all.
     NotPermitted(Arc<str>),
-    /// The server's user may run scripts, but not touch this key or not run a command that this limit's script needs.
+    /// The server's user may not touch this key. With the rights that the store needs.
     Forbidden(Arc<str>),
+    /// The server stopped the limit's script: its user may not run a command that the script needs, for instance. With the
+    /// rights that the store needs.
+    Script(Arc<str>),
     /// The address makes no sense to the client.
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
@@ -49,14 +50,10 @@ pub enum StoreError {
     Down,
 }
 
-/// What a server's user needs, for a store of the usual prefix.
-const PERMISSIONS: &str = "~tidegate:* (the store's prefix) +eval +evalsha +time +get +mget +set +getrange +setrange \
-    +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard";
-
 /// The kinds of [`StoreError`], to count by.
 impl StoreError {
     /// All names that [`name`](Self::name) gives.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "refused",
         "lost",
         "timed-out",
@@ -76,6 +73,7 @@ impl StoreError {
         "not-exact",
         "forbidden",
         "one-key",
+        "script",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -99,6 +97,7 @@ impl StoreError {
             Self::NotExact => 16,
             Self::Forbidden(_) => 17,
             Self::OneKey => 18,
+            Self::Script(_) => 19,
         }
     }
 
@@ -119,6 +118,7 @@ impl StoreError {
                 | Self::OneKey
                 | Self::NotExact
                 | Self::Forbidden(_)
+                | Self::Script(_)
         )
     }
 
@@ -142,7 +142,7 @@ impl fmt::Display for StoreError {
             Self::Refused(why) => write!(f, "cannot reach the store: {why}; check the address and that it runs"),
             Self::Lost(why) => write!(f, "the connection to the store broke: {why}"),
             Self::TimedOut => f.write_str("the store did not answer within the deadline"),
-            Self::Loading => f.write_str("the store is loading its data after a start; it will be ready by itself"),
+            Self::Loading => f.write_str("the store is loading its data after a start; wait until it is ready"),
             Self::ReadOnly => f.write_str(
                 "the store is a read-only replica; give the master's address, or that of the sentinels or the cluster",
             ),
@@ -160,97 +160,19 @@ impl fmt::Display for StoreError {
             Self::NotOurs => f.write_str(
                 "another program keeps another value under this limit's key; choose another prefix or name",
             ),
-            // Without or with a wrong password no ACL was looked at yet.
-            Self::NotPermitted(why) if ["uthentication", "NOAUTH", "WRONGPASS"].iter().any(|no| why.contains(no)) => {
-                write!(f, "the store refuses: {why}; check user and password")
-            }
-            Self::NotPermitted(why) => {
-                write!(f, "the store refuses: {why}; check user and password, and that its ACL has {PERMISSIONS}")
-            }
-            Self::Forbidden(why) => {
-                write!(f, "the store's user may not do this: {why}; its ACL must have {PERMISSIONS}")
-            }
+            Self::NotPermitted(why) => write!(f, "the store refuses: {why}"),
+            Self::Forbidden(why) => write!(f, "the store's user may not do this: {why}"),
+            Self::Script(why) => write!(f, "the store could not run the limit's script: {why}"),
             Self::Address(why) => write!(f, "no store can be at this address: {why}"),
-            Self::Prefix => f.write_str("a prefix is a word without any of : { and }, which part a key"),
+            Self::Prefix => f.write_str("a prefix must not be empty or contain `:`, `{` or `}`"),
             Self::NotExact => f.write_str(
                 "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact",
             ),
             Self::Server(why) => write!(f, "the store reports: {why}"),
-            Self::BadReply => f.write_str("the store's answer is none of Tidegate's script"),
+            Self::BadReply => f.write_str("unexpected reply from the store"),
             Self::Down => f.write_str("the store was found to be down a moment ago"),
         }
     }
 }
 
 impl std::error::Error for StoreError {}
-
-impl From<RedisError> for StoreError {
-    fn from(error: RedisError) -> Self {
-        // The client's own name of the kind says nothing to whoever reads it.
-        let why = || Arc::from(error.to_string().replace(&format!(" - {:?}", error.kind()), "").as_str());
-        // A script that is stopped by an error reports its code at the start of the message, or within it.
-        let detail = error.detail().unwrap_or_default();
-        let says = |code: &str| error.code() == Some(code) || detail.contains(code);
-        match error.kind() {
-            ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading,
-            ErrorKind::Server(ServerErrorKind::ReadOnly) => Self::ReadOnly,
-            ErrorKind::Server(
-                ServerErrorKind::ClusterDown
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::Moved
-                | ServerErrorKind::Ask
-                | ServerErrorKind::TryAgain,
-            ) => Self::ClusterDown(why()),
-            ErrorKind::ClusterConnectionNotFound => {
-                Self::Refused("none of the cluster's nodes can be reached".into())
-            }
-            ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::CrossSlot,
-            // Of a key; of a command it says that it may not be run.
-            ErrorKind::Server(ServerErrorKind::NoPerm)
-                if detail.contains("key") && !detail.contains("to run") =>
-            {
-                Self::Forbidden(why())
-            }
-            ErrorKind::Server(ServerErrorKind::NoPerm) | ErrorKind::AuthenticationFailed => {
-                Self::NotPermitted(why())
-            }
-            ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList => Self::Address(why()),
-            ErrorKind::MasterNameNotFoundBySentinel => Self::Refused(why()),
-            ErrorKind::Io if error.is_timeout() => Self::TimedOut,
-            // Where each of a cluster's nodes refuses, its client says so in words alone.
-            ErrorKind::Io if error.is_connection_refusal() || detail.contains("Connection refused") => {
-                Self::Refused(why())
-            }
-            ErrorKind::Io => Self::Lost(why()),
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::BadReply,
-            // As Redis says it up to 7.0, and from 7.2 on.
-            _ if detail.contains("The user executing the script can't")
-                || detail.contains("ACL failure in script") =>
-            {
-                Self::Forbidden(why())
-            }
-            _ if says("OOM") => Self::OutOfMemory,
-            _ if says("READONLY") => Self::ReadOnly,
-            _ if says("WRONGTYPE") => Self::WrongType,
-            _ if says("LOADING") => Self::Loading,
-            _ if says("NOAUTH") || says("WRONGPASS") => Self::NotPermitted(why()),
-            _ => Self::Server(why()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_of_a_cluster_that_refuse_are_told_as_a_server_that_refuses() {
-        let all = "Failed to create initial connections";
-        let initial = |why: &str| RedisError::from((ErrorKind::Io, all, why.to_owned()));
-        let told = StoreError::from(initial("Connection refused (os error 111)"));
-        assert!(told.name() == "refused" && told.to_string().contains("Connection refused"), "{told}");
-        assert_eq!(StoreError::from(initial("Connection reset by peer")).name(), "lost");
-        let none = RedisError::from((ErrorKind::ClusterConnectionNotFound, "No connections found"));
-        assert_eq!(StoreError::from(none).name(), "refused");
-    }
-}

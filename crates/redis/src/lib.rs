@@ -41,7 +41,7 @@
 //! # What holds, and what it rests on
 //!
 //! * A decision and its effect are one step: a script, which Redis runs alone. Requests of callers at the same time share a
-//!   call. Several limits are decided in one step by [`Store::decide_all`].
+//!   call. Several limits are decided in one step by [`Store::acquire_all`].
 //! * The time is Redis's own `TIME`, in microseconds; the nodes' clocks do not matter. Should it go backwards it counts as
 //!   standing still.
 //! * Each script is held to the algorithm in `tidegate-core` by tests that take the same random steps through both. What
@@ -88,45 +88,25 @@
 //! not give signs of life (`PEXPIRE` and the last three) has no store.
 
 mod ad_hoc;
-mod address;
-mod breaker;
-mod call;
+mod batch;
+mod connection;
 mod deadline;
-mod denials;
 #[cfg(all(test, feature = "servers"))]
 mod differential;
 mod error;
-mod exchange;
-mod hot;
-mod in_turn;
-mod joint;
-mod keyed;
-mod lane;
-mod leases;
+mod health;
+mod lease;
 mod limit;
-mod link;
-mod local;
-mod mode;
-mod nodes;
-mod parts;
-mod permit;
-mod plan;
-mod pulse;
-mod refund;
 mod script;
-mod slot;
 mod stats;
 mod store;
-mod sweep;
 
 pub use ad_hoc::AdHoc;
-pub use address::Address;
+pub use connection::Address;
+pub use deadline::Deadline;
 pub use error::StoreError;
-pub use joint::Request;
-pub use keyed::Part;
-pub use limit::{LimitBuilder, LimitError, SharedDecision, SharedLimit, Source};
-pub use mode::{Mode, OnError};
-pub use permit::Permit;
-pub use plan::{Plan, PlanError};
+pub use health::Health;
+pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};
+pub use script::{Plan, PlanError};
 pub use stats::Stats;
-pub use store::{Health, Store};
+pub use store::Store;

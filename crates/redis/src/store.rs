@@ -1,39 +1,20 @@
-//! The store: one connection, its state of health, and what is asked of it.
+//! The store, and what is asked of it.
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use redis::{ErrorKind, ServerErrorKind, Value};
-use tidegate_core::{Decision, Nanos, Policy};
-use tidegate_limiter::SystemClock;
-use tokio::{runtime::Handle, sync::Notify};
+use tidegate_core::{Clock, Nanos, Policy};
 
 use crate::{
-    Address, LimitBuilder, Plan, Stats, StoreError,
-    breaker::Breaker,
-    call,
-    deadline::Deadlines,
-    denials::Denials,
-    joint::{self, Request},
-    lane::{self, Lane},
-    leases::Leases,
-    link::Link,
-    nodes,
-    parts::SLOTS_A_LANE,
-    pulse,
-    script::{Script, Scripts},
-    slot::SLOTS,
-    stats::Counters,
-    sweep,
+    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError,
+    batch::Batcher,
+    connection::Connector,
+    health::{Monitor, random},
+    limit::{
+        Sweeper, acquire_all,
+        denials::{Ask, Denials},
+    },
+    script::Runner,
 };
-
-/// How long a decision may take unless a limit says otherwise.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
 
 /// A shared store: Redis or Valkey, one server, a master with replicas, or a cluster. Cheap to clone; all clones are one.
 ///
@@ -42,42 +23,10 @@ pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
-pub struct Inner {
-    pub link: Link,
-    pub scripts: Scripts,
-    pub lanes: Vec<Lane>,
-    pub breakers: Vec<Breaker>,
-    /// Calls for a sign of life.
-    pub wake: Arc<Notify>,
-    /// What opened a breaker last.
-    pub why: Mutex<Option<StoreError>>,
-    pub deadlines: Deadlines,
-    pub clock: SystemClock,
-    pub denials: Denials,
-    pub counters: Counters,
-    pub nodes: AtomicU32,
-    pub runtime: Handle,
-    pub prefix: String,
-    leased: Mutex<Leased>,
-}
-
-/// The limits of which this node holds pieces.
-#[derive(Default)]
-pub struct Leased {
-    pub all: Vec<Weak<Leases>>,
-    /// Whether somebody takes care of them.
-    pub sweeping: bool,
-}
-
-/// How a store is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It answers.
-    Up,
-    /// A part of a cluster does not answer.
-    Partly,
-    /// It does not answer; or it has not been reached yet.
-    Down,
+struct Inner {
+    batcher: Arc<Batcher>,
+    denials: Denials,
+    sweeper: Sweeper,
 }
 
 impl Store {
@@ -96,7 +45,7 @@ impl Store {
     /// one is worth it: a tenth of what a decision costs Redis can hang on nine bytes of its key.
     ///
     /// # Errors
-    /// When the prefix is empty, or has a `:`, `{` or `}` in it: these part a key.
+    /// When the prefix is empty or contains `:`, `{` or `}`.
     ///
     /// # Panics
     /// Outside a Tokio runtime; it needs one with time and I/O.
@@ -104,27 +53,9 @@ impl Store {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
-        let parts = if address.is_cluster() { SLOTS / SLOTS_A_LANE } else { 1 };
-        let clock = SystemClock::new();
-        let seed = nodes::random();
-        let inner = Arc::new(Inner {
-            link: Link::new(address),
-            scripts: Scripts::new(),
-            lanes: (0..parts).map(|_| Lane::default()).collect(),
-            breakers: (0..parts).map(|_| Breaker::default()).collect(),
-            wake: Arc::default(),
-            why: Mutex::default(),
-            deadlines: Deadlines::default(),
-            clock,
-            denials: Denials::new(seed),
-            counters: Counters::default(),
-            nodes: AtomicU32::new(1),
-            runtime: Handle::current(),
-            prefix: prefix.into(),
-            leased: Mutex::default(),
-        });
-        pulse::keep(&inner);
-        Ok(Self(inner))
+        let runner = Runner { connector: Connector::new(address, prefix), counters: Arc::default() };
+        let batcher = Batcher::new(Monitor::start(runner));
+        Ok(Self(Arc::new(Inner { batcher, denials: Denials::new(random()), sweeper: Sweeper::default() })))
     }
 
     /// A limit in this store, under a name: limits of one name and policy are one limit, on whichever node.
@@ -132,42 +63,75 @@ impl Store {
         LimitBuilder::new(self.clone(), name, policy.into())
     }
 
+    /// Decides by limits that come with each request, each decision within a deadline.
+    #[must_use]
+    pub fn ad_hoc(&self, deadline: Duration) -> AdHoc {
+        AdHoc::new(self.clone(), deadline)
+    }
+
+    /// Decides on several requests in one step: all admit and are charged, or none is. Where all of the limits are leased or
+    /// reported, and this node holds enough of each, that step is made in memory; else in the store. Where the store gives no decision
+    /// within the shortest of the limits' deadlines, each answers as its [`OnError`](crate::OnError) says, and what one
+    /// denies no other keeps.
+    ///
+    /// # Errors
+    /// Only for what nobody can decide in one step, now or later: [`StoreError::CrossSlot`], in a cluster, when the keys have
+    /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
+    pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
+        acquire_all(self, parts).await
+    }
+
     /// Counters and state, for metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.0.counters.read(self.nodes(), self.0.link.made());
-        let all = sweep::living(&mut self.0.leased());
-        for leases in all {
-            let counts = leases.counts();
-            stats.leased += counts.decided;
-            stats.remembered += counts.remembered;
-        }
+        let monitor = &self.batcher().monitor;
+        let mut stats = monitor.counters().read(self.nodes(), monitor.runner.connector.made());
+        let counts = self.sweeper().counts();
+        stats.leased += counts.decided;
+        stats.remembered += counts.remembered;
         stats
     }
 
-    /// How the store is, as the latest signs of life show: small writes, every two seconds and whenever a request fails.
-    /// Of a cluster those parts count that were asked for.
+    /// How the store is, as the latest heartbeats show: small writes, every two seconds and whenever a request fails.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.0.health()
+        self.batcher().monitor.health()
     }
 
-    /// How many nodes share the store, as last seen; at least 1.
-    #[must_use]
-    pub fn nodes(&self) -> u32 {
-        self.0.nodes.load(Ordering::Relaxed)
-    }
-
-    /// What the store was found to be down by, unless it is [up](Health::Up).
+    /// What is wrong with the store, unless it is [up](Health::Up); `None` too before anything is known.
     #[must_use]
     pub fn trouble(&self) -> Option<StoreError> {
-        if self.health() == Health::Up { None } else { self.0.why() }
+        self.batcher().monitor.trouble()
+    }
+
+    /// How many nodes share the store, as last seen; at least 1. A smaller number is believed after it was seen for fifteen
+    /// seconds: a store that was emptied counts from one again.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.batcher().monitor.nodes.get()
+    }
+
+    /// Says that there are never fewer nodes than so many, whatever is counted: [`OnError::Local`](crate::OnError) divides by
+    /// the number of nodes.
+    pub fn set_least_nodes(&self, nodes: u32) {
+        self.batcher().monitor.nodes.at_least(nodes);
+    }
+
+    /// Says how many [nodes](Self::nodes) there were when somebody last counted, before this process started.
+    pub fn recall_nodes(&self, nodes: u32) {
+        self.batcher().monitor.nodes.recall(nodes);
+    }
+
+    /// The shortest round trip to the store of late; `None` before the first answer.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.batcher().monitor.distance.get().map(Duration::from)
     }
 
     /// Where the store is.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.0.link.address()
+        self.batcher().monitor.runner.connector.address()
     }
 
     /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports what is not reported yet, and waits
@@ -175,107 +139,55 @@ impl Store {
     ///
     /// A limit that is dropped gives back, too, but in the background: at the end of a program wait for this.
     pub async fn close(&self) {
-        let all = sweep::living(&mut self.0.leased());
-        for leases in &all {
-            sweep::close(&self.0, leases);
+        self.sweeper().close(self.batcher()).await;
+    }
+
+    pub(crate) fn batcher(&self) -> &Arc<Batcher> {
+        &self.0.batcher
+    }
+
+    pub(crate) fn denials(&self) -> &Denials {
+        &self.0.denials
+    }
+
+    pub(crate) fn sweeper(&self) -> &Sweeper {
+        &self.0.sweeper
+    }
+
+    /// Whether there is time to ask.
+    pub(crate) fn in_time(&self, deadline: Deadline) -> Result<(), StoreError> {
+        if deadline.left().is_zero() {
+            // Nothing is learned about the store from that.
+            self.batcher().monitor.counters().error(&StoreError::TimedOut);
+            return Err(StoreError::TimedOut);
         }
-        for leases in &all {
-            leases.all_ended().await;
-        }
+        Ok(())
     }
 
-    pub(crate) const fn inner(&self) -> &Arc<Inner> {
-        &self.0
-    }
-
-    /// Decides on one request in the store, together with whatever else is asked at this moment. `key` is the whole key
-    /// in Redis. Beside the decision comes the time as the state sees it.
-    ///
-    /// # Errors
-    /// When the store gave no decision within the deadline. The request may still be charged then.
-    pub async fn decide(
-        &self,
-        plan: &Arc<Plan>,
-        key: Vec<u8>,
-        cost: u32,
-        deadline: Duration,
-    ) -> Result<(Decision, Nanos), StoreError> {
-        let at = self.0.part_of(&key);
-        self.0.admit(at)?;
-        let answer = lane::decide(&self.0, at, plan, key, cost, deadline).await;
-        self.0.count(&answer);
-        answer
-    }
-
-    /// Decides on requests for one key, each by itself and in this order, in one call. Keep them to some hundreds: others wait
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// As [`decide`](Self::decide), for each.
-    pub async fn decide_in_turn(
-        &self,
-        plan: &Arc<Plan>,
-        key: Vec<u8>,
-        costs: &[u32],
-        deadline: Duration,
-    ) -> Vec<Result<(Decision, Nanos), StoreError>> {
-        let at = self.0.part_of(&key);
-        let answers = match self.0.admit(at) {
-            Ok(()) if costs.is_empty() => Vec::new(),
-            Ok(()) => lane::decide_in_turn(&self.0, at, plan, key, costs, deadline).await,
-            // Counted already, once.
-            Err(error) => return vec![Err(error); costs.len()],
-        };
-        for answer in &answers {
-            match answer {
-                Ok(_) => self.0.counters.decided.add(1),
-                Err(error) => self.0.counters.error(error),
-            }
-        }
-        answers
-    }
-
-    /// Decides on several requests in one step: all admit and are charged, or none is. Two requests for one key of one
-    /// plan add up.
-    ///
-    /// # Errors
-    /// As [`decide`](Self::decide); [`StoreError::CrossSlot`] in a cluster when the keys have no common hash tag; and
-    /// [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
-    pub async fn decide_all(
-        &self,
-        requests: &[Request<'_>],
-        deadline: Duration,
-    ) -> Result<(Vec<Decision>, Nanos), StoreError> {
-        self.joint(requests, true, deadline).await
-    }
-
-    /// The same; or, where it takes nothing, what the answers would have been.
-    pub(crate) async fn joint(
-        &self,
-        requests: &[Request<'_>],
-        takes: bool,
-        deadline: Duration,
-    ) -> Result<(Vec<Decision>, Nanos), StoreError> {
-        let answer = joint::decide(&self.0, requests, takes, deadline).await;
-        self.0.count(&answer);
-        if let Err(error) = &answer
-            && error.is_about_the_key()
+    /// Decides on one request, unless the same was denied until a time that has not come. Beside the decision comes the time as
+    /// the state sees it, or as this node does.
+    pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
+        let Ask { plan, key, cost, tag, deadline } = ask;
+        let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
+        if let Some((tag, now)) = denials
+            && let Some(decision) = self.denials().get(tag, cost, now)
         {
-            let limits: Vec<_> = requests.iter().map(|request| limit_of(&request.key)).collect();
-            self.0.counters.tell_of(error, &limits.join(&b' '));
+            self.batcher().monitor.counters().remembered.add(1);
+            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
         }
-        answer
+        self.in_time(deadline)?;
+        let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;
+        if let Some((tag, asked)) = denials
+            && decision.is_denied()
+        {
+            self.denials().put(tag, cost, &decision, asked);
+        }
+        Ok((SharedDecision::by_store(decision), seen))
     }
-}
-
-/// Of a whole key the part that names the limit.
-fn limit_of(key: &[u8]) -> &[u8] {
-    let colons = key.iter().enumerate().filter(|(_, byte)| **byte == b':');
-    colons.map(|(at, _)| &key[..=at]).nth(2).unwrap_or_default()
 }
 
 /// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
-pub(crate) fn is_word(text: &str) -> bool {
+pub fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains([':', '{', '}'])
 }
 
@@ -286,79 +198,4 @@ impl std::fmt::Debug for Store {
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
-}
-
-impl Inner {
-    pub fn leased(&self) -> MutexGuard<'_, Leased> {
-        lock(&self.leased)
-    }
-
-    /// Counts what came of a decision. One that was [not admitted](Self::admit) is counted there.
-    fn count<T>(&self, answer: &Result<T, StoreError>) {
-        match answer {
-            Ok(_) => self.counters.decided.add(1),
-            Err(StoreError::Down) => {}
-            Err(error) => self.counters.error(error),
-        }
-    }
-
-    /// Calls a script, and learns from the outcome how the store is. `may_repeat`: whether to ask again where a connection
-    /// broke, which may be after the script ran.
-    pub async fn call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
-        &self,
-        at: usize,
-        script: &Script,
-        keys: &[K],
-        arguments: &[A],
-        deadline: Duration,
-        may_repeat: bool,
-    ) -> Result<Value, StoreError> {
-        let outcome =
-            tokio::time::timeout(deadline, self.try_call(script, keys, arguments, may_repeat)).await;
-        let outcome = outcome.unwrap_or(Err(StoreError::TimedOut));
-        if let Err(error) = &outcome {
-            self.failed(at, error);
-        }
-        outcome
-    }
-
-    /// The same, with nothing learned and no deadline.
-    pub async fn try_call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
-        &self,
-        script: &Script,
-        keys: &[K],
-        arguments: &[A],
-        mut again: bool,
-    ) -> Result<Value, StoreError> {
-        let command = call::command(script, false, keys, arguments);
-        loop {
-            let (number, mut connection) = self.link.get(&self.runtime).await?;
-            self.counters.calls.add(1);
-            let mut reply = connection.query(&command).await;
-            if let Err(error) = &reply
-                && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-            {
-                self.counters.script_loads.add(1);
-                reply = connection.query(&call::command(script, true, keys, arguments)).await;
-            }
-            let error = match reply {
-                Ok(reply) => return Ok(reply),
-                Err(error) => StoreError::from(error),
-            };
-            // A cluster's client makes connections to its nodes anew by itself.
-            if error.needs_reconnect() && !self.is_cluster() {
-                self.link.give_up(number, &self.runtime);
-            }
-            // A connection may have been closed while it was idle. Asked again, the request may be charged twice, which
-            // is on the safe side.
-            if !again || !matches!(error, StoreError::Lost(_)) {
-                return Err(error);
-            }
-            again = false;
-        }
-    }
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

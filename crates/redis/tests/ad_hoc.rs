@@ -54,7 +54,7 @@ async fn a_store_that_is_slower_than_its_deadline_is_down_for_as_long_as_somebod
     let store = reach(&proxy.address()).await;
     proxy.delay(Duration::from_millis(200));
     let hasty = store.ad_hoc(Duration::from_millis(50));
-    // Nobody asks: it is the signs of life that are too late.
+    // Nobody asks: it is the heartbeats that are too late.
     until("it is found to be down", || store.health() == Health::Down).await;
     assert_eq!(store.trouble(), Some(StoreError::TimedOut));
     drop(hasty);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Policy, Quota};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_core::{Policy, Quota};
+use tidegate_redis::{Health, Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
 
 fn limit(store: &Store, name: &str) -> SharedLimit {
@@ -58,15 +58,15 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     // An answer that was lost on a busy machine was charged all the same.
     assert!(all > 250, "{all} admitted of 300");
 
-    let apart = [limit.request("a", 1), limit.request("b", 1)];
-    assert_eq!(store.decide_all(&apart, PATIENCE).await, Err(StoreError::CrossSlot));
-    let together = [limit.request("{t}a", 1), limit.request("{t}b", 1)];
-    let mut answer = store.decide_all(&together, PATIENCE).await;
-    while answer.is_err() {
+    let part = |key: &'static str| Part { limit: &limit, key: key.as_bytes(), cost: 1 };
+    assert_eq!(store.acquire_all(&[part("a"), part("b")]).await, Err(StoreError::CrossSlot));
+    let by_store = |told: &SharedDecision| told.is_allowed() && told.source == Source::Store;
+    let together = [part("{t}a"), part("{t}b")];
+    let mut told = store.acquire_all(&together).await.expect("they have one slot");
+    while !told.iter().all(by_store) {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        answer = store.decide_all(&together, PATIENCE).await;
+        told = store.acquire_all(&together).await.expect("they have one slot");
     }
-    assert!(answer.is_ok_and(|(decisions, _)| decisions.iter().all(Decision::is_allowed)));
 
     // A slot that moves while its key is asked for.
     let (slot, from, to) = move_of(&cluster);
@@ -171,7 +171,7 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
         server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         server.ask(&["CONFIG", "SET", "cluster-replica-validity-factor", "0"]);
     }
-    // One whose part is not the one that a sign of life looks at anyway.
+    // One whose part is not the one that a heartbeat looks at anyway.
     let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]).text().parse::<usize>();
     let silent = (home.expect("a slot") * 3 / 16_384 + 1) % 3;
     let replica = &cluster.servers[3 + silent];

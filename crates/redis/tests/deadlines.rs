@@ -4,7 +4,7 @@
 use std::{future::Future, net::TcpListener, time::Duration};
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
-use tidegate_redis::{Mode, Part, SharedLimit, Source, Store};
+use tidegate_redis::{Deadline, Mode, Part, SharedLimit, Source, Store};
 use tokio::time::Instant;
 
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -65,20 +65,21 @@ async fn what_follows_another_decision_is_done_by_the_same_time() {
     let (_listener, store) = silent();
     for mode in [Mode::Exact, Mode::Leased] {
         let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
-        let spent = Duration::from_millis(260);
-        let (took, told) = taken(limit.acquire_after("k", 1, spent)).await;
+        let soon = || Deadline::after(Duration::from_millis(40));
+        let (took, told) = taken(limit.acquire_by("k", 1, soon())).await;
         assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
-        let (took, told) = taken(limit.peek_after("k", 1, spent)).await;
+        let (took, told) = taken(limit.peek_by("k", 1, soon())).await;
         assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
     }
     // Where nothing is left nothing is asked, and nothing learned.
     let (_listener, store) = silent();
     for mode in [Mode::Exact, Mode::Leased] {
         let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
+        let now = Deadline::after(Duration::ZERO);
         for _ in 0..100 {
-            let (took, told) = taken(limit.acquire_after("k", 1, DEADLINE)).await;
+            let (took, told) = taken(limit.acquire_by("k", 1, now)).await;
             assert!(took == 0 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
-            assert_eq!(taken(limit.peek_after("k", 1, DEADLINE)).await.0, 0);
+            assert_eq!(taken(limit.peek_by("k", 1, now)).await.0, 0);
         }
     }
     let stats = store.stats();

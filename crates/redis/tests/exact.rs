@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{
-    Decision, Policy, Quota,
+    Policy, Quota,
     algorithm::{Concurrency, FixedWindow, SlidingLog},
 };
 use tidegate_redis::{Health, LimitError, OnError, Part, PlanError, Source, Store, StoreError};
@@ -127,18 +127,20 @@ async fn a_joint_decision_charges_all_limits_or_none() {
     let user = limit(&store, "user", Policy::sliding_log(quota("5/1h")).expect("the log is short"));
     let tenant = limit(&store, "tenant", Policy::sliding_window(quota("8/1h")));
     let ask = async |cost: u32| {
-        let requests = [user.request("{t}:alice", cost), tenant.request("{t}", cost)];
-        let (decisions, _) = store.decide_all(&requests, PATIENCE).await.expect("the store answers");
-        (decisions.iter().all(Decision::is_allowed), decisions[0].remaining(), decisions[1].remaining())
+        let parts =
+            [Part { limit: &user, key: b"{t}:alice", cost }, Part { limit: &tenant, key: b"{t}", cost }];
+        let told = store.acquire_all(&parts).await.expect("the keys have one slot");
+        let remaining = |at: usize| told[at].decision.remaining();
+        (told.iter().all(tidegate_redis::SharedDecision::is_allowed), remaining(0), remaining(1))
     };
     assert_eq!(ask(3).await, (true, 2, 5));
     assert_eq!(ask(3).await, (false, 2, 2), "the tenant would have admitted, and is not charged");
     assert_eq!(ask(2).await, (true, 0, 3));
-    let twice = [tenant.request("{t}", 2), tenant.request("{t}", 2)];
-    let (decisions, _) = store.decide_all(&twice, PATIENCE).await.expect("the store answers");
-    assert!(decisions[0].is_allowed() && decisions[1].is_denied(), "requests of one key add up");
-    let (decisions, _) = store.decide_all(&twice[..1], PATIENCE).await.expect("the store answers");
-    assert!(decisions[0].is_allowed());
+    let twice = [Part { limit: &tenant, key: b"{t}", cost: 2 }; 2];
+    let told = store.acquire_all(&twice).await.expect("the keys have one slot");
+    assert!(told[0].is_allowed() && told[1].is_denied(), "requests of one key add up");
+    let told = store.acquire_all(&twice[..1]).await.expect("there is one key");
+    assert!(told[0].is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,8 +232,9 @@ async fn what_another_program_keeps_under_the_key_is_told_and_left_alone() {
         );
         assert_eq!(server.ask(&["GET", &key("text")]).text(), "theirs");
         for (name, error) in [("list", StoreError::WrongType), ("text", StoreError::NotOurs)] {
-            let requests = [limit.request("fine", 1), limit.request(name, 1)];
-            assert_eq!(store.decide_all(&requests, PATIENCE).await, Err(error));
+            let part = |key: &'static str| Part { limit: &limit, key: key.as_bytes(), cost: 1 };
+            let told = store.acquire_all(&[part("fine"), part(name)]).await.expect("there is one slot");
+            assert!(told.iter().all(|told| told.source == Source::Local(error.clone())), "{told:?}");
         }
         assert_eq!(server.ask(&["EXISTS", &key("fine")]).text(), "0", "all or nothing");
         assert_eq!(limit.acquire("fine", 1).await.source, Source::Store);

@@ -257,14 +257,14 @@ async fn a_server_out_of_memory_is_told_and_used_again_when_it_has_some() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_loading_is_told_and_used_when_it_has_loaded() {
-    // Six seconds (signs of life are two apart at most), in which it looks at its sockets every 2 MiB.
+    // Six seconds (heartbeats are two apart at most), in which it looks at its sockets every 2 MiB.
     let mut server = Server::start(&["--key-load-delay", "200000", "--rdbcompression", "no"]);
     for key in 0..30 {
         server.ask(&["SET", &format!("filler{key}"), &"x".repeat(1 << 20)]);
     }
     server.ask(&["SAVE"]);
     let store = Store::open(&server.address()).expect("the address is well formed");
-    // It answers twice a second then; signs of life wait as long as callers do.
+    // It answers twice a second then; heartbeats wait as long as callers do.
     let limit = store.limit("x", log("1000/1h")).on_error(OnError::Closed).deadline(Duration::from_secs(1));
     let limit = limit.build().expect("the policy can be shared");
     until_decided(&limit, "k").await;

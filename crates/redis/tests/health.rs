@@ -94,7 +94,7 @@ async fn while_the_store_is_down_no_decision_waits_and_none_of_them_asks() {
     let leased = leased.expect("the policy can be shared");
     until("the store is found to be down", || store.stats().opened == 1).await;
     let begun = store.stats();
-    // Several more signs of life fail meanwhile.
+    // Several more heartbeats fail meanwhile.
     let mut asked = 0;
     while store.stats().errors_of("timed-out") < begun.errors_of("timed-out") + 5 {
         for _ in 0..10 {
@@ -290,7 +290,7 @@ async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
         round += 1;
     }
     let opened = store.stats();
-    // From now on nobody but the signs of life asks.
+    // From now on nobody but the heartbeats asks.
     while store.stats().errors_of("timed-out") < opened.errors_of("timed-out") + 6 {
         mixed(&limit, round).await;
         round += 1;
@@ -314,7 +314,7 @@ async fn a_distant_store_is_well_for_limits_that_can_wait() {
     proxy.delay(Duration::from_millis(100));
     let calls = store.stats().calls;
     // Signs of life, and decisions.
-    until("more signs of life", || store.stats().calls >= calls + 3).await;
+    until("more heartbeats", || store.stats().calls >= calls + 3).await;
     assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
     assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
     // One that cannot wait, and then is no more.

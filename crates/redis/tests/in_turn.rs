@@ -51,7 +51,7 @@ async fn costs_in_turn_are_decided_in_their_order_and_in_one_call_whoever_else_a
         let before = store.stats().calls;
         assert_eq!(limit.acquire_in_turn("alone", &costs).await.len(), costs.len());
         let calls = store.stats().calls - before;
-        assert!(calls < 10, "{calls} calls, with a few signs of life");
+        assert!(calls < 10, "{calls} calls, with a few heartbeats");
         server.ask(&["FLUSHALL"]);
     }
 }

@@ -67,7 +67,7 @@ async fn an_outage_is_one_line_when_it_begins_and_one_when_it_ends() {
     assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
     assert_eq!(lines.with("").len(), 0, "{:?}", lines.with(""));
     server.kill();
-    // Several signs of life fail, and a thousand requests.
+    // Several heartbeats fail, and a thousand requests.
     until("it is found to be down", || store.health() == Health::Down).await;
     while store.stats().errors_of("refused") < 6 {
         for at in 0..100 {

@@ -25,6 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod envoy;
 pub mod http;
 pub mod limits;
 mod metrics;

@@ -106,7 +106,7 @@ type Labels<'a> = &'a [(&'a str, &'a str)];
 /// A metric's name, help and type, and how it is read from one limit.
 type PerLimit = (&'static str, &'static str, MetricType, fn(&CountsRead, &Stats) -> u64);
 
-const PER_LIMIT: [PerLimit; 7] = [
+const PER_LIMIT: [PerLimit; 11] = [
     ("shadow_denials", "Decisions that a shadow limit would have denied", MetricType::Counter, |c, _| {
         c.shadow_denied
     }),
@@ -118,13 +118,35 @@ const PER_LIMIT: [PerLimit; 7] = [
     }),
     (
         "keys_evicted",
-        "Keys that gave way while still limited; their debt was kept",
+        "Keys that gave way while they still owed something, and left a record",
         MetricType::Counter,
         |_, s| s.evicted,
     ),
-    ("keys_inherited", "Keys that began with the debt of an evicted one", MetricType::Counter, |_, s| {
-        s.inherited
-    }),
+    (
+        "keys_returned",
+        "Evicted keys that came back, and took what they owed with them",
+        MetricType::Counter,
+        |_, s| s.returned,
+    ),
+    ("records", "Evicted keys whose debt is remembered", MetricType::Gauge, |_, s| s.records),
+    (
+        "keys_refused",
+        "Requests of unknown keys refused so that no exhausted key is forgotten",
+        MetricType::Counter,
+        |_, s| s.refused,
+    ),
+    (
+        "keys_forgotten",
+        "Evicted keys whose debt was forgotten, as nothing with less to lose was left",
+        MetricType::Counter,
+        |_, s| s.forgotten.total(),
+    ),
+    (
+        "keys_forgotten_exhausted",
+        "Of those, keys that had used all of their limit and got a fresh allowance",
+        MetricType::Counter,
+        |_, s| s.forgotten.exhausted,
+    ),
 ];
 
 impl Collector for AtScrape {

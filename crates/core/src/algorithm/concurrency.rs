@@ -31,6 +31,23 @@ impl Concurrency {
         Ok(Self { held: Some(SlidingLog::new(quota)?), ..self })
     }
 
+    /// Writes into `new`, a fresh state, the permits that are out by `old`, a state of `from`: all of them, above the
+    /// limit too.
+    pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        match (self.held, from.held) {
+            (Some(log), Some(other)) => log.carry(new, &other, old),
+            _ => self.keep(new, now, from.used(old, now)),
+        }
+    }
+
+    /// Writes into `new`, a fresh state, that `used` permits were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        match self.held {
+            Some(log) => log.keep(new, now, used),
+            None => new[0] = used.into(),
+        }
+    }
+
     pub(crate) const fn parameters(&self) -> Parameters {
         let hold = match &self.held {
             Some(log) => Some(log.lifetime()),

@@ -45,6 +45,12 @@ impl FixedWindow {
         }
     }
 
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        new[0] = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
+        new[1] = used.into();
+    }
+
     /// The count that holds at `now`, and for how long it does.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {

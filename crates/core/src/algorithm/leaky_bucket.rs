@@ -48,6 +48,26 @@ impl LeakyBucket {
         if debt <= self.max_wait { u64::from(self.limit) } else { 0 }
     }
 
+    /// Writes into `new`, a fresh state, the queue of `old`, a state of `from`: the moments that have been given out stay,
+    /// and the next one comes after them. A queue longer than the longest wait here is cut to that, unless it would be as
+    /// long at this rate.
+    pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        let debt = from.gcra.debt(old, now);
+        let same = if from.gcra.parts == self.gcra.parts {
+            debt
+        } else {
+            u128::from(from.gcra.to_nanos(debt)) * u128::from(self.gcra.parts)
+        };
+        let at_this_rate = self.gcra.ticks(from.gcra.units(debt));
+        self.gcra.set_debt(new, now, same.min(at_this_rate.max(self.max_wait)));
+    }
+
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the longest wait.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        let most = self.max_wait + self.gcra.ticks(self.limit);
+        self.gcra.set_debt(new, now, self.gcra.ticks(used).min(most));
+    }
+
     pub(crate) const fn parameters(&self) -> Parameters {
         let Gcra { step, parts } = self.gcra;
         let max_wait = (self.max_wait / parts as u128) as u64;

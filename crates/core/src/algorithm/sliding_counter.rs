@@ -94,6 +94,18 @@ impl SlidingCounter {
         }
     }
 
+    /// How far `now` lies before the state's newest window, at whose start such a time stands.
+    #[inline]
+    const fn behind(state: &[u64], now: Nanos) -> u64 {
+        state[0].saturating_sub(now.get())
+    }
+
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        let view = View { previous: 0, current: used.into(), elapsed: now.get() % self.window };
+        Self::write(new, now, view);
+    }
+
     /// Until `cost` fits with no other traffic.
     fn wait_for(&self, view: View, cost: u32) -> u64 {
         let goal = u64::from(self.limit) - u64::from(cost);
@@ -150,13 +162,19 @@ impl Algorithm for SlidingCounter {
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);
+        // By the caller's clock.
+        let reset = |view| match self.reset(view) {
+            0 => 0,
+            reset => reset + Self::behind(state, now),
+        };
         if cost > self.limit {
-            never_fits(self.limit, room, self.reset(view))
+            never_fits(self.limit, room, reset(view))
         } else if u64::from(cost) <= room || cost == 0 {
             let after = View { current: view.current + u64::from(cost), ..view };
-            Decision::allow(self.limit, room - u64::from(cost), 1, self.reset(after))
+            Decision::allow(self.limit, room - u64::from(cost), 1, reset(after))
         } else {
-            Decision::deny(self.limit, self.wait_for(view, cost), room, 1, self.reset(view))
+            let wait = self.wait_for(view, cost) + Self::behind(state, now);
+            Decision::deny(self.limit, wait, room, 1, reset(view))
         }
     }
 

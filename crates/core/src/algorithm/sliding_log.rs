@@ -1,17 +1,23 @@
 //! Sliding log: the exact times of the newest `limit` admissions, in a ring.
 //!
 //! ```text
-//! word 0: next slot (high 32 bits), length (low 32)     words 1..=limit: times, a ring
+//! word 0: │ beyond, high 12 bits │ next slot, 20 │ beyond, low 12 │ length, 20 │     words 1..=limit: times, a ring
 //! ```
 //!
 //! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has left the window: one
 //! look, however many are kept.
+//!
+//! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each counts as taken when the
+//! oldest entry that is kept was, which is no earlier than it was. Nothing is beyond unless the ring is full.
 
 use super::{Algorithm, never_fits};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest log that one state may be: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
+/// The most entries that can be beyond: this many, or more.
+const MANY: u32 = 0xFF_FFFF;
+const LOW_20: u64 = 0xF_FFFF;
 
 /// At most `limit` in *any* window: exact.
 ///
@@ -54,24 +60,71 @@ impl SlidingLog {
         let newer = (1..=log.len).take_while(|&rank| log.newest(rank) > taken.get()).count() as u32;
         let same = (newer + 1..=log.len).take_while(|&rank| log.newest(rank) == taken.get());
         let gone = same.take(cost as usize).count() as u32;
-        let (next, len) = (log.next, log.len - gone);
-        let slot = |rank: u32| if next >= rank { next - rank } else { next + (self.limit - rank) };
+        let (head, oldest) = (log.head, log.oldest());
         if gone == 0 {
             return;
         }
         // The newer ones move back over the gap, the oldest of them first.
         for rank in (1..=newer).rev() {
-            state[1 + slot(rank + gone) as usize] = state[1 + slot(rank) as usize];
+            state[1 + self.slot(head.next, rank + gone)] = state[1 + self.slot(head.next, rank)];
         }
-        write_head(state, slot(gone), len);
+        let next = self.slot(head.next, gone) as u32;
+        self.write_refilled(state, Head { next, len: head.len - gone, ..head }, oldest);
     }
 
-    /// Copies into `new` the newest entries of `old`, a state of `from`.
+    /// Writes into `new`, a fresh state, the entries of `old`, a state of `from`: the newest with their times, and how many
+    /// more there were.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         let log = Log::read(old, from.limit);
-        for rank in (1..=log.len.min(self.limit)).rev() {
-            self.record(new, Nanos::new(log.newest(rank)), 1);
+        let total = u64::from(log.len) + u64::from(log.beyond);
+        if total == 0 {
+            return;
         }
+        if self.limit == 0 {
+            new[1] = if log.len > 0 { log.newest(1) } else { log.oldest() };
+        }
+        let kept = total.min(self.limit.into()) as u32;
+        for rank in 1..=kept {
+            new[1 + (kept - rank) as usize] = if rank <= log.len { log.newest(rank) } else { log.oldest() };
+        }
+        let beyond = if log.beyond == MANY { MANY.into() } else { total - u64::from(kept) };
+        self.write_full(new, kept, beyond);
+    }
+
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        let kept = used.min(self.limit);
+        new[1..=(kept as usize).max(1)].fill(now.get());
+        self.write_full(new, kept, u64::from(used - kept));
+    }
+
+    /// The head of a ring that was filled from its first slot on.
+    fn write_full(&self, state: &mut [u64], kept: u32, beyond: u64) {
+        let next = if kept == self.limit { 0 } else { kept };
+        let beyond = u32::try_from(beyond).unwrap_or(MANY).min(MANY);
+        let beyond = if kept == self.limit { beyond } else { 0 };
+        state[0] = Head { next, len: kept, beyond }.word();
+    }
+
+    /// Writes the head after entries have gone: those beyond take their places, as old as the oldest.
+    fn write_refilled(&self, state: &mut [u64], mut head: Head, oldest: u64) {
+        while head.beyond > 0 && head.len < self.limit {
+            head.len += 1;
+            head.beyond -= u32::from(head.beyond < MANY);
+            state[1 + self.slot(head.next, head.len)] = oldest;
+        }
+        state[0] = head.word();
+    }
+
+    /// The slot of the entry of this rank.
+    const fn slot(&self, next: u32, rank: u32) -> usize {
+        (if next >= rank { next - rank } else { next + (self.limit - rank) }) as usize
+    }
+
+    /// How many are beyond and still count at `now`, where `live` entries do: they go with the oldest entry.
+    fn live_beyond(&self, log: Log<'_>, live: u32, now: u64) -> u32 {
+        let counts = log.beyond > 0 && live == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
+        if counts { log.beyond } else { 0 }
     }
 
     /// How many entries still count at `now`.
@@ -89,16 +142,25 @@ impl SlidingLog {
         live
     }
 
-    fn reset(&self, log: Log<'_>, now: u64) -> u64 {
-        if log.len == 0 { 0 } else { (log.newest(1) + self.lifetime).saturating_sub(now) }
+    /// From `now`, which may be older than the newest entry, until nothing counts.
+    fn reset(&self, log: Log<'_>, now: Nanos) -> u64 {
+        let newest = match (log.len, log.beyond) {
+            (0, 0) => return 0,
+            (0, _) => log.oldest(),
+            _ => log.newest(1),
+        };
+        (newest + self.lifetime).saturating_sub(now.get())
     }
 
     /// Forgets the `count` oldest entries that still count (a permit comes back).
     pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u32) {
         let log = Log::read(state, self.limit);
-        let live = self.live(log, log.no_earlier_than_newest(now));
-        let (next, len) = (log.next, live.saturating_sub(count));
-        write_head(state, next, len);
+        let now = log.no_earlier_than_newest(now);
+        let live = self.live(log, now);
+        let beyond = self.live_beyond(log, live, now);
+        let left = if beyond == MANY { MANY } else { beyond.saturating_sub(count) };
+        let len = live - count.saturating_sub(beyond).min(live);
+        state[0] = Head { next: log.head.next, len, beyond: left }.word();
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
@@ -111,18 +173,50 @@ impl SlidingLog {
     }
 }
 
+/// The first word, read.
+#[derive(Clone, Copy)]
+struct Head {
+    next: u32,
+    len: u32,
+    beyond: u32,
+}
+
+impl Head {
+    #[inline]
+    const fn read(word: u64) -> Self {
+        let beyond = (word >> 20 & 0xFFF | word >> 52 << 12) as u32;
+        Self { next: (word >> 32 & LOW_20) as u32, len: (word & LOW_20) as u32, beyond }
+    }
+
+    #[inline]
+    const fn word(self) -> u64 {
+        let beyond = self.beyond as u64;
+        beyond >> 12 << 52 | (self.next as u64) << 32 | (beyond & 0xFFF) << 20 | self.len as u64
+    }
+}
+
 /// A state, read.
 #[derive(Clone, Copy)]
 struct Log<'a> {
     times: &'a [u64],
-    next: u32,
-    len: u32,
+    head: Head,
+    /// Where the limit is 0, the time of what is beyond.
+    spare: u64,
+}
+
+impl core::ops::Deref for Log<'_> {
+    type Target = Head;
+
+    #[inline]
+    fn deref(&self) -> &Head {
+        &self.head
+    }
 }
 
 impl<'a> Log<'a> {
     #[inline]
     fn read(state: &'a [u64], limit: u32) -> Self {
-        Self { times: &state[1..=limit as usize], next: (state[0] >> 32) as u32, len: state[0] as u32 }
+        Self { times: &state[1..=limit as usize], head: Head::read(state[0]), spare: state[1] }
     }
 
     /// The time of the entry of this rank; 1 is the newest. The rank is at most `len`.
@@ -133,16 +227,16 @@ impl<'a> Log<'a> {
         self.times[at as usize]
     }
 
+    /// The time of the oldest entry, which what is beyond has too.
+    fn oldest(&self) -> u64 {
+        if self.len == 0 { self.spare } else { self.newest(self.len) }
+    }
+
     /// Time never runs backwards: an older time is the newest entry's.
     #[inline]
     fn no_earlier_than_newest(&self, now: Nanos) -> u64 {
         if self.len == 0 { now.get() } else { now.get().max(self.newest(1)) }
     }
-}
-
-#[inline]
-fn write_head(state: &mut [u64], next: u32, len: u32) {
-    state[0] = u64::from(next) << 32 | u64::from(len);
 }
 
 impl Algorithm for SlidingLog {
@@ -159,10 +253,11 @@ impl Algorithm for SlidingLog {
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let log = Log::read(state, self.limit);
+        let asked = now;
         let now = log.no_earlier_than_newest(now);
         if cost > self.limit {
             let room = self.limit - self.live(log, now);
-            return never_fits(self.limit, u64::from(room), self.reset(log, now));
+            return never_fits(self.limit, u64::from(room), self.reset(log, asked));
         }
         // The rank of the entry that must be dead for the cost to fit.
         let rank = self.limit - cost + 1;
@@ -170,12 +265,13 @@ impl Algorithm for SlidingLog {
             let age = now - log.newest(rank);
             if age < self.lifetime {
                 let room = self.limit - self.live(log, now);
-                let wait = self.lifetime - age;
-                return Decision::deny(self.limit, wait, u64::from(room), 1, self.reset(log, now));
+                // By the caller's clock, which may be behind the log's.
+                let wait = self.lifetime - age + (now - asked.get());
+                return Decision::deny(self.limit, wait, u64::from(room), 1, self.reset(log, asked));
             }
         }
         let room = self.limit - self.live(log, now) - cost;
-        let reset = if cost == 0 { self.reset(log, now) } else { self.lifetime };
+        let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
         Decision::allow(self.limit, u64::from(room), 1, reset)
     }
 
@@ -186,21 +282,29 @@ impl Algorithm for SlidingLog {
         }
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let (mut next, len) = (log.next, log.len);
+        let Head { mut next, len, mut beyond } = log.head;
+        if beyond > 0 {
+            beyond = self.live_beyond(log, self.live(log, now), now);
+        }
         for _ in 0..cost.min(self.limit) {
             state[1 + next as usize] = now;
             next = if next + 1 == self.limit { 0 } else { next + 1 };
         }
-        write_head(state, next, len.saturating_add(cost).min(self.limit));
+        state[0] = Head { next, len: len.saturating_add(cost).min(self.limit), beyond }.word();
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let log = Log::read(state, self.limit);
-        let taken = cost.min(self.live(log, log.no_earlier_than_newest(now)));
-        if taken > 0 {
-            let next = if log.next >= taken { log.next - taken } else { log.next + (self.limit - taken) };
-            let len = log.len - taken;
-            write_head(state, next, len);
+        let now = log.no_earlier_than_newest(now);
+        let live = self.live(log, now);
+        let beyond = self.live_beyond(log, live, now);
+        let taken = cost.min(live);
+        let (head, oldest) = (log.head, log.oldest());
+        // What is beyond was taken before all others, so it comes back after them.
+        let left = if beyond == MANY { MANY } else { beyond - (cost - taken).min(beyond) };
+        if taken > 0 || left != head.beyond {
+            let next = if taken > 0 { self.slot(head.next, taken) as u32 } else { head.next };
+            self.write_refilled(state, Head { next, len: head.len - taken, beyond: left }, oldest);
         }
     }
 
@@ -211,17 +315,31 @@ impl Algorithm for SlidingLog {
         let mine = Log::read(state, self.limit);
         let (next, my_len) = (mine.next, mine.len);
         let len = my_len.max(theirs.len);
+        let beyond = if mine.beyond.max(theirs.beyond) == MANY {
+            MANY
+        } else {
+            (my_len + mine.beyond).max(theirs.len + theirs.beyond) - len
+        };
+        if self.limit == 0 {
+            state[1] = mine.spare.max(theirs.spare);
+        }
         for rank in 1..=len {
             let mine = if rank <= my_len { Log::read(state, self.limit).newest(rank) } else { 0 };
             let their = if rank <= theirs.len { theirs.newest(rank) } else { 0 };
             let at = if next >= rank { next - rank } else { next + (self.limit - rank) };
             state[1 + at as usize] = mine.max(their);
         }
-        write_head(state, next, len);
+        // Where nothing is kept beyond a ring that is not full, as with none of the two before.
+        state[0] = Head { next, len, beyond: if len == self.limit { beyond } else { 0 } }.word();
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        if state.len() != self.words() || state[0] >> 32 >= u64::from(self.limit.max(1)) {
+        if state.len() != self.words() {
+            return false;
+        }
+        let head = Head::read(state[0]);
+        let beyond_is_told = head.beyond == 0 || head.len == self.limit;
+        if head.next >= self.limit.max(1) || !beyond_is_told || state[1] > Nanos::MAX.get() {
             return false;
         }
         let log = Log::read(state, self.limit);
@@ -231,7 +349,12 @@ impl Algorithm for SlidingLog {
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let log = Log::read(state, self.limit);
-        self.live(log, log.no_earlier_than_newest(now))
+        let now = log.no_earlier_than_newest(now);
+        let live = self.live(log, now);
+        match self.live_beyond(log, live, now) {
+            MANY => u32::MAX,
+            beyond => live + beyond,
+        }
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {

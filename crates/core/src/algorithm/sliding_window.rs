@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first
-//!                                                 (8, 16 or 32 bits each, as the limit needs)
+//!                                                 (8, 16 or 32 bits each, as the limit needs; all ones: this
+//!                                                 many, or more, which only a lowered limit leaves)
 //!
 //!   strict, k = 4 │ 4 │ 3 │ 2 │ 1 │ now…│     k full slots behind the current one, and the current: never less
 //!                                             than a whole window, so never over
@@ -62,8 +63,8 @@ impl SlidingWindow {
     const fn with(limit: u32, window: u64, slots: u32, strict: bool) -> Self {
         let span = slots as usize + strict as usize;
         let lane_bits = match limit {
-            0..=0xFF => 3,
-            0x100..=0xFFFF => 4,
+            0..=0xFE => 3,
+            0xFF..=0xFFFE => 4,
             _ => 5,
         };
         Self { limit, window, slots, slot: window.div_ceil(slots as u64), span, lane_bits }
@@ -88,9 +89,8 @@ impl SlidingWindow {
         self.turn(state, now);
         let behind = state[0].saturating_sub(taken.get()).div_ceil(self.slot);
         let Some(at) = usize::try_from(behind).ok().filter(|&at| at < self.span) else { return };
-        let gone = self.count(state, at).min(cost);
-        self.set_count(state, at, self.count(state, at) - gone);
-        self.set(state, 0, self.stored_sum(state) - gone);
+        let gone = self.take_back(state, at, cost);
+        self.set_sum(state, self.stored_sum(state).saturating_sub(gone));
     }
 
     /// The word and the shift of a lane: lane 0 is the sum, lane 1 the newest slot.
@@ -133,17 +133,71 @@ impl SlidingWindow {
         self.set(state, at + 1, count);
     }
 
-    /// Copies the slots of `old`, a state of `from`, which has the same slots, into a fresh state.
+    /// Whether a lane is full: it may stand for more.
+    #[inline]
+    const fn is_full(&self, count: u32) -> bool {
+        // A limit as high as a count can be is reached, and never passed.
+        count as u64 == self.mask() && self.limit < count
+    }
+
+    /// Writes the sum, which is counted anew where the one that was kept may stand for more.
+    fn set_sum(&self, state: &mut [u64], sum: u32) {
+        let full = self.is_full(self.stored_sum(state));
+        let sum = if full { self.total(state, self.span) } else { sum.into() };
+        self.set(state, 0, sum.min(self.mask()) as u32);
+    }
+
+    /// Takes up to `cost` out of a slot's count and says how much. A full one stays: nobody knows what is left of it.
+    fn take_back(&self, state: &mut [u64], at: usize, cost: u32) -> u32 {
+        let here = self.count(state, at);
+        let gone = here.min(cost);
+        if !self.is_full(here) {
+            self.set_count(state, at, here - gone);
+        }
+        gone
+    }
+
+    /// The sum of the newest `slots` slots.
+    #[cold]
+    fn total(&self, state: &[u64], slots: usize) -> u64 {
+        (0..slots).map(|at| u64::from(self.count(state, at))).sum()
+    }
+
+    /// Writes into `new`, a fresh state, the slots of `old`, a state of `from`, which has the same slots: all that was
+    /// used, above the limit too, as far as a count has bits. A count that has too few is full, and stands for any.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         new[0] = old[0];
-        let mut sum = 0;
         for at in 0..self.span {
-            // Newest first, up to the limit: what fits later depends on nothing older.
-            let kept = from.count(old, at).min(self.limit - sum);
-            self.set_count(new, at, kept);
-            sum += kept;
+            let count = from.count(old, at);
+            let most = if from.is_full(count) { count.max(self.limit) } else { count };
+            let room =
+                if self.limit == u32::MAX { u64::from(u32::MAX) - self.total(new, at) } else { self.mask() };
+            self.set_count(new, at, u64::from(most).min(room) as u32);
         }
-        self.set(new, 0, sum);
+        self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
+    }
+
+    /// Adds to the slot of `now`, above the limit too.
+    pub(crate) fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        self.turn(state, now);
+        let newest = u64::from(self.count(state, 0)) + u64::from(cost);
+        self.set_count(state, 0, newest.min(self.mask()) as u32);
+        self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
+    }
+
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        let used = u64::from(used).min(self.mask()) as u32;
+        new[0] = now.get() - now.get() % self.slot;
+        self.set(new, 0, used);
+        self.set_count(new, 0, used);
+    }
+
+    /// The most that may be in use: any number where a count is full.
+    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
+        let counting = self.span - self.turned(state, now);
+        let full = (0..counting).any(|at| self.is_full(self.count(state, at)));
+        if full { u32::MAX } else { self.used(state, now) }
     }
 
     /// How many slots the window has moved on since the state was written; the full span means that nothing counts.
@@ -160,8 +214,12 @@ impl SlidingWindow {
     /// The sum of what still counts after `turned` slots.
     #[inline]
     fn sum(&self, state: &[u64], turned: usize) -> u32 {
+        let stored = self.stored_sum(state);
+        if self.is_full(stored) {
+            return self.total(state, self.span - turned).min(self.mask()) as u32;
+        }
         let gone: u32 = (self.span - turned..self.span).map(|at| self.count(state, at)).sum();
-        self.stored_sum(state) - gone
+        stored - gone
     }
 
     /// Time from `now` until the slot that is `at` slots behind the newest (as written) no longer counts.
@@ -172,13 +230,14 @@ impl SlidingWindow {
 
     /// Until the sum is at most `goal`: the slots leave one by one, oldest first.
     fn wait_for(&self, state: &[u64], now: Nanos, goal: u32) -> u64 {
-        let mut sum = self.stored_sum(state);
+        let stored = self.stored_sum(state);
+        let mut sum = if self.is_full(stored) { self.total(state, self.span) } else { stored.into() };
         for at in (0..self.span).rev() {
-            if sum <= goal {
+            if sum <= u64::from(goal) {
                 // Slot `at + 1` was the last that had to leave.
                 return self.leaves_in(state, now, at + 1);
             }
-            sum -= self.count(state, at);
+            sum -= u64::from(self.count(state, at));
         }
         self.leaves_in(state, now, 0)
     }
@@ -218,18 +277,16 @@ impl SlidingWindow {
     fn add(&self, state: &mut [u64], cost: u32) {
         let sum = self.stored_sum(state);
         let cost = cost.min(self.limit);
-        let mut beyond = cost.saturating_sub(self.limit - sum);
-        self.set(state, 0, sum.saturating_add(cost).min(self.limit));
+        let mut beyond = cost.saturating_sub(self.limit.saturating_sub(sum));
+        self.set(state, 0, sum.saturating_add(cost).min(self.limit.max(sum)));
         for at in (0..self.span).rev() {
             if beyond == 0 {
                 break;
             }
-            let here = self.count(state, at);
-            let gone = here.min(beyond);
-            self.set_count(state, at, here - gone);
-            beyond -= gone;
+            beyond -= self.take_back(state, at, beyond);
         }
-        self.set_count(state, 0, self.count(state, 0) + cost);
+        let newest = u64::from(self.count(state, 0)) + u64::from(cost);
+        self.set_count(state, 0, newest.min(self.mask()) as u32);
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
@@ -298,14 +355,11 @@ impl Algorithm for SlidingWindow {
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         self.turn(state, now);
-        let sum = self.stored_sum(state);
-        let mut left = cost.min(sum);
-        self.set(state, 0, sum - left);
+        let (sum, mut left) = (self.stored_sum(state), cost);
         for at in 0..self.span {
-            let taken = self.count(state, at).min(left);
-            self.set_count(state, at, self.count(state, at) - taken);
-            left -= taken;
+            left -= self.take_back(state, at, left);
         }
+        self.set_sum(state, sum.saturating_sub(cost));
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
@@ -314,22 +368,25 @@ impl Algorithm for SlidingWindow {
         self.turn(state, newest);
         let behind = usize::try_from(state[0].saturating_sub(other[0]).div_ceil(self.slot))
             .map_or(self.span, |behind| behind.min(self.span));
+        // Newest first: when a cost fits depends on the newest `limit` units alone.
+        let bound = self.limit.max(self.stored_sum(state)).max(self.stored_sum(other));
         let mut sum = 0;
         for at in 0..self.span {
             let theirs = if at >= behind { self.count(other, at - behind) } else { 0 };
-            let most = self.count(state, at).max(theirs).min(self.limit - sum);
+            let most = self.count(state, at).max(theirs);
+            let most = if self.is_full(bound) { most } else { most.min(bound - sum) };
             self.set_count(state, at, most);
-            sum += most;
+            sum = sum.saturating_add(most);
         }
-        self.set(state, 0, sum);
+        self.set(state, 0, u64::from(sum).min(self.mask()) as u32);
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
         if state.len() != self.words() || state[0] > Nanos::MAX.get() {
             return false;
         }
-        let total: u64 = (0..self.span).map(|at| u64::from(self.count(state, at))).sum();
-        total == u64::from(self.stored_sum(state)) && total <= u64::from(self.limit)
+        let (sum, total) = (self.stored_sum(state), self.total(state, self.span));
+        total == u64::from(sum) || (self.is_full(sum) && total > u64::from(sum))
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u32 {

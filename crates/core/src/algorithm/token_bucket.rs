@@ -9,10 +9,20 @@ use super::{
 };
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
+/// The longest debt, in nanoseconds: keeps a TAT below 2⁶³ at any time.
+const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
+/// The lowest byte of a bucket that is shut.
+const SHUT: u64 = 0xFF;
+
 /// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
 ///
 /// Bound: `burst + limit` in any window. State: one word, or two where `window / limit` is no whole number of
 /// nanoseconds; exact in both.
+///
+/// A lowered limit leaves buckets that owe more than they hold. Up to twice of what it holds is owed exactly, so that
+/// raising the limit again changes nothing. A bucket that would owe more is *shut* instead: for as long as it takes to fill
+/// once it admits nothing, whichever limits come meanwhile, and then it is as good as just used up. The lowest byte of the state tells the two apart, to which end a
+/// time is up to 256 ns later than it would be; the byte means nothing while no more is owed than the bucket holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     gcra: Gcra,
@@ -71,6 +81,68 @@ impl TokenBucket {
     pub(crate) fn bottomless(&self) -> Self {
         let most = u128::from(MAX_SPAN) * u128::from(self.gcra.parts) / u128::from(self.gcra.step);
         Self::with(self.gcra, u32::try_from(most).unwrap_or(u32::MAX)).unwrap_or(*self)
+    }
+
+    /// How long a shut bucket stays shut, in nanoseconds: as long as an empty one takes to fill, or the window of a limit
+    /// of 0.
+    const fn filling(&self) -> u64 {
+        if self.burst == 0 { self.gcra.step } else { self.capacity_nanos }
+    }
+
+    /// Whether this owes more than could be written down.
+    fn is_shut(&self, state: &[u64], now: Nanos) -> bool {
+        self.gcra.debt(state, now) > self.capacity && state[0] & SHUT == SHUT
+    }
+
+    /// Marks a state that owes more than the bucket holds.
+    fn mark(&self, state: &mut [u64], now: Nanos, shut: bool) {
+        if self.gcra.debt(state, now) <= self.capacity {
+            return;
+        }
+        if shut {
+            state[0] |= SHUT;
+        } else if state[0] & SHUT == SHUT {
+            state[0] += 1;
+        }
+    }
+
+    /// The bucket is as good as just used up `span` nanoseconds from now, and admits nothing before.
+    fn shut(&self, state: &mut [u64], now: Nanos, span: u64) {
+        let debt = (self.capacity_nanos + span.min(self.filling())).min(MAX_OWED);
+        self.gcra.set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
+        self.mark(state, now, true);
+    }
+
+    /// Writes into `new`, a fresh state, what `old`, a state of `from`, owes: as many units, whatever their rate.
+    pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        let debt = from.gcra.debt(old, now);
+        if from.is_shut(old, now) {
+            return self.shut(new, now, from.gcra.to_nanos(debt - from.capacity));
+        }
+        let step = u128::from(from.gcra.step);
+        let part = ((debt % step) * u128::from(self.gcra.step)).div_ceil(step);
+        self.owe(new, now, debt / step, part);
+    }
+
+    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+        self.owe(new, now, used.into(), 0);
+    }
+
+    fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128) {
+        let debt = units.saturating_mul(u128::from(self.gcra.step)).saturating_add(part);
+        let most = (2 * self.capacity).min(u128::from(MAX_OWED) * u128::from(self.gcra.parts));
+        if debt <= most {
+            self.gcra.set_debt(new, now, debt);
+            self.mark(new, now, false);
+        } else {
+            self.shut(new, now, self.filling());
+        }
+    }
+
+    /// The most that may be in use: any number where the bucket is shut.
+    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
+        if self.is_shut(state, now) { u32::MAX } else { self.used(state, now) }
     }
 
     /// Gives back units that were taken at `taken`, less what has been refilled since: a full bucket may have
@@ -229,7 +301,11 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let shut = self.is_shut(state, now);
         self.gcra.refund(state, now, cost);
+        if shut {
+            self.mark(state, now, true);
+        }
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {

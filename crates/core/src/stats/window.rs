@@ -154,14 +154,14 @@ impl Window {
     }
 
     /// Lets `n` units through at `now` if with them surely at most `limit` have passed in the view of `headroom`, by one
-    /// addition; `headroom` is this window's own. False says nothing about the limit: ask by
+    /// addition; `headroom` is this window's own. `None` says nothing about the limit: ask by
     /// [`pass_if`](Self::pass_if).
     #[inline]
-    pub fn pass_far(&self, now: Nanos, n: u32, limit: u64, headroom: &Headroom) -> bool {
+    pub fn pass_far(&self, now: Nanos, n: u32, limit: u64, headroom: &Headroom) -> Option<Passed> {
         let head = self.turn_to(now);
         let withdraw = |added| self.take_back(n, Passed(added));
         let before = headroom.add(&self.ring, Event::Pass as usize, n, limit, head, withdraw);
-        before.inspect(|before| self.note_in_flight(*before, n.into())).is_some()
+        before.inspect(|before| self.note_in_flight(*before, n.into())).map(Passed)
     }
 
     /// What `pass_if` would let its check see at `now`.
@@ -174,6 +174,21 @@ impl Window {
             Err(())
         });
         seen.unwrap_or_else(|| unreachable!("the check has run"))
+    }
+
+    /// The window as an admission at `now` would see it: for a decision that [`mark`](Self::mark) ends.
+    #[must_use]
+    pub fn look_now(&self, now: Nanos) -> Look<'_> {
+        self.turn_to(now);
+        let (passed, head) = self.ring.standing(Event::Pass as usize);
+        Look { ring: &self.ring, passed, head }
+    }
+
+    /// Makes every admission that has looked at the window and not yet added to it look again; for what is kept beside the
+    /// window, and changed before. False, and nothing has happened, if units have passed since `look`.
+    #[must_use]
+    pub fn mark(&self, look: Look<'_>) -> bool {
+        self.ring.mark(Event::Pass as usize, look.passed)
     }
 
     /// Takes back what [`pass_if`](Self::pass_if) let through, because another limit refused the same call. When its
@@ -354,6 +369,22 @@ impl Look<'_> {
     pub fn passed_in(&self, view: View) -> Option<u64> {
         let began = self.ring.base(Event::Pass as usize, self.head, view)?;
         Some(self.passed.since(began))
+    }
+
+    /// The number of the newest slot: its start divided by a slot's length.
+    #[must_use]
+    #[inline]
+    pub const fn slot(&self) -> u64 {
+        self.head.slot()
+    }
+
+    /// The units that passed in the slots from number `oldest` on. `None` as in [`passed`](Self::passed).
+    #[must_use]
+    pub fn passed_from(&self, oldest: u64) -> Option<u64> {
+        if oldest > self.head.slot() {
+            return Some(0);
+        }
+        Some(self.passed.since(self.ring.note_from(Event::Pass as usize, self.head, oldest)?))
     }
 
     /// The units in flight. If this is over a limit then so it was at this instant; if it is not, the admission

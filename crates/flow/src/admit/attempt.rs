@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{
     Nanos,
-    stats::{Look, Passed},
+    stats::{Event, Passed},
 };
 
 use super::{
@@ -13,10 +13,11 @@ use super::{
 };
 use crate::{
     blocked::{BlockKind, Blocked},
+    borrowed::Usage,
     compiled::Compiled,
     entry::Entry,
     node::Node,
-    pass::{Extra, Pass},
+    pass::{Extra, Part, Pass},
     rules::{
         FlowRule, Origins, Relation,
         breaker::Verdict,
@@ -31,7 +32,7 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
     let by_origin = match &flow.rule.origins {
         Origins::Any => false,
         Origins::Only(origin) if entry.origin == Some(origin) => true,
-        Origins::Others if entry.origin.is_some_and(|from| flow.named.iter().all(|of| of != from)) => true,
+        Origins::Others if entry.origin.is_none_or(|from| flow.named.iter().all(|of| of != from)) => true,
         Origins::Only(_) | Origins::Others => return None,
     };
     match &flow.rule.relation {
@@ -42,6 +43,9 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
         Relation::Direct => Some(&entry.resource.state.node),
     }
 }
+
+/// The windows that an entry counts in, in the order in which they are asked.
+const PARTS: [Part; 4] = [Part::Resource, Part::Origin, Part::Context, Part::Inbound];
 
 /// An entry on its way, with what it has taken so far.
 pub(super) struct Attempt<'e> {
@@ -60,18 +64,21 @@ impl<'e> Attempt<'e> {
         let state = &*entry.resource.state;
         let shared = &*state.shared;
         let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
+        let others = || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
         let origin = |origin| {
             let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
-            let measured =
-                || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
-            state.origins.node(origin, &shared.room, named, measured)
+            state.origins.node(origin, &shared.room, named, others)
         };
         let context = |context| {
             let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
             state.contexts.node(context, &shared.room, named, || false)
         };
         let extra = Extra {
-            origin: entry.origin.and_then(origin),
+            origin: match entry.origin {
+                Some(name) => origin(name),
+                // A rule on all others measures those that name nobody, too.
+                None => others().then(|| state.origins.unnamed(&shared.room)),
+            },
             context: entry.context.and_then(context),
             ..Extra::default()
         };
@@ -109,6 +116,8 @@ impl<'e> Attempt<'e> {
     fn check(&mut self) -> Result<(), Refusal> {
         let Some(rules) = self.rules else { return Ok(()) };
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
+        // What has no room may be borrowed when everything else agrees; a question borrows nothing.
+        let may_borrow = self.entry.prioritized && n > 0;
         for (rule, label) in &rules.authority {
             if !rule.lets(self.entry.origin) {
                 return Err(Refusal::new(BlockKind::Authority, label, None));
@@ -127,14 +136,13 @@ impl<'e> Attempt<'e> {
         }
         for flow in &rules.flow {
             if let Some(node) = self.measured(flow) {
-                node.window()
-                    .look(now, |look| flow.fits(node, look, now, n, &shared.sample))
+                node.look(now, may_borrow, |usage| flow.fits(node, usage, now, n, &shared.sample))
                     .and_then(|()| flow.peek(node, now, n, &shared.sample))
-                    .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                    .map_err(|wait| Refusal::of_flow(flow, wait))?;
             }
         }
         if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
-            self.own().window().look(now, |look| own_fits(rules, self.own(), look, now, n, shared))?;
+            self.own().look(now, may_borrow, |usage| own_fits(rules, self.own(), usage, now, n, shared))?;
         }
         self.enter_breakers(rules)
     }
@@ -201,43 +209,120 @@ impl<'e> Attempt<'e> {
         Ok(())
     }
 
-    /// Lets the units into the windows, each of which sees its own rules kept.
+    /// Lets the units into the windows, or into slots to come where that is allowed and needed.
     fn commit(&mut self) -> Result<(), Refusal> {
-        let (now, n, shared) = (self.now, self.entry.units, self.shared());
-        let mut done: [Option<(&Node, Passed)>; 3] = [None, None, None];
-        let own = self.own();
-        let passed = own.window().pass_if(now, n, |look| match self.rules {
-            Some(rules) => own_fits(rules, own, look, now, n, shared),
-            None => Ok(()),
-        })?;
-        done[0] = Some((own, passed));
-        let result = (|| {
-            for (at, node) in [(1, &self.extra.origin), (2, &self.extra.context)] {
-                let Some(node) = node else { continue };
-                done[at] = Some((node, node.window().pass_if(now, n, |look| self.part_fits(node, look))?));
+        match self.pass_now() {
+            Err(refusal) if self.entry.prioritized && self.entry.units > 0 && refusal.lends() => {
+                self.borrow(refusal)
             }
-            if self.entry.inbound {
-                let system = self.rules.map_or(&[][..], |rules| &rules.system);
-                shared.inbound.window().pass_if(now, n, |look| system_fits(system, look, n, now))?;
-            }
-            Ok(())
-        })();
-        if result.is_err() {
-            for (node, passed) in done.into_iter().flatten() {
-                node.window().take_back(n, passed);
-            }
+            result => result,
         }
-        result
     }
 
-    /// The flow rules that an origin's or a context's window decides.
-    fn part_fits(&self, node: &Arc<Node>, look: Look<'_>) -> Result<(), Refusal> {
-        for flow in self.rules.iter().flat_map(|rules| &rules.flow) {
+    /// Lets the units into the windows, each of which sees its own rules kept.
+    fn pass_now(&mut self) -> Result<(), Refusal> {
+        let (now, n) = (self.now, self.entry.units);
+        let mut done: [Option<(&Node, Passed)>; PARTS.len()] = [None; PARTS.len()];
+        for (at, part) in PARTS.into_iter().enumerate() {
+            let Some(node) = self.part(part) else { continue };
+            match node.pass_if(now, n, |usage| self.part_fits(part, usage)) {
+                Ok(passed) => done[at] = Some((node, passed)),
+                Err(refusal) => {
+                    for (node, passed) in done.into_iter().flatten() {
+                        node.window().take_back(n, passed);
+                    }
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves the units in the first slot to come that has room for them, and has the call wait for it.
+    ///
+    /// # Errors
+    /// `refusal` where no slot that begins soon enough has room, or what another rule says.
+    fn borrow(&mut self, refusal: Refusal) -> Result<(), Refusal> {
+        let (now, shared) = (self.now, self.shared());
+        let length = shared.layout.slot_nanos();
+        let current = now.get() / length;
+        for slot in current + 1..=current + u64::from(shared.layout.slots()) {
+            let wait = Nanos::new(slot * length).saturating_since(now);
+            if wait >= shared.max_priority_wait.into() {
+                break;
+            }
+            match self.reserve(slot) {
+                Ok(()) => {
+                    let latest = self.extra.borrowed.iter().map(|(_, slot)| slot * length).max();
+                    self.start = self.start.max(Nanos::new(latest.unwrap_or(0)));
+                    let together = self.start_together();
+                    if together.is_err() {
+                        self.give_borrowed_back();
+                    }
+                    return together.inspect(|()| self.count_occupied());
+                }
+                Err(other) if !other.lends() => return Err(other),
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Reserves the units in one slot of each window that the entry counts in.
+    fn reserve(&mut self, slot: u64) -> Result<(), Refusal> {
+        for part in PARTS {
+            let Some(node) = self.part(part) else { continue };
+            match node.reserve(self.now, slot, self.entry.units, |usage| self.part_fits(part, usage)) {
+                Ok(slot) => self.extra.borrowed.push((part, slot)),
+                Err(refusal) => {
+                    self.give_borrowed_back();
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn give_borrowed_back(&mut self) {
+        for (part, slot) in std::mem::take(&mut self.extra.borrowed) {
+            let Some(node) = self.part(part) else { continue };
+            if !node.borrowed().give_back(slot, self.entry.units) {
+                // Its slot has come meanwhile, and the units are counted as passed: they end at once.
+                node.window().abandon(self.now, self.entry.units, Nanos::ZERO);
+            }
+        }
+    }
+
+    fn count_occupied(&self) {
+        for part in PARTS {
+            let node = self.part(part);
+            node.inspect(|node| node.window().add(self.now, Event::OccupiedPass, self.entry.units.into()));
+        }
+    }
+
+    /// The node of one of the windows that the entry counts in.
+    fn part(&self, part: Part) -> Option<&Node> {
+        let counts = part != Part::Inbound || self.entry.inbound;
+        self.extra.node(part, self.entry.resource).filter(|_| counts)
+    }
+
+    /// The rules that one window decides.
+    fn part_fits(&self, part: Part, usage: Usage<'_>) -> Result<(), Refusal> {
+        let (now, n, shared) = (self.now, self.entry.units, self.shared());
+        let Some(rules) = self.rules else { return Ok(()) };
+        let node = match part {
+            Part::Resource => return own_fits(rules, self.own(), usage, now, n, shared),
+            Part::Inbound => return system_fits(&rules.system, usage, n, now),
+            Part::Origin => self.extra.origin.as_ref(),
+            Part::Context => self.extra.context.as_ref(),
+        };
+        let Some(node) = node else { return Ok(()) };
+        for flow in &rules.flow {
             let is_its = !matches!(flow.rule.relation, Relation::Related(_))
                 && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
-                flow.fits(node, look, self.now, self.entry.units, &self.shared().sample)
-                    .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                flow.fits(node, usage, now, n, &shared.sample)
+                    .map_err(|wait| Refusal::of_flow(flow, wait))?;
             }
         }
         Ok(())
@@ -255,8 +340,8 @@ impl<'e> Attempt<'e> {
         }
         for (at, probe) in self.extra.probes.drain(..) {
             let breaker = self.rules.and_then(|rules| rules.breakers.get(at));
-            // Giving a place back changes no state: nobody is told.
-            breaker.inspect(|breaker| breaker.settle(probe, Verdict::None, self.now, &|_, _, _| ()));
+            let tell = self.entry.resource.tells(self.now);
+            breaker.inspect(|breaker| breaker.settle(probe, Verdict::None, self.now, &tell));
         }
     }
 
@@ -268,7 +353,8 @@ impl<'e> Attempt<'e> {
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()
             && extra.probes.is_empty()
-            && extra.held.is_empty();
+            && extra.held.is_empty()
+            && extra.borrowed.is_empty();
         pass.extra = (!is_bare).then(|| Box::new(extra));
         pass.rules = rules.filter(|rules| rules.learns()).cloned();
         pass

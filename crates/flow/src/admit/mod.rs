@@ -86,11 +86,9 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let passed =
-        own.window().pass_if(now, units, |look| own_fits(rules, &state.node, look, now, units, shared))?;
+    let passed = own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
     if !system.is_empty() {
-        let inside =
-            shared.inbound.window().pass_if(now, units, |look| system_fits(system, look, units, now));
+        let inside = shared.inbound.pass_if(now, units, |usage| system_fits(system, usage, units, now));
         inside.inspect_err(|_| own.window().take_back(units, passed))?;
     }
     Ok(())

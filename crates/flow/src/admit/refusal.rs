@@ -9,6 +9,7 @@ use crate::{
     entry::Entry,
     node::Node,
     pass::Extra,
+    rules::flow::Flow,
 };
 
 /// Which rule blocked, and for how long.
@@ -16,11 +17,22 @@ pub(super) struct Refusal {
     kind: BlockKind,
     rule: Arc<str>,
     retry_after: Option<Duration>,
+    /// The window of the rule has no room now, and lends from its later slots.
+    lends: bool,
 }
 
 impl Refusal {
     pub(super) fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
-        Self { kind, rule: rule.clone(), retry_after }
+        Self { kind, rule: rule.clone(), retry_after, lends: false }
+    }
+
+    pub(super) fn of_flow(flow: &Flow, retry_after: Option<Duration>) -> Self {
+        Self { lends: flow.lends(), ..Self::new(BlockKind::Flow, &flow.label, retry_after) }
+    }
+
+    /// Whether a prioritized call may borrow instead.
+    pub(super) const fn lends(&self) -> bool {
+        self.lends
     }
 }
 
@@ -38,6 +50,6 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Opti
     if let Some(extra) = extra {
         extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
     }
-    let Refusal { kind, rule, retry_after } = refusal;
+    let Refusal { kind, rule, retry_after, .. } = refusal;
     Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
 }

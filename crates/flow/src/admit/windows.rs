@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Nanos, stats::Look};
+use tidegate_core::Nanos;
 
 use super::refusal::Refusal;
 use crate::{
     blocked::BlockKind,
+    borrowed::Usage,
     compiled::Compiled,
     node::Node,
     rules::{Origins, Relation, system::System},
@@ -16,7 +17,7 @@ use crate::{
 /// Whether the system rules would let the units in.
 pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: Nanos) -> Result<(), Refusal> {
     let inbound = &shared.inbound;
-    inbound.window().look(now, |look| system_fits(system, look, units, now))?;
+    inbound.look(now, false, |usage| system_fits(system, usage, units, now))?;
     for system in system {
         if !system.is_well(inbound, inbound.in_flight(), now, &shared.sample) {
             return Err(Refusal::new(BlockKind::System, &system.label, None));
@@ -27,9 +28,16 @@ pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: N
 
 /// The system rules that the window of all that comes in decides.
 #[inline]
-pub(super) fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Nanos) -> Result<(), Refusal> {
+pub(super) fn system_fits(
+    system: &[System],
+    usage: Usage<'_>,
+    units: u32,
+    now: Nanos,
+) -> Result<(), Refusal> {
     for system in system {
-        system.fits(look, now, units).map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
+        system
+            .fits(usage, now, units)
+            .map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
     }
     Ok(())
 }
@@ -39,24 +47,23 @@ pub(super) fn system_fits(system: &[System], look: Look<'_>, units: u32, now: Na
 pub(super) fn own_fits(
     rules: &Compiled,
     own: &Arc<Node>,
-    look: Look<'_>,
+    usage: Usage<'_>,
     now: Nanos,
     n: u32,
     shared: &Shared,
 ) -> Result<(), Refusal> {
     for flow in &rules.flow {
         if flow.rule.origins == Origins::Any && flow.rule.relation == Relation::Direct {
-            flow.fits(own, look, now, n, &shared.sample)
-                .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+            flow.fits(own, usage, now, n, &shared.sample).map_err(|wait| Refusal::of_flow(flow, wait))?;
         }
     }
     for (rule, label) in &rules.isolation {
-        if look.in_flight() + u64::from(n) > rule.threshold.units(&shared.sample) {
+        if usage.in_flight() + u64::from(n) > rule.threshold.units(&shared.sample) {
             return Err(Refusal::new(BlockKind::Isolation, label, None));
         }
     }
     for adaptive in &rules.adaptive {
-        if look.in_flight() + u64::from(n) > adaptive.units() {
+        if usage.in_flight() + u64::from(n) > adaptive.units() {
             return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
         }
     }

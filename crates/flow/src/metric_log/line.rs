@@ -22,10 +22,10 @@ pub struct MetricLine {
     pub exception: u64,
     /// The mean response time in milliseconds, rounded down.
     pub rt_ms: u64,
-    /// Units let through on the account of a later slot. Always 0 where Tidegate writes the log, as its rules never let
-    /// a unit through on such terms; kept for logs and readers of Sentinel's.
+    /// Units of [prioritized](crate::Entry::prioritized) calls that borrowed from a later slot. 0 in lines of fewer than
+    /// nine fields.
     pub occupied: u64,
-    /// The most units in flight at once.
+    /// The most units in flight at once. 0 in lines of fewer than ten fields.
     pub concurrency: u64,
     /// The class of the resource; 0 where nobody has given it one.
     pub class: u32,
@@ -64,7 +64,7 @@ impl fmt::Display for MetricLine {
 /// Why a text is no line of a metric log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseLineError {
-    /// It does not have eleven fields.
+    /// It does not have eight to eleven fields.
     Fields(usize),
     /// A field that should be a number is none.
     Number(ParseIntError),
@@ -73,7 +73,9 @@ pub enum ParseLineError {
 impl fmt::Display for ParseLineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fields(found) => write!(f, "a metric line has 11 fields between bars, this has {found}"),
+            Self::Fields(found) => {
+                write!(f, "a metric line has 8 to 11 fields between bars, this has {found}")
+            }
             Self::Number(e) => write!(f, "a count is no number: {e}"),
         }
     }
@@ -86,12 +88,15 @@ impl FromStr for MetricLine {
 
     fn from_str(line: &str) -> Result<Self, ParseLineError> {
         let fields: Vec<&str> = line.trim_end().split('|').collect();
-        let [at, _date, resource, pass, block, success, exception, rt, occupied, concurrency, class] =
-            fields[..]
-        else {
+        let [at, _date, resource, pass, block, success, exception, rt, ref newer @ ..] = fields[..] else {
             return Err(ParseLineError::Fields(fields.len()));
         };
+        if newer.len() > 3 {
+            return Err(ParseLineError::Fields(fields.len()));
+        }
         let number = |field: &str| field.parse().map_err(ParseLineError::Number);
+        // Older writers leave out the last one, two or three.
+        let newer = |at: usize| newer.get(at).map_or(Ok(0), |field| number(field));
         Ok(Self {
             at_ms: number(at)?,
             resource: resource.into(),
@@ -100,9 +105,9 @@ impl FromStr for MetricLine {
             success: number(success)?,
             exception: number(exception)?,
             rt_ms: number(rt)?,
-            occupied: number(occupied)?,
-            concurrency: number(concurrency)?,
-            class: class.parse().map_err(ParseLineError::Number)?,
+            occupied: newer(0)?,
+            concurrency: newer(1)?,
+            class: fields.get(10).map_or(Ok(0), |class| class.parse().map_err(ParseLineError::Number))?,
         })
     }
 }
@@ -165,6 +170,22 @@ mod tests {
         assert_eq!(line.to_string().parse(), Ok(line));
         assert_eq!("1|2|3".parse::<MetricLine>(), Err(ParseLineError::Fields(3)));
         assert!("x|d|r|1|2|3|4|5|6|7|8".parse::<MetricLine>().is_err());
+    }
+
+    #[test]
+    fn lines_of_older_writers_with_eight_to_ten_fields_are_read() {
+        let whole = "1529998904000|2018-06-26 07:41:44|/foo|3|2|1|4|7|5|6|8";
+        let line: MetricLine = whole.parse().unwrap();
+        let of = |fields: usize| {
+            let text: Vec<&str> = whole.split('|').take(fields).collect();
+            text.join("|").parse::<MetricLine>()
+        };
+        assert_eq!(of(11), Ok(line.clone()));
+        assert_eq!(of(10), Ok(MetricLine { class: 0, ..line.clone() }));
+        assert_eq!(of(9), Ok(MetricLine { class: 0, concurrency: 0, ..line.clone() }));
+        assert_eq!(of(8), Ok(MetricLine { class: 0, concurrency: 0, occupied: 0, ..line }));
+        assert_eq!(of(7), Err(ParseLineError::Fields(7)));
+        assert_eq!(format!("{whole}|9").parse::<MetricLine>(), Err(ParseLineError::Fields(12)));
     }
 
     #[test]

@@ -26,6 +26,17 @@ use std::{
 /// The name under which all inbound traffic is logged.
 pub const INBOUND: &str = "__total_inbound_traffic__";
 
+/// An application's name as its files have it: a dot becomes `-`, as Sentinel writes it, and what else is no letter, digit,
+/// `-` or `_` becomes `_`.
+fn file_name(app: &str) -> String {
+    let plain = |c: char| match c {
+        '.' => '-',
+        c if c.is_alphanumeric() || matches!(c, '-' | '_') => c,
+        _ => '_',
+    };
+    app.chars().map(plain).collect()
+}
+
 /// A log file: its day and number give the order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LogFile {
@@ -55,6 +66,7 @@ fn index_of(log: &Path) -> PathBuf {
 
 /// The log files of an application, oldest first.
 fn files(dir: &Path, app: &str) -> io::Result<Vec<LogFile>> {
+    let app = &*file_name(app);
     let prefix = format!("{app}-metrics.log.");
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -36,6 +36,8 @@ impl Query {
 pub struct Found {
     /// The lines, oldest first.
     pub lines: Vec<MetricLine>,
+    /// How many log files there were to look at; 0 where nobody has written a log of that name there.
+    pub files: usize,
     /// Lines that could not be read and were left out, such as the last one of a file whose writer was killed.
     pub unreadable: u64,
 }
@@ -62,7 +64,7 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// The lines of an application's log that a query asks for.
+/// The lines of an application's log that a query asks for. `app` is the name that the log was opened with.
 ///
 /// # Errors
 /// When the directory or a file cannot be read.
@@ -98,6 +100,7 @@ pub fn read_files<P: AsRef<Path>>(
 /// Adds what one file holds.
 fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
     let mut file = File::open(path)?;
+    found.files += 1;
     let Some(offset) = offset_of(&mut file, path, query)? else { return Ok(()) };
     file.seek(SeekFrom::Start(offset))?;
     for text in BufReader::new(file).split(b'\n') {

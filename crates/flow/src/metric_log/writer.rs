@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::Nanos;
 
 use super::{
-    INBOUND, LogFile, files,
+    INBOUND, LogFile, file_name, files,
     line::{Date, MetricLine},
 };
 use crate::{Gate, background::Background};
@@ -37,17 +37,15 @@ struct Open {
 }
 
 impl MetricLog {
-    /// A log in this directory, which is made if it is not there. `app` becomes part of file names: what is no letter,
-    /// digit, `-` or `_` in it becomes `_`.
+    /// A log in this directory, which is made if it is not there. `app` becomes part of file names: a dot in it
+    /// becomes `-`, and what else is no letter, digit, `-` or `_` becomes `_`.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(dir: impl Into<PathBuf>, app: &str) -> io::Result<Self> {
         let dir = dir.into();
         fs::create_dir_all(&dir)?;
-        let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
-        let app = app.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-        Ok(Self { dir, app, max_bytes: 50 << 20, max_files: 6, written: None, open: None })
+        Ok(Self { dir, app: file_name(app), max_bytes: 50 << 20, max_files: 6, written: None, open: None })
     }
 
     /// Begins a new file when one has this many bytes. Default: 50 MiB.
@@ -100,6 +98,7 @@ impl MetricLog {
         let mut collect = |name: &str, node: &crate::Node| {
             // A call that read the clock before its second ended, and is counted only now, counts in this second: what
             // is written is complete.
+            node.settle(now);
             node.window().look(now, |_| ());
             let ended = node.seconds(now).into_iter().filter(|second| {
                 (first..=last).contains(&(second.start.get() / SECOND))

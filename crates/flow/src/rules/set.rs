@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
-    Target,
+    Target, Threshold,
 };
 use crate::{blocked::BlockKind, node::Node};
 
@@ -47,6 +47,19 @@ impl Rules {
             ("system", self.system.len()),
             ("authority", self.authority.len()),
         ]
+    }
+
+    /// The first rule that looks at the load, the processors or the memory in use.
+    pub(crate) fn first_that_needs_samples(&self) -> Option<String> {
+        let by_memory = |threshold: Threshold| matches!(threshold, Threshold::Memory(_));
+        let system = self.system.iter().find(|rule| rule.load.is_some() || rule.cpu.is_some());
+        let flow = self.flow.iter().find(|rule| by_memory(rule.threshold));
+        let isolation = self.isolation.iter().find(|rule| by_memory(rule.threshold));
+        let name = |kind: BlockKind, rule: &dyn fmt::Display| format!("{kind} rule {rule}");
+        system
+            .map(|rule| name(BlockKind::System, rule))
+            .or_else(|| flow.map(|rule| name(BlockKind::Flow, rule)))
+            .or_else(|| isolation.map(|rule| name(BlockKind::Isolation, rule)))
     }
 
     /// Checks every rule.

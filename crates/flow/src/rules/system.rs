@@ -4,10 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{
     Nanos,
-    stats::{Event, Layout, Look, Trailing, View},
+    stats::{Event, Layout, Trailing, View},
 };
 
-use crate::{node::Node, sample::SystemSample};
+use crate::{borrowed::Usage, node::Node, sample::SystemSample};
 
 /// What a call is taken to need while none has ended: as Sentinel takes it.
 const LONG: Duration = Duration::from_secs(5);
@@ -16,14 +16,16 @@ const LONG: Duration = Duration::from_secs(5);
 /// What is `None` is not checked.
 ///
 /// Load and processor say that the machine is busy, not that it is too busy: while one of them is over its limit, an
-/// entry is blocked only if more units are in flight than the machine has shown it can take through: the best rate of
-/// the last second times its shortest response time, or five seconds where no call ended in it.
+/// entry is blocked only if more units are in flight than the machine has shown it can complete: the most completions in
+/// one slot of the last second, at least one, scaled to a second, times the second's shortest response time, or five
+/// seconds where no call ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemRule {
     /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
     pub id: Option<String>,
-    /// The highest load average. The gate knows load and processor only while somebody tells it:
-    /// [`Gate::watch_machine`](crate::Gate::watch_machine), or [`Gate::set_sample`](crate::Gate::set_sample).
+    /// The highest load average. Rules on load and CPU need samples: build the gate with
+    /// [`watch_machine`](crate::GateBuilder::watch_machine), or call [`Gate::set_sample`](crate::Gate::set_sample). Until
+    /// the first sample the machine counts as idle, and loading the rule logs a warning.
     pub load: Option<f64>,
     /// The highest share of the processors in use, from 0 to 1: as with the load.
     pub cpu: Option<f64>,
@@ -70,13 +72,21 @@ pub(crate) struct System {
     pub(crate) rule: SystemRule,
     pub(crate) label: Arc<str>,
     view: View,
+    /// The length of a slot in nanoseconds.
+    slot: u64,
     passed: Trailing,
 }
 
 impl System {
     pub(crate) fn new(rule: SystemRule, layout: Layout) -> Self {
         let view = layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole());
-        Self { label: rule.to_string().into(), rule, view, passed: Trailing::new(view) }
+        Self {
+            label: rule.to_string().into(),
+            rule,
+            view,
+            slot: layout.slot_nanos(),
+            passed: Trailing::new(view),
+        }
     }
 
     /// Whether there is room for `n` units more.
@@ -84,14 +94,11 @@ impl System {
     /// # Errors
     /// With the time until there is, where one can be named.
     #[inline]
-    pub(crate) fn fits(&self, look: Look<'_>, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
-        let units = u64::from(n);
-        if let Some(qps) = self.rule.qps
-            && look.passed(&self.passed).is_some_and(|passed| passed + units > qps)
-        {
-            return Err(qps.checked_sub(units).map(|goal| look.fits_after(now, self.view, goal)));
+    pub(crate) fn fits(&self, usage: Usage<'_>, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
+        if let Some(qps) = self.rule.qps {
+            usage.fits(&self.passed, qps, n, false, (now, self.slot))?;
         }
-        if self.rule.in_flight.is_some_and(|most| look.in_flight() + units > most) {
+        if self.rule.in_flight.is_some_and(|most| usage.in_flight() + u64::from(n) > most) {
             return Err(None);
         }
         Ok(())
@@ -111,13 +118,14 @@ impl System {
         !(busy && self.is_beyond_capacity(inbound, in_flight, now))
     }
 
-    /// Little's law: what is in flight at the best rate and the shortest time is what the machine can take.
+    /// Little's law: what is in flight at the best rate of completions and the shortest time is what the machine can
+    /// take. Passes would not do: a burst would raise the bound by its own size.
     fn is_beyond_capacity(&self, inbound: &Node, in_flight: u64, now: Nanos) -> bool {
         if in_flight <= 1 {
             return false;
         }
         let slots = inbound.window().slots(now, self.view);
-        let best = slots.iter().map(|slot| slot.counts.pass).max().unwrap_or(0) as f64;
+        let best = slots.iter().map(|slot| slot.counts.success).max().unwrap_or(0).max(1) as f64;
         let a_second = 1.0 / inbound.window().layout().slot().as_secs_f64();
         let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or(LONG);
         // Times are whole microseconds; a call that took less took some time, too.

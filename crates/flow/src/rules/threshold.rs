@@ -15,7 +15,9 @@ pub enum Threshold {
 /// A threshold that falls in a straight line from one amount to another while the memory in use rises from one mark to
 /// another; outside the marks it stays.
 ///
-/// The memory in use is what the gate was last told (see [`Gate::set_sample`](crate::Gate::set_sample)); until then it is 0.
+/// The memory in use is that of the last [`Sample`](crate::Sample): build the gate with
+/// [`watch_machine`](crate::GateBuilder::watch_machine), or call [`Gate::set_sample`](crate::Gate::set_sample). Until the
+/// first sample it is 0, and loading the rule logs a warning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThreshold {
     /// The threshold at and below the low mark; not less than `when_scarce`.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::table::{HashKeys, TableError};
+use crate::table::{HashKeys, TableError, WhenFull};
 use tidegate_core::Policy;
 
 use super::KeyedLimiter;
@@ -56,13 +56,20 @@ impl From<TableError> for BuildError {
 pub struct KeyedBuilder<C = SystemClock> {
     policy: Policy,
     max_keys: usize,
+    when_full: WhenFull,
     hash: Option<HashKeys>,
     clock: C,
 }
 
 impl KeyedBuilder {
     pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, max_keys: DEFAULT_MAX_KEYS, hash: None, clock: SystemClock::new() }
+        Self {
+            policy,
+            max_keys: DEFAULT_MAX_KEYS,
+            when_full: WhenFull::Forget,
+            hash: None,
+            clock: SystemClock::new(),
+        }
     }
 }
 
@@ -73,6 +80,12 @@ impl<C> KeyedBuilder<C> {
         Self { max_keys, ..self }
     }
 
+    /// What happens to a new key when an exhausted key would have to be forgotten for it (default:
+    /// [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as the bound allows.
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
     /// The hash keys of another limiter, so that its snapshot fits.
     pub fn hash_keys(self, hash: HashKeys) -> Self {
         Self { hash: Some(hash), ..self }
@@ -80,7 +93,13 @@ impl<C> KeyedBuilder<C> {
 
     /// Another clock.
     pub fn clock<D>(self, clock: D) -> KeyedBuilder<D> {
-        KeyedBuilder { policy: self.policy, max_keys: self.max_keys, hash: self.hash, clock }
+        KeyedBuilder {
+            policy: self.policy,
+            max_keys: self.max_keys,
+            when_full: self.when_full,
+            hash: self.hash,
+            clock,
+        }
     }
 
     /// The limiter.
@@ -91,6 +110,7 @@ impl<C> KeyedBuilder<C> {
         KeyedLimiter::from_parts(
             self.policy,
             self.max_keys,
+            self.when_full,
             self.hash.unwrap_or_else(HashKeys::random),
             self.clock,
         )

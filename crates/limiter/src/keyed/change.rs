@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Algorithm, Nanos, Policy};
+use tidegate_core::{Nanos, Policy};
 
 use super::{BuildError, Generation, KeyedLimiter};
+use crate::table::Cursor;
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
@@ -21,22 +22,28 @@ impl<C> KeyedLimiter<C> {
         if policy == old.policy {
             return Ok(());
         }
-        let new = Arc::new(Generation::new(policy, self.max_keys, Some(Arc::clone(&old)))?);
+        let new = Arc::new(Generation::new(policy, self.max_keys, self.when_full, Some(Arc::clone(&old)))?);
         old.retire();
         self.generations.push(Arc::clone(&new));
-        let mut tags = Vec::new();
-        old.table.for_each(|tag, _| tags.push(tag));
-        for tag in tags {
-            // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation cannot
-            // be retired meanwhile, as that takes the lock that is held.
-            let _ = new.apply(&policy, tag, now, |_| ());
+        // Who began in the old table before it was retired may still add a key there, and move another.
+        old.table.close();
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let mut tags = Vec::new();
+            cursor = old.table.walk(from, |tag, _| tags.push(tag));
+            for tag in tags {
+                // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation
+                // cannot be retired meanwhile, as that takes the lock that is held.
+                let _ = new.apply(&policy, tag, now, |_| ());
+            }
         }
-        old.table.for_each_debt(|cell, owed| {
-            let mut converted = vec![0; policy.words()];
-            new.receive(&mut converted, &old.policy, owed, now);
-            new.table.join_debt(&policy, cell, &converted, now);
-        });
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let convert = |debt| new.receive_debt(&old.policy, debt, now);
+            cursor = old.table.move_records(from, &new.table, now, convert);
+        }
         new.finish();
+        self.serve_all(now);
         Ok(())
     }
 
@@ -57,16 +64,22 @@ impl<C> KeyedLimiter<C> {
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
         let moved = old.apply(&old.policy, tag, now, |state| {
             let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, &old.policy, state, now));
-            let replaced =
-                self.exceptions.change(tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
+            let replaced = self
+                .exceptions
+                .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
             state.fill(0);
             if let Some(replaced) = replaced {
                 replaced.retire();
             }
-            Ok(())
+            Ok::<(), BuildError>(())
         });
-        // Not retired: that takes the lock that is held.
-        moved.unwrap_or(Ok(()))
+        match moved {
+            Ok(done) => done?,
+            // Not retired: that takes the lock that is held. It has no place, and so nothing to move.
+            Err(_) => self.exceptions.change(&self.marks, tag, now, |exception| exception.own = Some(own))?,
+        }
+        self.serve(tag, now);
+        Ok(())
     }
 
     /// Takes a key's own policy away; what it has used counts on. Returns whether it had one.
@@ -78,10 +91,11 @@ impl<C> KeyedLimiter<C> {
         // As above, and the general table's lock before the own one's, there as here.
         let _ = general.apply(&general.policy, tag, now, |state| {
             own.retire();
-            own.table.remove(tag, |old| general.receive(state, &own.policy, old, now));
+            own.table.take_out(&own.policy, tag, now, |old| general.receive(state, &own.policy, old, now));
             // The only error is a new key beyond the bound; this one is not new.
-            let _ = self.exceptions.change(tag, now, |exception| exception.own = None);
+            let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
         });
+        self.serve(tag, now);
         true
     }
 }

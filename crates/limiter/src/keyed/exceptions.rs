@@ -5,16 +5,16 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
-    sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
-use crate::table::Tag;
+use crate::{
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+    table::Tag,
+};
 use tidegate_core::Nanos;
 
-use super::{BuildError, Generation};
+use super::{BuildError, Generation, Marks};
 
 /// What is particular about one key.
 #[derive(Clone, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Exception {
 
 /// Tags are hashes already.
 #[derive(Default)]
-struct TagHasher(u64);
+pub(crate) struct TagHasher(u64);
 
 impl Hasher for TagHasher {
     fn finish(&self) -> u64 {
@@ -47,49 +47,67 @@ impl Hasher for TagHasher {
 
 type Map = HashMap<Tag, Exception, BuildHasherDefault<TagHasher>>;
 
-/// The exceptions of a limiter: at most as many as it may hold keys.
+/// The exceptions of a limiter: at most as many as it may hold keys. Each has a mark.
 pub(crate) struct Exceptions {
-    /// How many there are: as long as it is 0, no decision looks further.
-    count: AtomicUsize,
     map: RwLock<Map>,
     most: usize,
 }
 
 impl Exceptions {
     pub fn new(most: usize) -> Self {
-        Self { count: AtomicUsize::new(0), map: RwLock::default(), most }
+        Self { map: RwLock::new(Map::default()), most }
     }
 
-    #[inline]
-    pub fn any(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
+    /// What is particular about a key. Only marked keys have anything.
     pub fn get(&self, tag: Tag) -> Option<Exception> {
         self.read().get(&tag).cloned()
     }
 
-    /// Changes a key's exception; one that says nothing any more is dropped.
+    /// Until when a key is blocked.
+    pub fn blocked(&self, tag: Tag) -> Nanos {
+        self.read().get(&tag).map_or(Nanos::ZERO, |exception| exception.blocked)
+    }
+
+    /// Drops a block that has passed, and the key's mark with it.
+    pub fn drop_passed(&self, marks: &Marks, tag: Tag, now: Nanos) {
+        let mut map = self.write();
+        if map.get(&tag).is_some_and(|exception| !exception.says_something(now)) {
+            map.remove(&tag);
+            marks.remove(tag);
+        }
+    }
+
+    /// Changes a key's exception; one that says nothing any more is dropped. Its mark is there before anybody can see it.
     pub fn change<R>(
         &self,
+        marks: &Marks,
         tag: Tag,
         now: Nanos,
         change: impl FnOnce(&mut Exception) -> R,
     ) -> Result<R, BuildError> {
         let mut map = self.write();
-        if map.len() >= self.most && !map.contains_key(&tag) {
-            map.retain(|_, exception| exception.says_something(now));
+        let known = map.contains_key(&tag);
+        if map.len() >= self.most && !known {
+            map.retain(|&tag, exception| {
+                let stays = exception.says_something(now);
+                if !stays {
+                    marks.remove(tag);
+                }
+                stays
+            });
             if map.len() >= self.most {
-                self.count.store(map.len(), Ordering::Relaxed);
                 return Err(BuildError::TooManyExceptions);
             }
+        }
+        if !known {
+            marks.add(tag);
         }
         let exception = map.entry(tag).or_default();
         let result = change(exception);
         if !exception.says_something(now) {
             map.remove(&tag);
+            marks.remove(tag);
         }
-        self.count.store(map.len(), Ordering::Relaxed);
         Ok(result)
     }
 

@@ -12,8 +12,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::table::{Found, Table, TableError, Tag};
-use tidegate_core::{Algorithm, Nanos, Policy};
+use crate::table::{Found, Refused, Table, TableError, Tag, WhenFull};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
     pub policy: Policy,
@@ -30,13 +30,32 @@ pub(crate) struct Generation {
     complete: AtomicBool,
 }
 
-/// A generation that was left for a newer one.
+/// Why a generation made no step.
 #[derive(Debug)]
-pub(crate) struct Retired;
+pub(crate) enum NoStep {
+    /// It was left for a newer one.
+    Retired,
+    /// The key is new and has no place until then ([`WhenFull::Deny`]).
+    Refused(Nanos),
+}
+
+impl From<Refused> for NoStep {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full { until } => Self::Refused(until),
+            Refused::Closed => Self::Retired,
+        }
+    }
+}
 
 impl Generation {
-    pub fn new(policy: Policy, max_keys: usize, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
-        let table = Table::new(policy.words(), max_keys)?;
+    pub fn new(
+        policy: Policy,
+        max_keys: usize,
+        when_full: WhenFull,
+        previous: Option<Arc<Self>>,
+    ) -> Result<Self, TableError> {
+        let table = Table::new(policy.words(), max_keys)?.when_full(when_full);
         let complete = AtomicBool::new(previous.is_none());
         let number = previous.as_ref().map_or(0, |previous| previous.number + 1);
         Ok(Self { policy, table, is_own: false, number, retired: AtomicBool::new(false), previous, complete })
@@ -44,7 +63,7 @@ impl Generation {
 
     /// A place for one key with a policy of its own.
     pub fn own(policy: Policy) -> Result<Self, TableError> {
-        Ok(Self { is_own: true, ..Self::new(policy, 1, None)? })
+        Ok(Self { is_own: true, ..Self::new(policy, 1, WhenFull::Forget, None)? })
     }
 
     /// Which of one limiter's tables is locked first: a newer generation before the one that it takes states over from,
@@ -54,8 +73,15 @@ impl Generation {
     }
 
     /// Makes sure that a key has nothing left in the generation before. Only one key's locks are held for it.
-    pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), Retired> {
-        if self.incomplete().is_some() { self.apply(&self.policy, tag, now, |_| ()) } else { Ok(()) }
+    pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), NoStep> {
+        if self.incomplete().is_none() {
+            return Ok(());
+        }
+        match self.apply(&self.policy, tag, now, |_| ()) {
+            // Unknown in both, or in its record.
+            Err(NoStep::Refused(_)) => Ok(()),
+            done => done,
+        }
     }
 
     /// One atomic step on a key's state.
@@ -66,30 +92,45 @@ impl Generation {
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64]) -> R,
-    ) -> Result<R, Retired> {
+    ) -> Result<R, NoStep> {
+        if self.table.denies_when_full()
+            && let Some(previous) = self.incomplete()
+        {
+            // A key of the generation before is no stranger: it has a record here before it asks for a place.
+            let keep = |old: &[u64]| self.keep(tag, &previous.policy, old, now);
+            previous.table.take_out(&previous.policy, tag, now, keep);
+        }
         self.table.apply(policy, tag, now, |state, found| {
             if self.is_retired() {
-                return Err(Retired);
+                return Err(NoStep::Retired);
             }
             if found == Found::New {
                 self.take_over(tag, state, now);
             }
             Ok(step(state))
-        })
+        })?
     }
 
     /// A look at a key's state, without adding it.
-    pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, Retired> {
+    pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
+        // The generation before first: whatever moves meanwhile is seen here or there.
+        let before = self.incomplete().and_then(|previous| {
+            previous.table.look(&previous.policy, tag, now, |old, _| {
+                (!previous.policy.is_recovered(old, now)).then(|| self.converted(&previous.policy, old, now))
+            })
+        });
         self.table.look(&self.policy, tag, now, |state, found| {
             if self.is_retired() {
-                return Err(Retired);
+                return Err(NoStep::Retired);
             }
-            if let (Found::New, Some(previous)) = (found, self.incomplete()) {
-                previous.table.look(&previous.policy, tag, now, |old, _| {
-                    self.receive(state, &previous.policy, old, now);
-                });
+            match before {
+                Some(before) if found == Found::New => {
+                    let mut joined = state.to_vec();
+                    self.policy.join(&mut joined, &before, now);
+                    Ok(step(&mut joined))
+                }
+                _ => Ok(step(state)),
             }
-            Ok(step(state))
         })
     }
 
@@ -119,21 +160,53 @@ impl Generation {
 
     /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
     fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
-        let Some(previous) = self.incomplete() else { return };
-        let moved = previous.table.remove(tag, |old| self.receive(state, &previous.policy, old, now));
-        if moved.is_none() {
-            let mut owed = vec![0; previous.policy.words()];
-            if previous.table.inherit(&previous.policy, tag, &mut owed, now) {
-                self.receive(state, &previous.policy, &owed, now);
-            }
+        if self.previous.is_none() {
+            return;
+        }
+        if let Some(previous) = self.incomplete() {
+            let receive = |old: &[u64]| self.receive(state, &previous.policy, old, now);
+            previous.table.take_out(&previous.policy, tag, now, receive);
+        }
+        // Its record may have moved since the table looked for one here.
+        self.table.take_record(&self.policy, tag, now, state);
+    }
+
+    /// Forgets what a key has in use; returns whether there was anything.
+    pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
+        // The generation before first: what moves meanwhile moves here.
+        let moved = self.incomplete().and_then(|previous| {
+            previous.table.take_out(&previous.policy, tag, now, |old| !previous.policy.is_recovered(old, now))
+        });
+        let here = self.table.take_out(&self.policy, tag, now, |state| !self.policy.is_recovered(state, now));
+        moved == Some(true) || here == Some(true)
+    }
+
+    /// What of a debt under another policy is left here.
+    pub fn receive_debt(&self, from: &Policy, debt: Debt, now: Nanos) -> Option<Debt> {
+        if *from == self.policy {
+            return Some(debt);
+        }
+        let mut old = vec![0; from.words()];
+        from.owe(&mut old, debt);
+        self.policy.debt(&self.converted(from, &old, now), now)
+    }
+
+    /// Puts down what a key of another policy that has no place here owes.
+    pub fn keep(&self, tag: Tag, from: &Policy, old: &[u64], now: Nanos) {
+        if let Some(debt) = self.policy.debt(&self.converted(from, old, now), now) {
+            self.table.keep(tag, debt, now);
         }
     }
 
     /// Joins into `state` what `old`, a state of another policy, has in use.
     pub fn receive(&self, state: &mut [u64], from: &Policy, old: &[u64], now: Nanos) {
+        self.policy.join(state, &self.converted(from, old, now), now);
+    }
+
+    fn converted(&self, from: &Policy, old: &[u64], now: Nanos) -> Vec<u64> {
         let mut converted = vec![0; self.policy.words()];
         self.policy.transfer(&mut converted, from, old, now);
-        self.policy.join(state, &converted, now);
+        converted
     }
 }
 

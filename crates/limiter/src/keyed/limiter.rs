@@ -1,19 +1,20 @@
 //! The keyed limiter and its operations.
 
-use std::{fmt, sync::Mutex};
+use std::{fmt, sync::PoisonError};
 
-use crate::table::{HashKeys, Stats, Tag};
+use crate::table::{HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use super::{
-    BuildError, Generation, KeyedBuilder,
+    BuildError, Generation, KeyedBuilder, Marks,
     exceptions::Exceptions,
-    generation::{Generations, Home},
+    generation::{Generations, Home, NoStep},
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    limiter::denied_until,
-    wait::{Admission, Lines, decide_behind},
+    limiter::{denied_until, refused_until},
+    sync::{Mutex, yield_now},
+    wait::{Ground, Line, Lines, Wakes, wait},
 };
 
 /// A limit for each key: of any length, and as many as the bound allows.
@@ -33,10 +34,13 @@ pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) max_keys: usize,
+    pub(super) when_full: WhenFull,
     pub(super) hash: HashKeys,
     /// Held for the length of a change of policy.
     pub(super) changing: Mutex<()>,
-    lines: Lines,
+    /// The keys that have an exception or a line.
+    pub(super) marks: Marks,
+    pub(super) lines: Lines,
     clock: C,
 }
 
@@ -59,17 +63,20 @@ impl<C> KeyedLimiter<C> {
     pub(super) fn from_parts(
         policy: Policy,
         max_keys: usize,
+        when_full: WhenFull,
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, None)?;
+        let generation = Generation::new(policy, max_keys, when_full, None)?;
         Ok(Self {
             generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
             max_keys,
+            when_full,
             hash,
             changing: Mutex::new(()),
-            lines: Lines::default(),
+            marks: Marks::new(max_keys),
+            lines: Lines::new(),
             clock,
         })
     }
@@ -118,7 +125,7 @@ impl<C> KeyedLimiter<C> {
         let generation: &Generation = self.generations.current();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
-            let plain = !(cost == 0 || self.exceptions.any() || self.lines.any() || generation.is_retired());
+            let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
             plain.then(|| generation.policy.decide(state, now, cost))
         });
         match near {
@@ -135,32 +142,105 @@ impl<C> KeyedLimiter<C> {
         if let Some(denied) = self.blocked_at(tag, now) {
             return denied;
         }
-        let costs = if self.lines.any() { self.lines.costs(tag) } else { Vec::new() };
-        if costs.is_empty() {
-            self.with_state(tag, now, |policy, state| policy.decide(state, now, cost))
-        } else {
-            self.decide_behind(tag, &costs, cost, now)
-        }
+        self.on_line(
+            tag,
+            now,
+            |line, ground, wakes| line.decide(ground, cost, wakes),
+            |policy, state| policy.decide(state, now, cost),
+        )
+        .unwrap_or_else(|refused| refused)
     }
 
     /// One atomic step on a key's state, with the policy that is the key's.
-    pub(super) fn with_state<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+    ///
+    /// # Errors
+    /// When the key is new and has no place until a time: that time ([`WhenFull::Deny`]).
+    pub(super) fn with_state<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        step: impl FnOnce(&Policy, &mut [u64]) -> R,
+    ) -> Result<R, Nanos> {
+        let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
             let policy = &generation.policy;
-            let result = generation
-                .apply(policy, tag, now, |state| self.is_home(tag, &generation).then(|| step(policy, state)));
-            if let Ok(Some(result)) = result {
-                return result;
+            let result = generation.apply(policy, tag, now, |state| {
+                let step = if self.is_home(tag, &generation) { step.take() } else { None };
+                step.map(|step| step(policy, state))
+            });
+            match result {
+                Ok(Some(result)) => return Ok(result),
+                Err(NoStep::Refused(until)) => return Err(until),
+                // The state has just moved, or is about to.
+                Ok(None) | Err(NoStep::Retired) => yield_now(),
             }
-            // The state has just moved, or is about to.
-            std::thread::yield_now();
         }
+    }
+
+    /// One atomic step on a key's state and on its line, or on the state alone where there is none. The error is the denial
+    /// of a new key that has no place.
+    fn on_line<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        on_line: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R,
+        alone: impl FnOnce(&Policy, &mut [u64]) -> R,
+    ) -> Result<R, Decision> {
+        // First, so that it is dropped last: nobody is woken under a lock.
+        let mut wakes = Wakes::default();
+        let stepped = self.with_state(tag, now, |policy, state| {
+            if self.marks.has(tag) {
+                let blocked = self.exceptions.blocked(tag);
+                let behind = |line: &mut Line| {
+                    on_line(line, &mut Ground { policy, state: &mut *state, blocked, now }, &mut wakes)
+                };
+                if let Some(found) = self.lines.find(&self.marks, tag, behind) {
+                    return found;
+                }
+            }
+            alone(policy, state)
+        });
+        stepped.map_err(|until| refused_until(&self.policy(), until, now))
+    }
+
+    /// Serves those who wait for a key, after something that may have made room.
+    pub(super) fn serve(&self, tag: Tag, now: Nanos) {
+        if self.marks.has(tag) {
+            // Who waits for a key that has no place asks again when it may have one.
+            let _ = self.on_line(tag, now, Line::changed, |_, _| ());
+        }
+    }
+
+    /// Serves all who wait.
+    pub(super) fn serve_all(&self, now: Nanos) {
+        for tag in self.lines.keys() {
+            self.serve(tag, now);
+        }
+    }
+
+    /// Answers for a key in a joint decision, which holds the key's lock: `None` where nobody waits for it.
+    pub(crate) fn answer_behind(
+        &self,
+        tag: Tag,
+        ground: &mut Ground<'_>,
+        cost: u32,
+        wakes: &mut Wakes,
+    ) -> Option<Decision> {
+        if cost == 0 || !self.marks.has(tag) {
+            return None;
+        }
+        ground.blocked = self.exceptions.blocked(tag);
+        let behind = |line: &mut Line| {
+            line.settle(ground, wakes);
+            line.is_waiting().then(|| line.answer(ground, cost))
+        };
+        self.lines.find(&self.marks, tag, behind).flatten()
     }
 
     /// Whether a key's state lives in this generation, as seen under the key's lock there: changes happen under it.
     pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
-        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
     }
 
@@ -171,23 +251,25 @@ impl<C> KeyedLimiter<C> {
             if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
                 return result;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 
     /// Where a key's state lives.
     pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
-        let own = if self.exceptions.any() { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
 
     pub(crate) fn blocked_at(&self, tag: Tag, now: Nanos) -> Option<Decision> {
-        let exception = if self.exceptions.any() { self.exceptions.get(tag)? } else { return None };
-        denied_until(&self.generation_of(tag).policy, exception.blocked, now)
-    }
-
-    fn decide_behind(&self, tag: Tag, costs: &[u32], cost: u32, now: Nanos) -> Decision {
-        self.look(tag, now, |policy, state| decide_behind(policy, &mut state.to_vec(), costs, cost, now))
+        if !self.marks.has(tag) {
+            return None;
+        }
+        let blocked = self.exceptions.blocked(tag);
+        if blocked > Nanos::ZERO && blocked <= now {
+            self.exceptions.drop_passed(&self.marks, tag, now);
+        }
+        denied_until(&self.generation_of(tag).policy, blocked, now)
     }
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
@@ -213,10 +295,16 @@ impl<C> KeyedLimiter<C> {
                 policy.check(state, now, 0)
             });
         }
-        self.with_state(tag, now, |mine, state| {
+        let behind = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+            fits(ground.policy);
+            line.settle(ground, wakes);
+            if line.is_waiting() { line.answer(ground, cost) } else { policy.decide(ground.state, now, cost) }
+        };
+        let decided = self.on_line(tag, now, behind, |mine, state| {
             fits(mine);
             policy.decide(state, now, cost)
-        })
+        });
+        decided.unwrap_or_else(|refused| refused)
     }
 
     /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
@@ -225,8 +313,19 @@ impl<C> KeyedLimiter<C> {
     }
 
     fn peek_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let blocked = self.blocked_at(tag, now);
-        blocked.unwrap_or_else(|| self.look(tag, now, |policy, state| policy.check(state, now, cost)))
+        if let Some(denied) = self.blocked_at(tag, now) {
+            return denied;
+        }
+        if cost > 0 && self.marks.has(tag) {
+            let check = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+                Some(line.check(ground, cost, wakes))
+            };
+            match self.on_line(tag, now, check, |_, _| None) {
+                Ok(Some(decision)) | Err(decision) => return decision,
+                Ok(None) => {}
+            }
+        }
+        self.look(tag, now, |policy, state| policy.check(state, now, cost))
     }
 
     /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
@@ -234,14 +333,52 @@ impl<C> KeyedLimiter<C> {
         let tag = self.tag(key.as_ref());
         match self.blocked_at(tag, now) {
             Some(denied) => (0, denied),
-            None => self.with_state(tag, now, |policy, state| policy.decide_up_to(state, now, cost)),
+            None => self
+                .on_line(
+                    tag,
+                    now,
+                    |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
+                    |policy, state| policy.decide_up_to(state, now, cost),
+                )
+                .unwrap_or_else(|refused| (0, refused)),
         }
     }
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
         let tag = self.tag(key.as_ref());
-        self.with_state(tag, now, |policy, state| policy.refund(state, now, cost));
+        // A key that has no place has taken nothing.
+        let _ = self.on_line(
+            tag,
+            now,
+            |line, ground, wakes| line.refund(ground, cost, wakes),
+            |policy, state| policy.refund(state, now, cost),
+        );
+    }
+
+    /// Forgets what a key has used: its next request is as good as its first. A block stays, and so does a quota of its own.
+    /// Permits that are out are forgotten, too: giving one back then does nothing. Returns whether there was anything.
+    pub fn reset_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+        let tag = self.tag(key.as_ref());
+        let reset = self.generation_of(tag).reset(tag, now);
+        self.serve(tag, now);
+        reset
+    }
+
+    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions go on: what a key
+    /// takes meanwhile may be forgotten or not.
+    pub fn reset_all_at(&self, now: Nanos) {
+        {
+            // A change of policy would move keys that are still to be reset to where that has been done.
+            let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.generations.current().table.clear();
+            for (_, exception) in self.exceptions.all() {
+                if let Some(own) = exception.own {
+                    own.table.clear();
+                }
+            }
+        }
+        self.serve_all(now);
     }
 
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
@@ -249,7 +386,10 @@ impl<C> KeyedLimiter<C> {
     /// # Errors
     /// When as many keys are blocked, or have a quota of their own, as the limiter may hold keys.
     pub fn block_at(&self, key: impl AsRef<[u8]>, until: Nanos, now: Nanos) -> Result<(), BuildError> {
-        self.exceptions.change(self.tag(key.as_ref()), now, |exception| exception.blocked = until)
+        let tag = self.tag(key.as_ref());
+        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
+        self.serve(tag, now);
+        Ok(())
     }
 
     /// Ends a block; returns whether there was one that still held.
@@ -257,7 +397,10 @@ impl<C> KeyedLimiter<C> {
         let lift =
             |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
         // The only error is a new key beyond the bound, which is not blocked.
-        self.exceptions.change(self.tag(key.as_ref()), now, lift).unwrap_or(false)
+        let tag = self.tag(key.as_ref());
+        let lifted = self.exceptions.change(&self.marks, tag, now, lift).unwrap_or(false);
+        self.serve(tag, now);
+        lifted
     }
 }
 
@@ -276,6 +419,16 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Takes as much of `cost` as there is; returns how much, and the decision on it.
     pub fn acquire_up_to(&self, key: impl AsRef<[u8]>, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(key, cost, self.clock.now())
+    }
+
+    /// Forgets what a key has used (see [`reset_at`](Self::reset_at)).
+    pub fn reset(&self, key: impl AsRef<[u8]>) -> bool {
+        self.reset_at(key, self.clock.now())
+    }
+
+    /// Forgets what all keys have used (see [`reset_all_at`](Self::reset_all_at)).
+    pub fn reset_all(&self) {
+        self.reset_all_at(self.clock.now());
     }
 
     /// Gives back up to `cost` of what the key took last.
@@ -297,30 +450,36 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Decision, WaitError> {
         let tag = self.tag(key.as_ref());
-        self.lines.wait(tag, cost, deadline, &self.clock, &Wanted { limiter: self, tag, cost }).await
+        wait(&Key { limiter: self, tag }, cost, deadline, &self.clock).await
     }
 }
 
-/// A cost that somebody waits for.
-struct Wanted<'a, C> {
+/// A key that somebody waits for.
+struct Key<'a, C> {
     limiter: &'a KeyedLimiter<C>,
     tag: Tag,
-    cost: u32,
 }
 
-impl<C> Admission for Wanted<'_, C> {
-    fn ask(&self, now: Nanos) -> Decision {
-        let Self { limiter, tag, cost } = *self;
-        let decide = || limiter.with_state(tag, now, |policy, state| policy.decide(state, now, cost));
-        limiter.blocked_at(tag, now).unwrap_or_else(decide)
-    }
-
-    fn ask_behind(&self, costs: &[u32], now: Nanos) -> Decision {
-        self.limiter.decide_behind(self.tag, costs, self.cost, now)
-    }
-
-    fn give_back(&self, now: Nanos) {
-        self.limiter.with_state(self.tag, now, |policy, state| policy.refund(state, now, self.cost));
+impl<C> crate::wait::Home for Key<'_, C> {
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+        let Self { limiter, tag } = *self;
+        let mut wakes = Wakes::default();
+        // Before the key's lock is taken: whoever decides on what this step leaves sees that there is a line.
+        limiter.marks.add(tag);
+        let mut step = Some(step);
+        let mut on_line = |policy: &Policy, state: &mut [u64], blocked: Nanos| {
+            let step = step.take()?;
+            let mut ground = Ground { policy, state, blocked, now };
+            Some(limiter.lines.with(&limiter.marks, tag, now, |line| step(line, &mut ground, &mut wakes)))
+        };
+        let stepped = limiter
+            .with_state(tag, now, |policy, state| on_line(policy, state, limiter.exceptions.blocked(tag)));
+        let stepped = stepped.unwrap_or_else(|until| {
+            // A new key that has no place is as good as blocked until then, and has used nothing.
+            let policy = limiter.policy();
+            on_line(&policy, &mut vec![0; policy.words()], until.max(limiter.exceptions.blocked(tag)))
+        });
+        stepped.expect("the step is made once")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writing all states down, and taking them over again.
 
-use crate::table::{HashKeys, Tag};
-use tidegate_core::{Algorithm, Nanos, Policy};
+use crate::table::{HashKeys, RecordPlace, Tag};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 use super::KeyedLimiter;
 
@@ -16,12 +16,12 @@ pub enum Entry {
         /// Its words.
         state: Vec<u64>,
     },
-    /// What evicted keys owe, by the number of the debt cell.
-    Debt {
-        /// Which cell. Numbers fit limiters of the same bound alone.
-        cell: u64,
-        /// Its words.
-        state: Vec<u64>,
+    /// What an evicted key owes, under the general policy.
+    Record {
+        /// Where its record lies: the key's fingerprint stands in for its tag.
+        place: RecordPlace,
+        /// What it owes.
+        debt: Debt,
     },
     /// A key's under a policy of its own.
     Own {
@@ -56,9 +56,9 @@ impl<C> KeyedLimiter<C> {
                 show(Entry::Key { tag: tag.get(), state: state.to_vec() });
             }
         });
-        generation.table.for_each_debt(|cell, state| {
-            if !policy.is_recovered(state, now) {
-                show(Entry::Debt { cell: cell as u64, state: state.to_vec() });
+        generation.table.for_each_record(|place, debt| {
+            if !debt.is_over(now) {
+                show(Entry::Record { place, debt });
             }
         });
         // A copy: no key's lock is taken while the exceptions are locked.
@@ -83,28 +83,32 @@ impl<C> KeyedLimiter<C> {
                     true
                 }
             }
-            Entry::Debt { cell, state } => {
+            Entry::Record { place, debt } => {
                 let generation = self.generations.current();
-                let Ok(cell) = usize::try_from(*cell) else { return false };
-                from.accepts(state) && {
-                    let mut converted = vec![0; generation.policy.words()];
-                    generation.receive(&mut converted, from, state, now);
-                    generation.table.join_debt(&generation.policy, cell, &converted, now)
+                if let Some(debt) = generation.receive_debt(from, *debt, now) {
+                    generation.table.put_record(*place, debt, now);
                 }
+                true
             }
             Entry::Blocked { tag, until } => {
                 let until = Nanos::new(*until);
-                self.exceptions.change(Tag::new(*tag), now, |exception| exception.blocked = until).is_ok()
+                self.exceptions
+                    .change(&self.marks, Tag::new(*tag), now, |exception| exception.blocked = until)
+                    .is_ok()
             }
         }
     }
 
     /// Joins a state of another policy into a key's.
     fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
-        self.with_state(tag, now, |policy, mine| {
+        let received = self.with_state(tag, now, |policy, mine| {
             let mut converted = vec![0; policy.words()];
             policy.transfer(&mut converted, from, state, now);
             policy.join(mine, &converted, now);
         });
+        if received.is_err() {
+            // As a record it has a place.
+            self.generations.current().keep(tag, from, state, now);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tidegate_core::Nanos;
+
 /// Why there is no such table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,6 +35,43 @@ impl fmt::Display for TableError {
 }
 
 impl std::error::Error for TableError {}
+
+/// What happens to a new key when an exhausted key's record would have to be forgotten for it.
+///
+/// That takes more exhausted keys than the table and its records hold: at least four times the bound, within the time that
+/// their limits take to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The new key comes in. The exhausted key whose debt ends first is forgotten: it gets a fresh allowance.
+    #[default]
+    Forget,
+    /// The new key is refused until one of them ends. No exhausted key ever gets a fresh allowance early; strangers are
+    /// locked out while the flood lasts. Known keys, those with a record included, are decided on as ever; a joint
+    /// decision refuses those that have no cell.
+    Deny,
+}
+
+/// Why a new key did not come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// An exhausted key's record would have been forgotten for it. Asked again at this time, with no other traffic, it comes
+    /// in, and perhaps earlier; [`Nanos::MAX`] where no time can be named.
+    Full {
+        /// That time.
+        until: Nanos,
+    },
+    /// The table adds no more keys.
+    Closed,
+}
+
+/// Why there is no cell for a new key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// As [`Refused::Full`].
+    Refused(Nanos),
+    /// All cells are taken by keys of the same joint decision, or nobody could be moved just now.
+    Pinned,
+}
 
 /// A joint decision over more keys of one table than it has places for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

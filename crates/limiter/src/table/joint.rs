@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Nanos};
 
-use super::{Found, Full, Table, Tag, memory::Bucket, room::Pair};
+use super::{Found, Full, NoRoom, Table, Tag, memory::Bucket, room::Pair};
 
 /// Up to this many states need no allocation.
 const INLINE: usize = 8;
@@ -30,13 +30,14 @@ type Position = (Rank, usize);
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each state wanted: which bucket, which cell, and whether the key is new.
-    cells: SmallVec<[(usize, usize, Found); INLINE]>,
+    /// For each state wanted: which bucket, which cell, and whether the key is new; or until when it is refused.
+    cells: SmallVec<[Result<(usize, usize, Found), Nanos>; INLINE]>,
 }
 
 impl<'a> Joint<'a> {
     /// Locks every state that is wanted, adding the keys that are new. The same key of one table may be wanted twice; it
-    /// is one state.
+    /// is one state. A new key may be refused instead ([`WhenFull::Deny`](super::WhenFull::Deny), or a closed table): see
+    /// [`state`](Self::state).
     ///
     /// # Errors
     /// [`Full`] when one table is so small that the keys wanted leave each other no room.
@@ -46,6 +47,7 @@ impl<'a> Joint<'a> {
         for want in wanted {
             let buckets = want.table.memory.layout.buckets;
             for index in [want.tag.first(buckets), want.tag.second(buckets)] {
+                want.table.stretches.touch(index);
                 places.push((position(want, index), want.table, index));
             }
         }
@@ -54,7 +56,14 @@ impl<'a> Joint<'a> {
         let buckets = places.iter().map(|&(_, table, index)| table.memory.lock(index)).collect();
         let mut joint = Self { buckets, cells: SmallVec::new() };
         for at in 0..wanted.len() {
-            let cell = joint.find_or_add(&places, wanted, at, now)?;
+            let cell = match joint.find_or_add(&places, wanted, at, now) {
+                Ok(cell) => Ok(cell),
+                Err(NoRoom::Refused(until)) => {
+                    wanted[at].table.counters.refused.add(1);
+                    Err(until)
+                }
+                Err(NoRoom::Pinned) => return Err(Full),
+            };
             joint.cells.push(cell);
         }
         Ok(joint)
@@ -66,7 +75,7 @@ impl<'a> Joint<'a> {
         wanted: &[Wanted<'_, A>],
         at: usize,
         now: Nanos,
-    ) -> Result<(usize, usize, Found), Full> {
+    ) -> Result<(usize, usize, Found), NoRoom> {
         let Wanted { table, algorithm, tag, .. } = wanted[at];
         let total = table.memory.layout.buckets;
         let find = |index| {
@@ -78,30 +87,34 @@ impl<'a> Joint<'a> {
         // The other keys of this decision must not give way to this one.
         let mut pinned: SmallVec<[Tag; INLINE]> = SmallVec::new();
         pinned.extend(wanted.iter().filter(|w| std::ptr::eq(w.table, table)).map(|w| w.tag));
-        let (place, found) = if first == second {
-            let mut pair = Pair::new(&mut self.buckets[first], None);
-            match pair.find(tag) {
-                Some(place) => (place, Found::Known),
-                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
-            }
+        let mut pair = if first == second {
+            Pair::new(&mut self.buckets[first], None)
         } else {
-            let Ok([one, two]) = self.buckets.get_disjoint_mut([first, second]) else { return Err(Full) };
-            let mut pair = Pair::new(one, Some(two));
-            match pair.find(tag) {
-                Some(place) => (place, Found::Known),
-                None => (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New),
+            let both = self.buckets.get_disjoint_mut([first, second]);
+            let Ok([one, two]) = both else { return Err(NoRoom::Pinned) };
+            Pair::new(one, Some(two))
+        };
+        let (place, found) = match pair.find(tag) {
+            Some(place) => (place, Found::Known),
+            None if table.is_open() => {
+                (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New)
             }
+            // Whoever comes again finds the table that took this one's place.
+            None => return Err(NoRoom::Refused(now)),
         };
         Ok((if place.second { second } else { first }, place.cell, found))
     }
 
     /// The words of the state that was wanted at this position, and whether its key is new.
     ///
+    /// # Errors
+    /// When the key was refused: with the time from which it would come in.
+    ///
     /// # Panics
     /// When nothing was wanted at this position.
-    pub fn state(&mut self, at: usize) -> (&mut [u64], Found) {
-        let (bucket, cell, found) = self.cells[at];
-        (self.buckets[bucket].state(cell), found)
+    pub fn state(&mut self, at: usize) -> Result<(&mut [u64], Found), Nanos> {
+        let (bucket, cell, found) = self.cells[at]?;
+        Ok((self.buckets[bucket].state(cell), found))
     }
 }
 

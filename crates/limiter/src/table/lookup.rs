@@ -1,19 +1,25 @@
 //! The table: finding a key's cell.
 //!
-//! Locks: one bucket, or a key's two in the order of their index, or (for joint decisions) all that are needed in the
-//! order of their address; then at most one debt cell. A third bucket, to displace a cell to, is only ever tried.
+//! Locks, in this order: one bucket, or a key's two in the order of their index, or (for joint decisions) all that are
+//! needed in the order of their address; then a key's two buckets of records. Further buckets, to move a cell or a record
+//! to, are only ever tried.
 
-use std::cmp::Ordering;
+use std::{
+    cmp,
+    sync::atomic::{AtomicBool, Ordering, fence},
+};
 
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Algorithm, Nanos};
 
 use super::{
-    Stats, TableError, Tag,
-    debts::Debts,
+    NoRoom, Refused, Stats, TableError, Tag, WhenFull,
     layout::Layout,
     memory::{Bucket, Memory},
+    records::{Put, Records},
     room::Pair,
     stats::{Counter, Counters},
+    stretches::Stretches,
 };
 
 /// Whether a key was there.
@@ -31,10 +37,16 @@ pub enum Found {
 /// for (or one that reads the same words the same way).
 pub struct Table {
     pub(crate) memory: Memory,
-    pub(crate) debts: Debts,
+    pub(crate) records: Records,
+    pub(crate) stretches: Stretches,
     pub(crate) max_keys: u64,
+    pub(crate) when_full: WhenFull,
     pub(crate) counters: Counters,
     pub(crate) sweep: Counter,
+    closed: AtomicBool,
+    /// Buckets that walks have looked into.
+    #[cfg(test)]
+    pub(crate) visited: Counter,
 }
 
 impl Table {
@@ -43,20 +55,61 @@ impl Table {
     /// # Errors
     /// When the bound is 0, or the memory cannot be reserved.
     pub fn new(words: usize, max_keys: usize) -> Result<Self, TableError> {
-        let memory = Memory::new(Layout::new(words, max_keys)?)?;
+        let layout = Layout::new(words, max_keys)?;
+        let stretches = Stretches::new(&layout);
         Ok(Self {
-            memory,
-            debts: Debts::new(words, max_keys)?,
+            memory: Memory::new(layout)?,
+            records: Records::new(max_keys)?,
+            stretches,
             max_keys: max_keys as u64,
+            when_full: WhenFull::Forget,
             counters: Counters::default(),
             sweep: Counter::default(),
+            closed: AtomicBool::new(false),
+            #[cfg(test)]
+            visited: Counter::default(),
         })
     }
 
-    /// Gives the memory back to the system where that is possible (Linux), and forgets every state. For a table whose
-    /// states have all been moved elsewhere: who still looks finds no key, and adds it as a new one.
+    /// What happens to a new key when an exhausted key's record would have to be forgotten for it.
+    #[must_use]
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
+    /// Whether it may refuse a new key.
+    #[inline]
+    #[must_use]
+    pub fn denies_when_full(&self) -> bool {
+        self.when_full == WhenFull::Deny
+    }
+
+    /// Adds and moves no key from now on. When this returns, nobody who began earlier is still at it: a walk then misses
+    /// nothing, and sees each key once. Known keys are found as before.
+    pub fn close(&self) {
+        // Whoever adds a key marks the stretches of its two buckets, passes a fence, and then looks whether the table is
+        // closed, all under the locks of these buckets. One of the two fences comes first: either the other side sees this
+        // store, or this side sees the marks, and waits for the locks.
+        self.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for index in self.stretches.touched() {
+            drop(self.memory.lock(index));
+        }
+    }
+
+    /// Whether a key may be added. The caller holds the locks of its two buckets, whose stretches are marked.
+    pub(crate) fn is_open(&self) -> bool {
+        // As `close` says; the lock orders nothing between two different buckets.
+        fence(Ordering::SeqCst);
+        !self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Gives the memory back to the system where that is possible (Linux), and forgets every state and record. For a table
+    /// whose states have all been moved elsewhere; it is [closed](Self::close).
     pub fn release(&self) {
-        self.memory.release();
+        self.close();
+        self.memory.release(self.stretches.touched());
+        self.records.release();
     }
 
     /// The table's figures.
@@ -66,11 +119,14 @@ impl Table {
         Stats {
             keys: c.keys.get(),
             max_keys: self.max_keys,
-            bytes: (self.memory.layout.bytes() + self.debts.bytes()) as u64,
+            bytes: (self.memory.layout.bytes() + self.records.bytes()) as u64,
             added: c.added.get(),
             reclaimed: c.reclaimed.get(),
             evicted: c.evicted.get(),
-            inherited: c.inherited.get(),
+            records: self.records.count(),
+            returned: c.returned.get(),
+            forgotten: c.forgotten(),
+            refused: c.refused.get(),
             untracked: c.untracked.get(),
         }
     }
@@ -107,7 +163,11 @@ impl Table {
         Some((second, cell))
     }
 
-    /// One atomic step on a key's state, which is added fresh (or with an inherited debt) where it is new.
+    /// One atomic step on a key's state, which is added fresh, or with what its record says, where it is new.
+    ///
+    /// # Errors
+    /// When the key is new and has no record, and the table keeps what it has rather than forget an exhausted key's record
+    /// ([`WhenFull::Deny`]); and for every new key when the table is [closed](Self::close).
     #[inline]
     pub fn apply<R>(
         &self,
@@ -115,10 +175,10 @@ impl Table {
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64], Found) -> R,
-    ) -> R {
+    ) -> Result<R, Refused> {
         let mut first = self.memory.lock(tag.first(self.memory.layout.buckets));
         if let Some(cell) = first.find(tag.get()) {
-            return step(first.state(cell), Found::Known);
+            return Ok(step(first.state(cell), Found::Known));
         }
         self.apply_further(algorithm, first, tag, now, step)
     }
@@ -132,21 +192,67 @@ impl Table {
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64], Found) -> R,
-    ) -> R {
+    ) -> Result<R, Refused> {
         let (mut first, mut second) = self.both(first, tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
-            return step(pair.state(place), Found::Known);
+            return Ok(step(pair.state(place), Found::Known));
         }
-        let result = if let Ok(place) = self.make_room(algorithm, &mut pair, tag, now, &[]) {
-            step(pair.state(place), Found::New)
-        } else {
-            self.counters.untracked.add(1);
-            step(self.debts.cell(tag).state(0), Found::Known)
+        if !self.is_open() {
+            return Err(Refused::Closed);
+        }
+        let result = match self.make_room(algorithm, &mut pair, tag, now, &[]) {
+            Ok(place) => Ok(step(pair.state(place), Found::New)),
+            Err(no_room) => self.apply_on_record(algorithm, tag, now, no_room, step),
         };
         drop((first, second));
         self.sweep_one(algorithm, now);
         result
+    }
+
+    /// One atomic step on a key that can get no cell. The caller holds the key's locks.
+    #[cold]
+    fn apply_on_record<R>(
+        &self,
+        algorithm: &impl Algorithm,
+        tag: Tag,
+        now: Nanos,
+        no_room: NoRoom,
+        step: impl FnOnce(&mut [u64], Found) -> R,
+    ) -> Result<R, Refused> {
+        let mut state = self.fresh();
+        // In place, so that nobody else gets the record's place meanwhile. The key is known: the step takes no other lock.
+        let mut step = Some(step);
+        let on_record = self.records.update(self.records.spot(tag), now, |debt| {
+            algorithm.owe(&mut state, debt);
+            let step = step.take()?;
+            let result = step(&mut state, Found::Known);
+            Some((algorithm.debt(&state, now), result))
+        });
+        if let Some(result) = on_record {
+            self.counters.untracked.add(1);
+            return Ok(result);
+        }
+        match (no_room, step) {
+            (NoRoom::Pinned, Some(step)) => {
+                let result = step(&mut state, Found::New);
+                if let Some(debt) = algorithm.debt(&state, now) {
+                    self.keep(tag, debt, now);
+                }
+                self.counters.untracked.add(1);
+                Ok(result)
+            }
+            (NoRoom::Refused(until), _) => {
+                self.counters.refused.add(1);
+                Err(Refused::Full { until })
+            }
+            // The step is there unless it made a result.
+            (NoRoom::Pinned, None) => Err(Refused::Closed),
+        }
+    }
+
+    fn fresh(&self) -> SmallVec<[u64; 16]> {
+        smallvec![0; self.memory.layout.words]
     }
 
     /// A look at a key's state, which must not be changed. A key that is not there stays away; the words are then a copy
@@ -158,55 +264,57 @@ impl Table {
         now: Nanos,
         step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> R {
-        // Under the buckets' locks to the end: a key that is just being evicted is seen here or in its debt cell.
+        // Under the buckets' locks to the end: a key that is just being evicted is seen here or in its record.
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
             return step(pair.state(place), Found::Known);
         }
-        let mut fresh = vec![0; self.memory.layout.words];
-        self.debts.inherit(algorithm, tag, &mut fresh, now);
-        step(&mut fresh, Found::New)
-    }
-
-    /// Every state, bucket by bucket, each bucket locked for its own turn only. A key that is displaced meanwhile may be
-    /// seen twice or not at all.
-    pub fn for_each(&self, mut visit: impl FnMut(Tag, &mut [u64])) {
-        for index in 0..self.memory.layout.buckets {
-            let mut bucket = self.memory.lock(index);
-            for cell in 0..self.memory.layout.cells {
-                let tag = bucket.tag(cell);
-                if tag != 0 {
-                    visit(Tag::new(tag), bucket.state(cell));
-                }
-            }
+        let mut state = self.fresh();
+        if let Some(debt) = self.records.look(self.records.spot(tag), now) {
+            algorithm.owe(&mut state, debt);
         }
+        step(&mut state, Found::New)
     }
 
-    /// What evicted keys owe, cell by cell: the cell's number and its state.
-    pub fn for_each_debt(&self, visit: impl FnMut(usize, &mut [u64])) {
-        self.debts.for_each(visit);
-    }
-
-    /// Joins a state into the debt cell of this number; returns whether there is such a cell.
-    pub fn join_debt(&self, algorithm: &impl Algorithm, cell: usize, state: &[u64], now: Nanos) -> bool {
-        self.debts.join(algorithm, cell, state, now)
-    }
-
-    /// Writes into `state`, a fresh one, what this key would inherit.
-    pub fn inherit(&self, algorithm: &impl Algorithm, tag: Tag, state: &mut [u64], now: Nanos) -> bool {
-        self.debts.inherit(algorithm, tag, state, now)
-    }
-
-    /// Takes a key out; `take` sees its last state.
-    pub fn remove<R>(&self, tag: Tag, take: impl FnOnce(&[u64]) -> R) -> Option<R> {
+    /// Takes a key out, be it in a cell or a record; `take` sees its last state.
+    pub fn take_out<R>(
+        &self,
+        algorithm: &impl Algorithm,
+        tag: Tag,
+        now: Nanos,
+        take: impl FnOnce(&[u64]) -> R,
+    ) -> Option<R> {
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
-        let place = pair.find(tag)?;
-        let result = take(pair.state(place));
-        pair.clear(place);
-        self.counters.keys.sub(1);
-        Some(result)
+        if let Some(place) = pair.find(tag) {
+            let result = take(pair.state(place));
+            self.stretches.sub(pair.index(place));
+            pair.clear(place);
+            self.counters.keys.sub(1);
+            return Some(result);
+        }
+        let debt = self.records.take(self.records.spot(tag), now)?;
+        let mut state = self.fresh();
+        algorithm.owe(&mut state, debt);
+        Some(take(&state))
+    }
+
+    /// What the record of this key owes, which is taken out of the table. For a key that has no cell, as seen under its
+    /// lock: in a step of [`apply`](Self::apply) that found it new.
+    pub fn take_record(&self, algorithm: &impl Algorithm, tag: Tag, now: Nanos, state: &mut [u64]) -> bool {
+        let Some(debt) = self.records.take(self.records.spot(tag), now) else { return false };
+        let mut owed = self.fresh();
+        algorithm.owe(&mut owed, debt);
+        algorithm.join(state, &owed, now);
+        true
+    }
+
+    /// Puts what a key owes down in its record, joined with what the record says already.
+    pub(crate) fn keep(&self, tag: Tag, debt: tidegate_core::Debt, now: Nanos) {
+        if let Put::Forgot(debt) = self.records.put(self.records.spot(tag), debt, now, None, false) {
+            self.counters.forget(debt.share);
+        }
     }
 
     fn both_of(&self, tag: Tag) -> (Bucket<'_>, Option<Bucket<'_>>) {
@@ -216,10 +324,12 @@ impl Table {
     /// A key's second bucket, locked beside its first; `None` where they are the same.
     fn both<'a>(&'a self, first: Bucket<'a>, tag: Tag) -> (Bucket<'a>, Option<Bucket<'a>>) {
         let (index, second) = (first.index(), tag.second(self.memory.layout.buckets));
+        self.stretches.touch(index);
+        self.stretches.touch(second);
         match index.cmp(&second) {
-            Ordering::Equal => (first, None),
-            Ordering::Less => (first, Some(self.memory.lock(second))),
-            Ordering::Greater => {
+            cmp::Ordering::Equal => (first, None),
+            cmp::Ordering::Less => (first, Some(self.memory.lock(second))),
+            cmp::Ordering::Greater => {
                 // The lower index first: let go, and look again afterwards.
                 drop(first);
                 let second = self.memory.lock(second);

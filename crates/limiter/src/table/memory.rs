@@ -49,16 +49,20 @@ mod imp {
             self.pages.enlarge_next();
         }
 
-        /// Gives the memory back to the system where that is possible; every bucket is empty and open afterwards, or as it
-        /// was. Waits for whoever is in a bucket: nobody may be while its words turn to zero.
-        pub fn release(&self) {
-            for index in 0..self.layout.buckets {
+        /// Empties the buckets that were ever `touched`, and gives the memory back to the system where that is possible.
+        /// Waits for whoever is in one of them: nobody may be while its words turn to zero. All others are zero before
+        /// and after, as nobody may write to them any more; who looks into one finds zeros, and leaves zeros.
+        pub fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
+            for index in touched.clone() {
                 self.line(index).lock().lock();
             }
-            if !self.pages.release() {
-                for index in 0..self.layout.buckets {
-                    self.line(index).lock().unlock(0);
-                }
+            if self.pages.release() {
+                return;
+            }
+            for index in touched {
+                // SAFETY: locked above, and nobody else holds a reference; the range is the rest of the stride.
+                unsafe { self.line(index).words(1, self.layout.stride - 1) }.fill(0);
+                self.line(index).lock().unlock(0);
             }
         }
 
@@ -141,7 +145,7 @@ mod imp {
 
         pub fn enlarge_next_pages(&self) {}
 
-        pub fn release(&self) {}
+        pub fn release(&self, _touched: impl Iterator<Item = usize>) {}
 
         pub fn prefetch(&self, _index: usize) {}
 

@@ -1,13 +1,15 @@
 //! Making room for a new key, in this order: an empty cell of its two buckets; one whose state has recovered; one whose
-//! key can move to its other bucket (where up to four further keys may move in turn); and last the one that recovers first, whose debt is kept.
+//! key can move to its other bucket (where up to four further keys may move in turn); and last the cell of the key that has
+//! least to lose, which leaves a record: the smallest share of its limit used, then the earliest end.
 //!
 //! Why a limited key is never reset: a cell that has not recovered leaves a bucket only into another bucket or into its
-//! debt cell, in both cases while this bucket is locked; and a key that is in neither of its buckets starts from its
-//! debt cell.
+//! record, in both cases while this bucket is locked; and a key that is in neither of its buckets takes its record.
+//! What is forgotten is forgotten by [`Records::put`](super::records::Records::put) alone, which says what goes first.
 
-use tidegate_core::{Algorithm, Nanos};
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Debt, Nanos};
 
-use super::{Full, Table, Tag, layout::MOST_CELLS, memory::Bucket};
+use super::{NoRoom, Table, Tag, WhenFull, layout::MOST_CELLS, memory::Bucket, record::Spot, records::Put};
 
 /// How many further buckets are tried for a victim when a key's own are empty but the bound is reached.
 const FURTHER: usize = 64;
@@ -54,6 +56,10 @@ impl<'p, 'a> Pair<'p, 'a> {
         self.bucket(place.second).state(place.cell)
     }
 
+    pub fn index(&mut self, place: Place) -> usize {
+        self.bucket(place.second).index()
+    }
+
     pub fn clear(&mut self, place: Place) {
         self.set_tag(place, 0);
     }
@@ -91,7 +97,7 @@ impl<'p, 'a> Pair<'p, 'a> {
 type Places = std::iter::Flatten<std::array::IntoIter<Option<Place>, { 2 * MOST_CELLS }>>;
 
 impl Table {
-    /// Gives `tag`, which is in neither bucket, a cell with its starting state.
+    /// Gives `tag`, which is in neither bucket, a cell with its starting state: a fresh one, or what its record says.
     pub(crate) fn make_room(
         &self,
         algorithm: &impl Algorithm,
@@ -99,13 +105,16 @@ impl Table {
         tag: Tag,
         now: Nanos,
         pinned: &[Tag],
-    ) -> Result<Place, Full> {
-        let place = self.free_place(algorithm, pair, now, pinned)?;
+    ) -> Result<Place, NoRoom> {
+        let spot = self.records.spot(tag);
+        self.records.prefetch(spot);
+        let place = self.free_place(algorithm, pair, spot, now, pinned)?;
         pair.set_tag(place, tag.get());
         let state = pair.state(place);
         state.fill(0);
-        if self.debts.inherit(algorithm, tag, state, now) {
-            self.counters.inherited.add(1);
+        if let Some(debt) = self.records.take(spot, now) {
+            algorithm.owe(state, debt);
+            self.counters.returned.add(1);
         }
         let before = self.counters.added.next();
         // A thirty-second of the bound has come: most small pages of the table are in use.
@@ -115,42 +124,89 @@ impl Table {
         Ok(place)
     }
 
-    /// A cell without a key; the new key is already counted.
+    /// A cell without a key, or whose key has gone for the new one; the new key is already counted.
     fn free_place(
         &self,
         algorithm: &impl Algorithm,
         pair: &mut Pair<'_, '_>,
+        comes: Spot,
         now: Nanos,
         pinned: &[Tag],
-    ) -> Result<Place, Full> {
+    ) -> Result<Place, NoRoom> {
         let below_bound = self.counters.keys.add_up_to(self.max_keys);
         let empty = pair.find_tag(0);
         if below_bound && let Some(place) = empty {
+            self.stretches.add(pair.index(place));
             return Ok(place);
         }
-        if let Some(place) = pair.occupied(pinned).find(|&at| algorithm.is_recovered(pair.state(at), now)) {
-            self.counters.reclaimed.add(1);
-            if below_bound {
-                self.counters.keys.sub(1);
+        let mut least = None;
+        for at in pair.occupied(pinned) {
+            let Some(debt) = algorithm.debt(pair.state(at), now) else {
+                self.counters.reclaimed.add(1);
+                if below_bound {
+                    self.counters.keys.sub(1);
+                }
+                return Ok(at);
+            };
+            if least.is_none_or(|(least, _)| debt < least) {
+                least = Some((debt, at));
             }
-            return Ok(place);
         }
         if below_bound {
             if let Some(place) = self.displace(pair, pinned) {
+                self.stretches.add(pair.index(place));
                 return Ok(place);
             }
             self.counters.keys.sub(1);
         }
         // From here on one key goes for the one that comes.
-        let owes = |pair: &mut Pair<'_, '_>, at| algorithm.check(pair.state(at), now, 0).reset_after_nanos();
-        if let Some(victim) = pair.occupied(pinned).min_by_key(|&at| owes(pair, at)) {
-            let tag = Tag::new(pair.tag(victim));
-            self.debts.keep(algorithm, tag, pair.state(victim), now);
-            self.counters.evicted.add(1);
-            return Ok(victim);
+        if let Some((debt, victim)) = least {
+            let gone = Tag::new(pair.tag(victim));
+            return match self.evict(gone, debt, comes, now) {
+                Ok(()) => Ok(victim),
+                Err(until) => Err(NoRoom::Refused(self.soonest(algorithm, pair, until, now))),
+            };
         }
-        let place = empty.ok_or(Full)?;
-        if self.evict_elsewhere(algorithm, now) { Ok(place) } else { Err(Full) }
+        let place = empty.ok_or(NoRoom::Pinned)?;
+        self.evict_elsewhere(algorithm, comes, now)?;
+        self.stretches.add(pair.index(place));
+        Ok(place)
+    }
+
+    /// Leaves a record of a key that goes. Where an exhausted key's record would have to be forgotten, and is not to be, the
+    /// key stays: the error says when the first of those ends.
+    fn evict(&self, gone: Tag, debt: Debt, comes: Spot, now: Nanos) -> Result<(), Nanos> {
+        let keep_exhausted = self.when_full == WhenFull::Deny;
+        match self.records.put(self.records.spot(gone), debt, now, Some(comes), keep_exhausted) {
+            Put::Kept => {}
+            Put::Forgot(debt) => self.counters.forget(debt.share),
+            Put::Refused(until) => return Err(until),
+        }
+        self.counters.evicted.add(1);
+        Ok(())
+    }
+
+    /// When a cell of a pair may go at the latest, or a record ends.
+    fn soonest(
+        &self,
+        algorithm: &impl Algorithm,
+        pair: &mut Pair<'_, '_>,
+        until: Nanos,
+        now: Nanos,
+    ) -> Nanos {
+        let mut soonest = until;
+        for at in pair.occupied(&[]) {
+            let state = pair.state(at);
+            let answer = algorithm.check(state, now, 1);
+            let Some(wait) = answer.retry_after() else { continue };
+            // A key that has anything left gives way to no exhausted record.
+            let mut gives_way = now.saturating_add(Nanos::from(wait));
+            if algorithm.debt(state, gives_way).is_some_and(|debt| debt.share.is_exhausted()) {
+                gives_way = now.saturating_add(Nanos::new(answer.reset_after_nanos()));
+            }
+            soonest = soonest.min(gives_way);
+        }
+        soonest
     }
 
     /// Moves one key of the pair to its other bucket, and there another one if need be.
@@ -176,25 +232,38 @@ impl Table {
         let Some(free) = free else { return false };
         other.set_tag(free, tag.get());
         other.state(free).copy_from_slice(bucket.state(cell));
+        self.stretches.touch(other.index());
+        self.stretches.add(other.index());
+        self.stretches.sub(bucket.index());
         true
     }
 
     /// The bound is reached, and this key's own buckets hold nobody who could go: somebody else goes.
-    fn evict_elsewhere(&self, algorithm: &impl Algorithm, now: Nanos) -> bool {
+    fn evict_elsewhere(&self, algorithm: &impl Algorithm, comes: Spot, now: Nanos) -> Result<(), NoRoom> {
+        let mut refused = None;
         for _ in 0..FURTHER {
             let Some(mut bucket) = self.next_to_sweep() else { continue };
-            let Some(cell) = (0..bucket.cells()).find(|&cell| bucket.tag(cell) != 0) else { continue };
-            let tag = Tag::new(bucket.tag(cell));
-            if algorithm.is_recovered(bucket.state(cell), now) {
-                self.counters.reclaimed.add(1);
-            } else {
-                self.debts.keep(algorithm, tag, bucket.state(cell), now);
-                self.counters.evicted.add(1);
+            let used = (0..bucket.cells())
+                .filter(|&cell| bucket.tag(cell) != 0)
+                .collect::<SmallVec<[usize; MOST_CELLS]>>();
+            let debt = |cell: &usize| algorithm.debt(bucket.state(*cell), now);
+            // Nothing owed comes before anything.
+            let Some((debt, cell)) = used.iter().map(debt).zip(&used).min() else { continue };
+            match debt.map_or(Ok(()), |debt| self.evict(Tag::new(bucket.tag(*cell)), debt, comes, now)) {
+                Ok(()) => {}
+                Err(until) => {
+                    refused = Some(refused.map_or(until, |first: Nanos| first.min(until)));
+                    continue;
+                }
             }
-            bucket.set_tag(cell, 0);
-            return true;
+            if debt.is_none() {
+                self.counters.reclaimed.add(1);
+            }
+            bucket.set_tag(*cell, 0);
+            self.stretches.sub(bucket.index());
+            return Ok(());
         }
-        false
+        Err(refused.map_or(NoRoom::Pinned, NoRoom::Refused))
     }
 
     /// The next bucket in turn, if nobody is in it.
@@ -214,6 +283,7 @@ impl Table {
         for cell in 0..self.memory.layout.cells {
             if bucket.tag(cell) != 0 && algorithm.is_recovered(bucket.state(cell), now) {
                 bucket.set_tag(cell, 0);
+                self.stretches.sub(bucket.index());
                 self.counters.keys.sub(1);
                 self.counters.reclaimed.add(1);
             }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_core::Share;
+
 /// A table's figures, read without stopping it: each is exact, together they are of about one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -10,18 +12,49 @@ pub struct Stats {
     pub keys: u64,
     /// The bound on them.
     pub max_keys: u64,
-    /// Bytes reserved for states, debts included; resident as far as they have been touched.
+    /// Bytes reserved for states and records; resident as far as they have been touched.
     pub bytes: u64,
     /// Keys that were added, all told.
     pub added: u64,
-    /// States that were forgotten because they were as good as fresh.
+    /// States that were dropped because they were as good as fresh.
     pub reclaimed: u64,
-    /// Keys that had to give way while still in debt; the debt was kept in a debt cell.
+    /// Keys that gave way while they still owed something, and left a record.
     pub evicted: u64,
-    /// Keys that started with the debt of an evicted key (their own or another's).
-    pub inherited: u64,
-    /// Decisions on a debt cell itself, because no place at all was free.
+    /// Records in use now, some of which may have ended since.
+    pub records: u64,
+    /// Keys that came back and took their record with them.
+    pub returned: u64,
+    /// Records that were forgotten, by the share of its limit that the key had used. Such a key gets at most that share a
+    /// second time.
+    pub forgotten: Forgotten,
+    /// Requests of unknown keys that were refused, because an exhausted key's record would have been forgotten for them
+    /// ([`WhenFull::Deny`](super::WhenFull::Deny)).
+    pub refused: u64,
+    /// Decisions on a record in place, because the key could get no cell.
     pub untracked: u64,
+}
+
+/// Records that were forgotten, by the share of its limit that the key had used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// At most a quarter.
+    pub quarter: u64,
+    /// More than a quarter, at most a half.
+    pub half: u64,
+    /// More than a half, at most three quarters.
+    pub three_quarters: u64,
+    /// More than that, but not all.
+    pub most: u64,
+    /// All: an exhausted key got a fresh allowance.
+    pub exhausted: u64,
+}
+
+impl Forgotten {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.quarter + self.half + self.three_quarters + self.most + self.exhausted
+    }
 }
 
 /// One counter. Relaxed throughout: counters order nothing.
@@ -63,6 +96,33 @@ pub(crate) struct Counters {
     pub added: Counter,
     pub reclaimed: Counter,
     pub evicted: Counter,
-    pub inherited: Counter,
+    pub returned: Counter,
+    /// By quarter of the limit, and last what was exhausted.
+    forgotten: [Counter; 5],
+    pub refused: Counter,
     pub untracked: Counter,
+}
+
+impl Counters {
+    pub fn forget(&self, share: Share) {
+        let at = match share.get() {
+            ..=31 => 0,
+            ..=63 => 1,
+            ..=94 => 2,
+            ..=126 => 3,
+            _ => 4,
+        };
+        self.forgotten[at].add(1);
+    }
+
+    pub fn forgotten(&self) -> Forgotten {
+        let [quarter, half, three_quarters, most, exhausted] = &self.forgotten;
+        Forgotten {
+            quarter: quarter.get(),
+            half: half.get(),
+            three_quarters: three_quarters.get(),
+            most: most.get(),
+            exhausted: exhausted.get(),
+        }
+    }
 }

@@ -35,11 +35,6 @@ impl Tag {
         let at = self.first(buckets) + 1 + further;
         if at < buckets { at } else { at - buckets }
     }
-
-    /// Yet another place, for the debt cells.
-    pub(crate) const fn spread(self, cells: usize) -> usize {
-        scale(self.0.rotate_left(17).wrapping_mul(0xD6E8_FEB8_6659_FD93), cells)
-    }
 }
 
 #[inline]

@@ -4,7 +4,14 @@
 //! is told is computed here, from the state as it was, by the algorithm itself. The tests hold each script to the
 //! algorithm, step by step, on a real server.
 
-use std::sync::Arc;
+pub mod call;
+mod plan;
+mod runner;
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+pub use plan::{Plan, PlanError};
+pub use runner::Runner;
 
 const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
@@ -99,12 +106,14 @@ impl Kind {
 pub struct Script {
     pub text: String,
     pub sha: String,
+    /// The number of the connection on which it ran last: the server at the other end knows it by its name.
+    known_on: AtomicU64,
 }
 
 impl Script {
     pub fn new(text: String) -> Self {
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
-        Self { text, sha }
+        Self { text, sha, known_on: AtomicU64::new(0) }
     }
 }
 

@@ -76,8 +76,6 @@ impl Memory {
         let own = old.own_policies();
         old.snapshot(now, |entry| {
             let from = match &entry {
-                // Debt cells have their numbers from the bound: they mean other keys under another.
-                Entry::Debt { .. } => return,
                 Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
                 _ => &general,
             };

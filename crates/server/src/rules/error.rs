@@ -24,6 +24,11 @@ pub enum RulesError {
         /// Everything that is wrong with it, in the order of the lines; at least one.
         problems: Vec<Problem>,
     },
+    /// Several files are read together, and some of them cannot be used.
+    Several {
+        /// One for each such file; at least one.
+        errors: Vec<Self>,
+    },
     /// The rules make sense, but there is no memory for a limit's states.
     Store {
         /// Which limit.
@@ -39,12 +44,14 @@ impl RulesError {
         Self::Invalid { path: None, problems: vec![Problem::overall(format!("limit `{limit}`: {error}"))] }
     }
 
-    /// Everything that is wrong inside the file; empty when it could not be read.
+    /// Everything that is wrong inside the file (of several, the first that cannot be used); empty when it could not be
+    /// read.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Read { .. } | Self::Store { .. } => &[],
             Self::Invalid { problems, .. } => problems,
+            Self::Several { errors } => errors.first().map_or(&[], Self::problems),
         }
     }
 }
@@ -67,6 +74,12 @@ impl fmt::Display for RulesError {
                 }
                 Ok(())
             }
+            Self::Several { errors } => errors.iter().enumerate().try_for_each(|(at, error)| {
+                if at > 0 {
+                    f.write_str("\n")?;
+                }
+                write!(f, "{error}")
+            }),
             Self::Store { limit, source } => write!(f, "limit `{limit}`: {source}"),
         }
     }
@@ -77,6 +90,7 @@ impl std::error::Error for RulesError {
         match self {
             Self::Read { source, .. } => Some(source),
             Self::Invalid { .. } => None,
+            Self::Several { errors } => errors.first().and_then(|error| error.source()),
             Self::Store { source, .. } => Some(source),
         }
     }

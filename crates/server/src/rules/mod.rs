@@ -2,8 +2,9 @@
 //! change while the server runs (`watch`).
 
 mod error;
+pub(crate) mod options;
 mod parse;
-mod sharing;
+pub(crate) mod sharing;
 mod spec;
 mod traffic;
 mod watch;
@@ -39,6 +40,16 @@ pub enum Keeping {
 /// When it cannot be read, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
 /// is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
+    let text = read_text(path)?;
+    parse_for(&text, keeping)
+        .map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
+}
+
+/// The text of a file that is to be used whole or not at all.
+///
+/// # Errors
+/// When it cannot be read, is larger than 4 MiB, or is not UTF-8.
+pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
     let read = |source| RulesError::Read { path: path.to_owned(), source };
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
     let mut bytes = Vec::new();
@@ -47,12 +58,11 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
         let problem = Problem::overall("the file is larger than 4 MiB");
         return Err(invalid(vec![problem.mend("is this the right file? rules are a list of limits")]));
     }
-    let text = String::from_utf8(bytes).map_err(|e| {
+    String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = good.split(|byte| *byte == b'\n').count();
         invalid(vec![Problem::at(line, "the text is not UTF-8").mend("save the file as UTF-8")])
-    })?;
-    parse_for(&text, keeping).map_err(invalid)
+    })
 }
 
 /// Reads and checks a rules file for a server, which needs a limit at least. What the file says for gates is told in the

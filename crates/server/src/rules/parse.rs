@@ -8,7 +8,7 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{ParseQuotaError, Quota};
 
-use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, sharing, traffic};
+use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
@@ -54,17 +54,6 @@ const FIELDS: [&str; 23] = [
     "unreported",
     "match",
     "by",
-];
-
-/// Which algorithm an option belongs to.
-const OWNERS: [(&str, AlgorithmName); 7] = [
-    ("slots", AlgorithmName::SlidingWindow),
-    ("mode", AlgorithmName::SlidingWindow),
-    ("first_hit", AlgorithmName::FixedWindow),
-    ("closed", AlgorithmName::SlidingLog),
-    ("burst", AlgorithmName::TokenBucket),
-    ("max_wait", AlgorithmName::LeakyBucket),
-    ("hold", AlgorithmName::Concurrency),
 ];
 
 /// Reads a rules file's text.
@@ -259,13 +248,7 @@ fn read_policy(
         (None, None) => AlgorithmName::SlidingWindow,
         (_, Some(_)) => fields.word("algorithm", &names, complaints)?,
     };
-    for (option, owner) in OWNERS {
-        if let Some(node) = fields.get(option).filter(|_| owner != algorithm) {
-            let what =
-                format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
-            complaints.add(Problem::at(node.line, what).mend("remove it, or change the algorithm"));
-        }
-    }
+    options::refuse_others(fields, called, algorithm, complaints);
     let quota = match (fields.get("limit"), base) {
         (Some(node), _) => read_quota(node, algorithm, complaints),
         (None, Some(base)) => Some((base.limit, base.window)),
@@ -277,22 +260,7 @@ fn read_policy(
         }
     };
     let mut spec = base.cloned().unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
-    spec.slots = fields.number("slots", 1, complaints).or(spec.slots);
-    let modes = [("strict", false), ("balanced", true)];
-    spec.balanced = fields.word("mode", &modes, complaints).unwrap_or(spec.balanced);
-    spec.first_hit = fields.flag("first_hit", complaints).unwrap_or(spec.first_hit);
-    spec.closed = fields.flag("closed", complaints).unwrap_or(spec.closed);
-    spec.burst = fields.number("burst", 0, complaints).or(spec.burst);
-    spec.max_wait = fields.duration("max_wait", complaints).or(spec.max_wait);
-    spec.hold = fields.duration("hold", complaints).or(spec.hold);
-    spec.count_denied = fields.flag("count_denied", complaints).unwrap_or(spec.count_denied);
-    if spec.count_denied && algorithm == AlgorithmName::Concurrency {
-        let line = fields.get("count_denied").map_or(fields.line(), |node| node.line);
-        complaints.add(
-            Problem::at(line, format!("{called}: a permit that was denied can never be given back"))
-                .mend("remove `count_denied`"),
-        );
-    }
+    options::read(fields, called, &mut spec, complaints);
     (spec.limit, spec.window) = quota?;
     if let Err(e) = spec.policy() {
         let line = fields.get("limit").map_or(fields.line(), |node| node.line);

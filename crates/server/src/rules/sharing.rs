@@ -52,7 +52,7 @@ impl LimitSpec {
     }
 }
 
-pub(super) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
+pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
     let spec = SharingSpec {
         mode: fields.word("sharing", &MODES, complaints),
         on_error: fields.word("on_error", &ON_ERROR, complaints),
@@ -85,7 +85,7 @@ pub(super) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaint
 }
 
 /// Complains about what no store can decide.
-pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Complaints) {
+pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Complaints) {
     let mut wrong = |field: &str, why: String, mend: &str| {
         let line = fields.get(field).map_or(fields.line(), |node| node.line);
         let problem = Problem::at(line, format!("limit `{}` cannot be shared: {why}", limit.name));

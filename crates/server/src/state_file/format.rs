@@ -8,9 +8,11 @@ pub(super) const VERSION: u32 = 1;
 /// How an entry begins.
 pub(super) const END: u8 = 0;
 pub(super) const KEY: u8 = 1;
-pub(super) const DEBT: u8 = 2;
+/// Shared debts of earlier versions: read, and not used.
+pub(super) const SHARED_DEBT: u8 = 2;
 pub(super) const OWN: u8 = 3;
 pub(super) const BLOCKED: u8 = 4;
+pub(super) const RECORD: u8 = 5;
 
 /// The widest state: a log of a million entries, and its head.
 pub(super) const MOST_WORDS: u32 = 1_000_001;

@@ -3,7 +3,7 @@
 //! ```text
 //! "TIDEGATE" │ version u32 │ written at u64 │ how many limits u32
 //!   for each limit: name │ policy │ global u8 │ max keys u64 │ hash seeds 2 × u64 │ words u32 │ overridden keys
-//!                   its entries: kind u8, then tag (or cell) u64, then words
+//!                   its entries: kind u8, then tag (of a record: its place) u64, then words
 //! CRC-32 of all that u32
 //! ```
 //!
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn evicted_debts_are_kept_too() {
+    fn the_records_of_evicted_keys_are_kept_too() {
         // Seven keys went through a store of four: some gave way, and what they owe is in the file.
         let (path, before) = file("debts");
         let found = check(&path).unwrap().unwrap();

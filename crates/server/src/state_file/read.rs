@@ -8,11 +8,11 @@ use std::{
 };
 
 use tidegate_core::{Nanos, Policy};
-use tidegate_limiter::{Entry, HashKeys, KeyedLimiter};
+use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordPlace};
 
 use super::{
     StateError,
-    format::{BLOCKED, DEBT, END, KEY, MAGIC, MOST_WORDS, OWN, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, OWN, RECORD, SHARED_DEBT, VERSION},
 };
 use crate::{
     rules::parse_policy,
@@ -31,7 +31,6 @@ struct Header {
     /// `None` for `CL.THROTTLE`, whose limits come with the requests.
     policy: Option<Policy>,
     global: bool,
-    max_keys: u64,
     hash: HashKeys,
     words: usize,
     own: HashMap<u64, Policy>,
@@ -100,8 +99,6 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
 fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Nanos) -> bool {
     let general = header.policy.unwrap_or_else(|| limiter.policy());
     let from = match entry {
-        // Debt cells have their numbers from the bound: they mean other keys under another.
-        Entry::Debt { .. } if header.max_keys != limiter.stats().max_keys => return false,
         Entry::Own { tag, .. } => match header.own.get(tag) {
             Some(own) => own,
             None => return false,
@@ -129,7 +126,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
     let name = input.text()?;
     let policy = input.policy()?;
     let global = input.u8()? != 0;
-    let max_keys = input.u64()?;
+    let _max_keys = input.u64()?;
     let hash = HashKeys::from_seeds(input.u64()?, input.u64()?);
     let words = input.u32()?;
     if words == 0 || words > MOST_WORDS {
@@ -140,7 +137,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
         let tag = input.u64()?;
         own.extend(input.policy()?.map(|policy| (tag, policy)));
     }
-    Ok((name, Header { policy, global, max_keys, hash, words: words as usize, own }))
+    Ok((name, Header { policy, global, hash, words: words as usize, own }))
 }
 
 fn each_entry(
@@ -156,7 +153,18 @@ fn each_entry(
         let number = input.u64()?;
         take(match kind {
             KEY => Entry::Key { tag: number, state: input.words(words)? },
-            DEBT => Entry::Debt { cell: number, state: input.words(words)? },
+            SHARED_DEBT => {
+                // Nobody can tell whose it was.
+                input.words(words)?;
+                continue;
+            }
+            RECORD => {
+                let (of, debt) = (input.u64()?, [input.u64()?, input.u64()?]);
+                match (RecordPlace::from_words([number, of]), Debt::from_words(debt)) {
+                    (Some(place), Some(debt)) => Entry::Record { place, debt },
+                    _ => return Err(StateError::Contents("a record that makes no sense")),
+                }
+            }
             OWN => match usize::try_from(input.u64()?) {
                 Ok(words) if words <= MOST_WORDS as usize => {
                     Entry::Own { tag: number, state: input.words(words)? }

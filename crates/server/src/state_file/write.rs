@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
-use super::format::{BLOCKED, DEBT, END, KEY, MAGIC, OWN, VERSION};
+use super::format::{BLOCKED, END, KEY, MAGIC, OWN, RECORD, VERSION};
 use crate::service::{Service, THROTTLE};
 
 /// Writes the state of all limits: to a file beside `path`, which then takes its place. Returns its length.
@@ -137,9 +137,13 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
             number(&[KEY], *tag);
             state
         }
-        Entry::Debt { cell, state } => {
-            number(&[DEBT], *cell);
-            state
+        Entry::Record { place, debt } => {
+            let [bits, of] = place.to_words();
+            number(&[RECORD], bits);
+            for word in [of].into_iter().chain(debt.to_words()) {
+                number(&[], word);
+            }
+            return;
         }
         Entry::Own { tag, state } => {
             number(&[OWN], *tag);

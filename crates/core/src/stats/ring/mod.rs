@@ -273,6 +273,15 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
+    /// Changes the word of a count, but not the count, if it still is `seen`: every [`add_if`](Self::add_if) that has looked
+    /// at it looks again.
+    pub fn mark(&self, at: usize, seen: Tally) -> bool {
+        let undone = (seen.0 + UNDO) & (UNIT - 1) & !TURN_MASK;
+        let marked = seen.0 & !(UNIT - 1) | undone | seen.turn();
+        // AcqRel: who sees the mark sees what was changed before it.
+        self.counts[at].compare_exchange(seen.0, marked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Notes `value` in a gauge: its slot keeps the lowest. Values from 2⁴⁸ − 1 on are not kept.
     #[inline]
     pub fn note_low(&self, at: usize, value: u64) {

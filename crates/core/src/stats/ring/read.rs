@@ -41,7 +41,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
 
     /// The note of count `at` at the start of the first slot from number `oldest` (at most the head's) on.
     #[inline]
-    fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
+    pub(in crate::stats) fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
         // The entry of `d` turns ago has a slot at least `d` before the head's: nothing further back can be in view.
         let mut back = (head.slot() - oldest).min(self.depth - 2);
         loop {

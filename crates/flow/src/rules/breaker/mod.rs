@@ -3,43 +3,42 @@
 //! ```text
 //!             too many bad calls                open time has passed, a first probe
 //!   CLOSED ─────────────────────→ OPEN ────────────────────────────────────→ HALF OPEN
-//!     ↑                             ↑                                          │   │
-//!     │                             └──── a bad probe, or none has reported ───┘   │
-//!     └──────────────────────────────────── all probes good ───────────────────────┘
+//!     ↑                            ↑ ↑                                         │ │  │
+//!     │                            │ └──── the last probe inside was given up ─┘ │  │
+//!     │                            └────── a bad probe, or one that never ended ─┘  │
+//!     └──────────────────────────────────── all probes good ────────────────────────┘
 //! ```
 //!
-//! The state is one word, so every transition happens once and every probe's place is given once:
+//! The state is one word, so a call on a closed breaker costs one load:
 //!
 //! ```text
-//!   [ until 62                              │ 1 ]   open, until this time
-//!   [ period 22 │ probes out 20 │ good 20   │ 2 ]   half open
-//!   [ since 62                              │ 0 ]   closed, since this time
+//!   [ until 62 │ 1 ]   open, until this time
+//!   [ 0        │ 2 ]   half open
+//!   [ since 62 │ 0 ]   closed, since this time
 //! ```
 //!
-//! No two closed states are alike, as at least the open time lies between them; half-open ones are told apart by their
-//! number.
+//! Every transition is made while the mutex around [`Probes`] is held, so each happens once and each probe's place is
+//! given once. A closed breaker never takes the mutex; no two closed words are alike, as at least the open time lies
+//! between them.
 
 mod rule;
 
 pub use rule::{BreakerRule, BreakerState, StateChange, Trip};
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tidegate_core::{
     Nanos,
     stats::{Ring, Trailing},
 };
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
 const HALF: u64 = 2;
 const TAG: u64 = 3;
-const PERIOD_SHIFT: u32 = 42;
-const OUT_SHIFT: u32 = 22;
-const GOOD_SHIFT: u32 = 2;
-const FIELD: u64 = (1 << 20) - 1;
+const SHIFT: u32 = 2;
 /// The latest time that a state can name: 146 years.
 const LATEST: u64 = (1 << 62) - 1;
 const TOTAL: usize = 0;
@@ -52,19 +51,30 @@ pub(crate) struct Breaker {
     /// Longer response times are slow.
     slow: Nanos,
     state: AtomicU64,
-    /// When the newest half-open period began, or one that somebody wanted to begin then: it only ever grows, so a thread
-    /// that slept since an earlier one sets it back no more.
-    half_since: AtomicU64,
-    periods: AtomicU64,
+    probes: Mutex<Probes>,
     calls: Ring<2, 0>,
     total: Trailing,
     bad: Trailing,
 }
 
-/// The place of a probe; it must come back to [`Breaker::settle`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is known of the probes. Changed together with the state's word, under one mutex.
+#[derive(Debug, Default)]
+struct Probes {
+    /// The probes inside, the one that started first in front.
+    inside: BTreeSet<Probe>,
+    /// How many have ended well since the breaker opened.
+    good: u32,
+    /// Until when the breaker was open before it let a probe in.
+    open_until: Nanos,
+    /// How many probes there ever were.
+    count: u64,
+}
+
+/// A call that was let in to try the resource; it must come back to [`Breaker::settle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Probe {
-    period: u64,
+    started: Nanos,
+    number: u64,
 }
 
 /// How a probe went.
@@ -91,8 +101,7 @@ impl Breaker {
             },
             rule,
             state: AtomicU64::new(CLOSED),
-            half_since: AtomicU64::new(0),
-            periods: AtomicU64::new(1),
+            probes: Mutex::new(Probes::default()),
             calls: Ring::new(layout),
             total: trailing(),
             bad: trailing(),
@@ -113,93 +122,104 @@ impl Breaker {
     /// # Errors
     /// With the time until a probe may be tried, while open.
     pub(crate) fn enter(&self, now: Nanos, tell: Tell<'_>) -> Result<Option<Probe>, Option<Duration>> {
-        let mut state = self.state.load(Ordering::Acquire);
-        loop {
-            let (next, answer) = match state & TAG {
-                CLOSED => return Ok(None),
-                OPEN => {
-                    let until = Nanos::new(state >> GOOD_SHIFT);
-                    if now < until {
-                        return Err(Some(until.saturating_since(now).into()));
-                    }
-                    let period = self.periods.fetch_add(1, Ordering::Relaxed) & ((1 << 22) - 1);
-                    // Before the state that it belongs to is published.
-                    self.half_since.fetch_max(now.get(), Ordering::Release);
-                    (period << PERIOD_SHIFT | 1 << OUT_SHIFT | HALF, Ok(Some(Probe { period })))
-                }
-                _ => {
-                    let out = state >> OUT_SHIFT & FIELD;
-                    if out < self.rule.probes.into() {
-                        let period = state >> PERIOD_SHIFT;
-                        (state + (1 << OUT_SHIFT), Ok(Some(Probe { period })))
-                    } else if self.probes_are_lost(now) {
-                        (self.open(now), Err(Some(self.rule.open_time)))
-                    } else {
-                        return Err(None);
-                    }
-                }
-            };
-            // AcqRel: the order of transitions is that of what they were decided on.
-            match self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    self.tell(state, next, tell);
-                    return answer;
-                }
-                Err(seen) => state = seen,
-            }
+        if self.is_closed() {
+            return Ok(None);
         }
+        let mut probes = self.lock();
+        let state = self.state.load(Ordering::Acquire);
+        let answer = match state & TAG {
+            CLOSED => return Ok(None), // Closed while this thread waited for the mutex.
+            OPEN => match Nanos::new(state >> SHIFT).saturating_since(now) {
+                Nanos::ZERO => {
+                    probes.open_until = Nanos::new(state >> SHIFT);
+                    Ok(Some(probes.start(now)))
+                }
+                wait => return Err(Some(wait.into())),
+            },
+            _ if probes.taken() < u64::from(self.rule.probes) => return Ok(Some(probes.start(now))),
+            _ if self.is_lost(&probes, now) => {
+                probes.clear();
+                Err(Some(self.rule.open_time))
+            }
+            _ => return Err(None),
+        };
+        let next = if answer.is_ok() { HALF } else { self.open(now) };
+        self.change(probes, state, next, tell);
+        answer
     }
 
     /// What [`enter`](Self::enter) would answer; nothing is taken, and the state stays as it is.
     pub(crate) fn peek(&self, now: Nanos) -> Result<(), Option<Duration>> {
+        if self.is_closed() {
+            return Ok(());
+        }
+        let probes = self.lock();
         let state = self.state.load(Ordering::Acquire);
         match state & TAG {
             CLOSED => Ok(()),
-            OPEN => match Nanos::new(state >> GOOD_SHIFT).saturating_since(now) {
+            OPEN => match Nanos::new(state >> SHIFT).saturating_since(now) {
                 Nanos::ZERO => Ok(()),
                 wait => Err(Some(wait.into())),
             },
-            _ if state >> OUT_SHIFT & FIELD < self.rule.probes.into() => Ok(()),
-            _ => Err(self.probes_are_lost(now).then_some(self.rule.open_time)),
+            _ if probes.taken() < u64::from(self.rule.probes) => Ok(()),
+            _ => Err(self.is_lost(&probes, now).then_some(self.rule.open_time)),
         }
     }
 
-    fn probes_are_lost(&self, now: Nanos) -> bool {
+    fn lock(&self) -> MutexGuard<'_, Probes> {
+        // Nothing in here panics half way: what a panic elsewhere left behind is whole.
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the probe that started first has had its time to report.
+    fn is_lost(&self, probes: &Probes, now: Nanos) -> bool {
         let timeout = self.rule.probe_timeout.unwrap_or(self.rule.open_time.saturating_mul(10));
-        let since = Nanos::new(self.half_since.load(Ordering::Acquire));
-        now.saturating_since(since) >= timeout.into()
+        probes.inside.first().is_some_and(|first| now.saturating_since(first.started) >= timeout.into())
     }
 
     fn open(&self, now: Nanos) -> u64 {
         let until = now.saturating_add(self.rule.open_time.into());
-        until.get().min(LATEST) << GOOD_SHIFT | OPEN
+        until.get().min(LATEST) << SHIFT | OPEN
     }
 
     /// Ends a probe.
     pub(crate) fn settle(&self, probe: Probe, verdict: Verdict, now: Nanos, tell: Tell<'_>) {
-        let mut state = self.state.load(Ordering::Acquire);
-        loop {
-            if state & TAG != HALF || state >> PERIOD_SHIFT != probe.period {
-                return; // Decided without it.
+        let mut probes = self.lock();
+        if !probes.inside.remove(&probe) {
+            return; // The breaker was decided on without it.
+        }
+        let state = self.state.load(Ordering::Acquire);
+        let next = match verdict {
+            Verdict::Bad => {
+                probes.clear();
+                self.open(now)
             }
-            let good = (state >> GOOD_SHIFT & FIELD) + 1;
-            let next = match verdict {
-                Verdict::Bad => self.open(now),
-                Verdict::None => state - (1 << OUT_SHIFT),
-                Verdict::Good if good < self.rule.probes.into() => state + (1 << GOOD_SHIFT),
-                Verdict::Good => {
-                    // Before anybody can count in the new period. If another probe is bad meanwhile, nothing is lost:
-                    // counts of a breaker that is not closed are never looked at.
-                    self.calls.turn_to(now);
-                    self.total.forget(self.calls.tally(TOTAL));
-                    self.bad.forget(self.calls.tally(BAD));
-                    now.get().min(LATEST) << GOOD_SHIFT | CLOSED
+            // Its open time is over: the next call may try at once. Probes that ended well still count.
+            Verdict::None if probes.inside.is_empty() => probes.open_until.get().min(LATEST) << SHIFT | OPEN,
+            Verdict::None => return,
+            Verdict::Good => {
+                probes.good += 1;
+                if probes.good < self.rule.probes {
+                    return;
                 }
-            };
-            match self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return self.tell(state, next, tell),
-                Err(seen) => state = seen,
+                probes.clear();
+                // Before anybody can count as in the closed state.
+                self.calls.turn_to(now);
+                self.total.forget(self.calls.tally(TOTAL));
+                self.bad.forget(self.calls.tally(BAD));
+                now.get().min(LATEST) << SHIFT | CLOSED
             }
+        };
+        self.change(probes, state, next, tell);
+    }
+
+    /// Changes the state, and tells of it when the mutex is free again: a listener may look at the breaker.
+    fn change(&self, probes: MutexGuard<'_, Probes>, from: u64, to: u64, tell: Tell<'_>) {
+        // Release: who sees a closed state sees what was forgotten for it.
+        self.state.store(to, Ordering::Release);
+        drop(probes);
+        if named(from) != named(to) {
+            tell(self, named(from), named(to));
         }
     }
 
@@ -216,7 +236,7 @@ impl Breaker {
     #[inline]
     pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         let state = self.state.load(Ordering::Acquire);
-        if state & TAG != CLOSED || started.get() < state >> GOOD_SHIFT {
+        if state & TAG != CLOSED || started.get() < state >> SHIFT {
             return; // A call from before; the calls of the closed state are judged, and the probes.
         }
         self.calls.turn_to(now);
@@ -230,11 +250,12 @@ impl Breaker {
     }
 
     #[cold]
-    fn trip(&self, state: u64, now: Nanos, tell: Tell<'_>) {
-        let open = self.open(now);
-        // From the period that was judged: another thread's transition stands.
-        if self.state.compare_exchange(state, open, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.tell(state, open, tell);
+    fn trip(&self, judged: u64, now: Nanos, tell: Tell<'_>) {
+        let mut probes = self.lock();
+        // Only the period that was judged: another thread's transition stands.
+        if self.state.load(Ordering::Acquire) == judged {
+            probes.clear();
+            self.change(probes, judged, self.open(now), tell);
         }
     }
 
@@ -267,11 +288,26 @@ impl Breaker {
             }
         }
     }
+}
 
-    fn tell(&self, from: u64, to: u64, tell: Tell<'_>) {
-        if named(from) != named(to) {
-            tell(self, named(from), named(to));
-        }
+impl Probes {
+    /// Lets one more in.
+    fn start(&mut self, now: Nanos) -> Probe {
+        self.count += 1;
+        let probe = Probe { started: now, number: self.count };
+        self.inside.insert(probe);
+        probe
+    }
+
+    /// Places that are not free: of the probes inside, and of those that ended well.
+    fn taken(&self) -> u64 {
+        self.inside.len() as u64 + u64::from(self.good)
+    }
+
+    /// Forgets all probes: a verdict of one of them comes too late.
+    fn clear(&mut self) {
+        self.inside.clear();
+        self.good = 0;
     }
 }
 

@@ -32,8 +32,9 @@ pub struct BreakerRule {
     pub open_time: Duration,
     /// How many calls are then let through to try, all of which must be good. Default: 1; at most 1,000,000.
     pub probes: u32,
-    /// How long probes may take to report. When that time has passed without a verdict, they count as one bad probe: a
-    /// call that never ends must not keep the breaker half open. Above zero. Default: ten times the open time.
+    /// How long each probe may take to end, from its own start. A probe that takes longer counts as bad once all places
+    /// are taken: a call that never ends must not keep the breaker half open. Greater than zero. Default: ten times the
+    /// open time.
     pub probe_timeout: Option<Duration>,
 }
 

@@ -130,7 +130,7 @@ fn a_probe_that_did_not_run_gives_its_place_back() {
         let probe = breaker.enter(ms(at), &quiet).unwrap().unwrap();
         assert_eq!(breaker.enter(ms(at), &quiet), Err(None));
         breaker.settle(probe, Verdict::None, ms(at), &quiet);
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert_eq!(breaker.state(), BreakerState::Open, "nobody is inside");
     }
     let probe = breaker.enter(ms(6_000), &quiet).unwrap().unwrap();
     breaker.settle(probe, Verdict::Good, ms(6_000), &quiet);
@@ -147,6 +147,47 @@ fn probes_that_never_report_do_not_keep_it_half_open() {
     let probe = breaker.enter(ms(60_000), &quiet).unwrap().unwrap();
     breaker.settle(lost, Verdict::Bad, ms(60_001), &quiet);
     breaker.settle(probe, Verdict::Good, ms(60_001), &quiet);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_probe_is_lost_by_its_own_start_not_by_that_of_the_half_open_period() {
+    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(1)).min_calls(1);
+    let breaker = Breaker::new(rule);
+    run(&breaker, 0, 1, true).unwrap();
+    let cancelled = breaker.enter(ms(1_000), &quiet).unwrap().unwrap();
+    breaker.settle(cancelled, Verdict::None, ms(1_000), &quiet);
+    let probe = breaker.enter(ms(11_000), &quiet).unwrap().unwrap();
+    assert_eq!(breaker.enter(ms(11_001), &quiet), Err(None), "the probe has just begun");
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    breaker.settle(probe, Verdict::Good, ms(11_002), &quiet);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn good_probes_close_it_however_seldom_they_come() {
+    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(1)).min_calls(1);
+    let breaker = Breaker::new(rule.probes(5));
+    run(&breaker, 0, 1, true).unwrap();
+    for (round, free) in [(1, 2), (2, 2), (3, 1)] {
+        // Two calls that overlap, every five seconds; of the last two the second finds all five places taken.
+        let calls = [(); 2].map(|()| breaker.enter(ms(round * 5_000), &quiet));
+        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free);
+        for probe in calls.into_iter().flatten().flatten() {
+            breaker.settle(probe, Verdict::Good, ms(round * 5_000 + 100), &quiet);
+        }
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn probes_that_ended_well_still_count_after_one_was_given_up() {
+    let breaker = opened(2);
+    let enter = |at| breaker.enter(ms(at), &quiet).unwrap().unwrap();
+    breaker.settle(enter(5_000), Verdict::Good, ms(5_001), &quiet);
+    breaker.settle(enter(5_002), Verdict::None, ms(5_003), &quiet);
+    assert_eq!(breaker.state(), BreakerState::Open);
+    breaker.settle(enter(5_004), Verdict::Good, ms(5_005), &quiet);
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 

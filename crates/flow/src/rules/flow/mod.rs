@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{
     Nanos,
-    stats::{Layout, Look, Ring, Tally, Trailing, View},
+    stats::{Layout, Ring, Tally, Trailing, View},
 };
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     throttle::{self, Asked, Place, Throttle},
     warm_up::{self, WarmUp},
 };
-use crate::{node::Node, sample::SystemSample};
+use crate::{borrowed::Usage, node::Node, sample::SystemSample};
 use beside::{Beside, Interval};
 
 /// A flow rule at one resource, with what it remembers.
@@ -107,6 +107,12 @@ impl Flow {
         }
     }
 
+    /// Whether a prioritized call may borrow from later slots of the window that the rule measures.
+    #[inline]
+    pub(crate) const fn lends(&self) -> bool {
+        matches!(self.how, How::Window(_)) && !matches!(self.rule.relation, Relation::Related(_))
+    }
+
     /// Whether the window of `node` has room for `n` units more.
     ///
     /// # Errors
@@ -115,32 +121,24 @@ impl Flow {
     pub(crate) fn fits(
         &self,
         node: &Arc<Node>,
-        look: Look<'_>,
+        usage: Usage<'_>,
         now: Nanos,
         n: u32,
         sample: &SystemSample,
     ) -> Result<(), Option<Duration>> {
         let (trailing, limit) = match &self.how {
+            How::Window(_) if usage.may_borrow() && self.lends() => return Ok(()),
             How::Window(trailing) => (trailing, self.rule.threshold.units(sample)),
             How::WarmUp(warm_up, trailing) => (trailing, warm_up::whole(rate(warm_up, node, now))),
             How::InFlight => {
-                let over = look.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
+                let over = usage.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
                 return if over { Err(None) } else { Ok(()) };
             }
             How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
         };
-        // Each other origin has its own window; a place kept at hand would be another's.
-        let used = match self.rule.origins {
-            Origins::Others => look.passed_in(trailing.view()),
-            _ => look.passed(trailing),
-        };
-        let n = u64::from(n);
-        match used {
-            // The window has turned on: this look decides nothing, the next one will.
-            None => Ok(()),
-            Some(used) if used + n <= limit => Ok(()),
-            Some(_) => Err(limit.checked_sub(n).map(|goal| look.fits_after(now, trailing.view(), goal))),
-        }
+        // Each other origin has its own window; what is kept at hand would be another's.
+        let each = self.rule.origins == Origins::Others;
+        usage.fits(trailing, limit, n, each, (now, node.window().layout().slot_nanos()))
     }
 
     /// What [`take`](Self::take) would say.

@@ -74,8 +74,8 @@ pub enum Origins {
     Any,
     /// Those of one origin.
     Only(String),
-    /// Those of each origin that no other flow rule of the resource names, each origin by itself; with another relation
-    /// than [`Relation::Direct`], all of them by the traffic that it names.
+    /// Those of each origin that no other flow rule of the resource names, each origin by itself, and those without an
+    /// origin together; with another relation than [`Relation::Direct`], all of them by the traffic that it names.
     Others,
 }
 

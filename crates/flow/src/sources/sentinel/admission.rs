@@ -22,9 +22,9 @@ pub(super) struct System {
 }
 
 impl System {
-    /// `None` for a rule that limits nothing, as dashboards write them: Sentinel's default of each limit is −1, and
+    /// The rule, which may limit nothing, as dashboards write them: Sentinel's default of each limit is −1, and
     /// whatever is negative is no limit.
-    pub(super) fn into_rule(self) -> Result<Option<SystemRule>, String> {
+    pub(super) fn into_rule(self) -> Result<SystemRule, String> {
         let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
         no_go("metricType", self.metric_type, known)?;
         no_go("triggerCount", self.trigger_count, known)?;
@@ -33,21 +33,18 @@ impl System {
             return Err(format!("the rule names no limit; it needs {known}"));
         }
         let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
-        if all.into_iter().all(|value| limit(value).is_none()) {
-            return Ok(None);
-        }
         // A cast saturates; what is negative is no limit.
         #[allow(clippy::cast_sign_loss)]
         let units = |value| limit(value).map(|value| value as u64);
         let span = |ms: f64| Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or(Duration::MAX);
-        Ok(Some(SystemRule {
+        Ok(SystemRule {
             id: name_of(self.id),
             load: limit(self.highest_system_load),
             cpu: limit(self.highest_cpu_usage),
             mean_rt: limit(self.avg_rt).map(span),
             in_flight: units(self.max_thread),
             qps: units(self.qps),
-        }))
+        })
     }
 }
 
@@ -56,7 +53,7 @@ impl System {
 pub(super) struct Authority {
     id: Option<Id>,
     resource: Option<String>,
-    limit_app: String,
+    limit_app: Option<String>,
     strategy: Option<i64>,
     regex: Option<bool>,
 }
@@ -68,8 +65,14 @@ impl Authority {
             1 => false,
             other => return Err(unknown("strategy", other, "0 (allow) or 1 (deny)")),
         };
+        let Some(limit_app) = self.limit_app else {
+            return Err(
+                "limitApp is missing; name the origins that the rule allows or denies, as in app-a,app-b"
+                    .into(),
+            );
+        };
         let origins: BTreeSet<&str> =
-            self.limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();
+            limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();
         let resource = target(self.resource, self.regex);
         Ok(AuthorityRule { id: name_of(self.id), allow, ..AuthorityRule::allow(resource, origins) })
     }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Id, millis, name_of, no_cluster, required, seconds, target, unknown, whole};
+use super::{Gateway, Id, millis, name_of, no_cluster, required, seconds, target, unknown, whole};
 use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
 
 #[derive(Deserialize, Default)]
@@ -31,6 +31,8 @@ pub(super) struct Flow {
     high_mem_usage_threshold: Option<f64>,
     mem_low_water_mark_bytes: Option<i64>,
     mem_high_water_mark_bytes: Option<i64>,
+    #[serde(flatten)]
+    gateway: Gateway,
 }
 
 /// What the numbers of a rule's behaviour mean.
@@ -42,8 +44,9 @@ struct How {
 }
 
 impl Flow {
-    pub(super) fn into_rule(self) -> Result<FlowRule, String> {
+    pub(super) fn into_rule(mut self) -> Result<FlowRule, String> {
         no_cluster(self.cluster_mode)?;
+        std::mem::take(&mut self.gateway).refuse()?;
         let measure = match self.grade {
             Some(0) => Measure::InFlight,
             None | Some(1) => Measure::Rate,

@@ -1,10 +1,13 @@
 //! Rules as JSON in Sentinel's field names and numbers: an array of one kind of rule.
 //!
+//! A rule may be wrapped, as dashboards store it: `{"id": 7, "app": "shop", "rule": {…}}`.
+//!
 //! The fields are those of Sentinel for Java; flow and isolation rules may be those of Sentinel for Go, too: a flow rule
 //! with `tokenCalculateStrategy` is read as one of Go, where `controlBehavior` means something else. The other rules of
 //! Go are refused. A field that is `null` is as good as left out, a rule without its threshold is refused, and fields
 //! that are not known are passed over, as dashboards add their own. Cluster rules are refused: what several processes
-//! share is a limit of the shared store, not a rule of one gate.
+//! share is a limit of the shared store, not a rule of one gate. Rules of Sentinel's API gateway are refused, too: write a
+//! flow rule, or a hot-parameter rule of what `paramItem` picks.
 
 mod admission;
 mod breaker;
@@ -17,9 +20,12 @@ use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
+use serde_json::{Value, value::RawValue};
 
 use super::{RuleUpdate, SourceError};
-use crate::rules::{Rules, Target};
+use crate::rules::{
+    AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Rules, SystemRule, Target,
+};
 use admission::{Authority, Isolation, System};
 use breaker::Degrade;
 use flow::Flow;
@@ -45,15 +51,19 @@ pub enum Kind {
 /// Reads an array of rules of one kind, and checks them.
 ///
 /// # Errors
-/// [`SourceError::Format`] with the line and column of what is no JSON or of the wrong type, or with the place and the
-/// name of the rule that says something which no rule can mean. [`SourceError::Rules`] for rules that are impossible.
+/// [`SourceError::Format`] with the line and column of what is no JSON. For a rule that cannot be read it names the
+/// rule's place in the array (from 0), its resource, and the field, and tells all such rules at once.
+/// [`SourceError::Rules`] for rules that are impossible.
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
     match kind {
         Kind::Flow => update.flow = Some(array(text, Flow::into_rule)?),
         Kind::Degrade => update.breakers = Some(array(text, Degrade::into_rule)?),
         Kind::ParamFlow => update.hot_params = Some(array(text, ParamFlow::into_rule)?),
-        Kind::System => update.system = Some(array(text, System::into_rule)?.into_iter().flatten().collect()),
+        Kind::System => {
+            let rules = array(text, System::into_rule)?.into_iter();
+            update.system = Some(rules.filter(|rule| *rule != unlimited(rule)).collect());
+        }
         Kind::Authority => update.authority = Some(array(text, Authority::into_rule)?),
         Kind::Isolation => update.isolation = Some(array(text, |rule: Isolation| Ok(rule.into_rule()))?),
     }
@@ -63,20 +73,93 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     Ok(update)
 }
 
-fn array<J: DeserializeOwned, R>(
+fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
     into_rule: impl Fn(J) -> Result<R, String>,
 ) -> Result<Vec<R>, SourceError> {
-    let rules: Vec<J> = serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
+    let rules: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
     let mut bad = Vec::new();
     let mut good = Vec::with_capacity(rules.len());
     for (at, rule) in rules.into_iter().enumerate() {
-        match into_rule(rule) {
+        let wrapped = Wrapped::of(rule);
+        let read = read_rule(text, &wrapped).and_then(&into_rule).map(|mut rule: R| {
+            let id = rule.id_mut();
+            *id = id.take().or_else(|| wrapped.id.clone());
+            rule
+        });
+        match read {
             Ok(rule) => good.push(rule),
-            Err(reason) => bad.push(format!("rule {at}: {reason}")),
+            Err(reason) => {
+                let name = wrapped.resource.map(|name| format!(" (resource {name})")).unwrap_or_default();
+                bad.push(format!("rule {at}{name}: {reason}"));
+            }
         }
     }
     if bad.is_empty() { Ok(good) } else { Err(SourceError::Format(bad.join("; "))) }
+}
+
+/// A rule that may have an id.
+trait Identified {
+    fn id_mut(&mut self) -> &mut Option<String>;
+}
+
+macro_rules! identified {
+    ($($rule:ty),*) => { $(
+        impl Identified for $rule {
+            fn id_mut(&mut self) -> &mut Option<String> {
+                &mut self.id
+            }
+        }
+    )* };
+}
+identified!(FlowRule, BreakerRule, HotParamRule, SystemRule, AuthorityRule, IsolationRule);
+
+/// A rule as it is written, perhaps within what a dashboard knows of it.
+struct Wrapped<'t> {
+    rule: &'t RawValue,
+    /// The dashboard's id of it.
+    id: Option<String>,
+    resource: Option<String>,
+}
+
+impl<'t> Wrapped<'t> {
+    fn of(text: &'t RawValue) -> Self {
+        #[derive(Deserialize)]
+        struct Outer<'t> {
+            id: Option<&'t RawValue>,
+            #[serde(borrow)]
+            rule: Option<&'t RawValue>,
+        }
+        #[derive(Deserialize)]
+        struct Named {
+            resource: Option<Value>,
+        }
+        // What is no object is told when the rule itself is read.
+        let outer: Option<Outer<'t>> = serde_json::from_str(text.get()).ok();
+        let (rule, id) = match outer {
+            Some(Outer { id, rule: Some(rule) }) => {
+                (rule, id.and_then(|id| name_of(serde_json::from_str(id.get()).ok())))
+            }
+            _ => (text, None),
+        };
+        let named = serde_json::from_str(rule.get()).ok();
+        let resource = named.and_then(|named: Named| named.resource?.as_str().map(str::to_owned));
+        Self { rule, id, resource }
+    }
+}
+
+/// Reads one rule of `text`; what is of the wrong type is told with its field and line.
+fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J, String> {
+    let rule = wrapped.rule.get();
+    let mut reader = serde_json::Deserializer::from_str(rule);
+    serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let before = rule.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+        let lines = text.get(..before).unwrap_or_default().matches('\n').count();
+        let (field, e) = (e.path().to_string(), e.into_inner());
+        let said = e.to_string();
+        let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
+        format!("{field}: {said} (line {})", lines + e.line())
+    })
 }
 
 fn target(resource: Option<String>, regex: Option<bool>) -> Target {
@@ -118,6 +201,48 @@ fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), Str
         return Err(format!("{name} is a field of Sentinel for Go, which is not read here; write {instead}"));
     }
     Ok(())
+}
+
+/// A system rule of the same name that limits nothing.
+fn unlimited(rule: &SystemRule) -> SystemRule {
+    SystemRule { id: rule.id.clone(), ..SystemRule::default() }
+}
+
+/// The fields that only rules of Sentinel's API gateway have.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Gateway {
+    resource_mode: Option<IgnoredAny>,
+    interval_sec: Option<IgnoredAny>,
+    interval: Option<IgnoredAny>,
+    interval_unit: Option<IgnoredAny>,
+    burst: Option<IgnoredAny>,
+    max_queueing_timeout_ms: Option<IgnoredAny>,
+    param_item: Option<IgnoredAny>,
+}
+
+impl Gateway {
+    /// Refuses a gateway's rule by the first field that says so.
+    fn refuse(self) -> Result<(), String> {
+        let flow = "a flow rule with statIntervalInMs";
+        let param = "a hot-parameter rule with durationInSec and burstCount";
+        for (name, field, instead) in [
+            ("paramItem", self.param_item, param),
+            ("burst", self.burst, param),
+            ("intervalSec", self.interval_sec, flow),
+            ("interval", self.interval, flow),
+            ("intervalUnit", self.interval_unit, flow),
+            ("maxQueueingTimeoutMs", self.max_queueing_timeout_ms, "maxQueueingTimeMs"),
+            ("resourceMode", self.resource_mode, "a flow rule"),
+        ] {
+            if field.is_some() {
+                return Err(format!(
+                    "{name} is a field of Sentinel's gateway rules, which are not read here; write {instead}"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A threshold that must be there.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::{Id, millis, name_of, no_cluster, no_go, required, seconds, target, unknown, whole};
+use super::{Gateway, Id, millis, name_of, no_cluster, no_go, required, seconds, target, unknown, whole};
 use crate::{
     Arg,
     rules::{HotParamRule, ParamKey, ParamMeasure},
@@ -31,6 +31,8 @@ pub(super) struct ParamFlow {
     param_index: Option<IgnoredAny>,
     metric_type: Option<IgnoredAny>,
     specific_items: Option<IgnoredAny>,
+    #[serde(flatten)]
+    gateway: Gateway,
 }
 
 #[derive(Deserialize, Default)]
@@ -54,17 +56,22 @@ fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, String> {
         Value::Null => return Err("an exception has no object; name the value".into()),
         Value::String(text) => (text, "String"),
         other @ Value::Bool(_) => (other.to_string(), "boolean"),
+        Value::Number(number) if number.is_f64() => (number.to_string(), "double"),
         other => (other.to_string(), "long"),
     };
     let class = if class.is_empty() { own_class } else { class };
     let arg = match class {
         "int" | "long" | "short" | "byte" | "java.lang.Integer" | "java.lang.Long" | "java.lang.Short"
         | "java.lang.Byte" => text.parse::<i64>().ok().map(Arg::from),
-        "boolean" | "java.lang.Boolean" => text.parse::<bool>().ok().map(Arg::from),
-        "String" | "java.lang.String" | "char" | "java.lang.Character" => return Ok(text.into()),
+        "double" | "java.lang.Double" => text.parse::<f64>().ok().map(Arg::from),
+        "float" | "java.lang.Float" => text.parse::<f32>().ok().map(Arg::from),
+        "boolean" | "java.lang.Boolean" => text.to_ascii_lowercase().parse::<bool>().ok().map(Arg::from),
+        "char" | "java.lang.Character" => text.parse::<char>().ok().map(Arg::from),
+        "String" | "java.lang.String" => return Ok(text.into()),
         other => {
             return Err(format!(
-                "the exception {text} has the classType {other}; it must be int, long, boolean or java.lang.String"
+                "the exception {text} has the classType {other}; it must be int, long, short, byte, double, float, \
+                 boolean, char or java.lang.String"
             ));
         }
     };
@@ -84,6 +91,7 @@ fn units(what: &str, count: f64) -> Result<u32, String> {
 impl ParamFlow {
     pub(super) fn into_rule(self) -> Result<HotParamRule, String> {
         no_cluster(self.cluster_mode)?;
+        self.gateway.refuse()?;
         no_go("paramIndex", self.param_index, "paramIdx")?;
         no_go("metricType", self.metric_type, "grade")?;
         no_go("specificItems", self.specific_items, "paramFlowItemList")?;

@@ -1,0 +1,41 @@
+//! `tidegate import`: another service's configuration as a rules file.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{io::Write, path::PathBuf, process::ExitCode};
+
+use clap::Subcommand;
+use tidegate_server::{envoy, rules::Keeping};
+
+/// Print another service's configuration as a rules file
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Debug, Subcommand)]
+enum From {
+    /// The limits of envoyproxy/ratelimit's configuration
+    ///
+    /// A server that is asked by name needs them as rules. A server that Envoy asks reads the configuration as it is: `tidegate
+    /// serve --envoy-config`. The limits are the same, under the same names.
+    Envoy {
+        /// A file, or a directory with .yaml and .yml files
+        path: PathBuf,
+    },
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let From::Envoy { path } = &args.from;
+    match envoy::load(path, Keeping::Memory) {
+        Ok(config) => {
+            // A closed standard output wants no more of it.
+            let _ = std::io::stdout().write_all(envoy::to_yaml(&config).as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a change of limit promises: nothing that was used is forgotten, and nothing stays shut for longer than a window.
+//!
+//! Invariants, over any sequence of requests and changes:
+//! 1. no window holds more than the highest limit that stood in it admits (by the algorithm's own bound);
+//! 2. a limit lowered and raised again at once admits no more than if nothing had changed;
+//! 3. a window without traffic after the last change (two for a sliding counter, one and a token's time for a bucket),
+//!    something is admitted.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate_core::{
+    Algorithm, Nanos, Policy, Quota,
+    algorithm::{Concurrency, FixedWindow, SlidingLog, SlidingWindow},
+};
+
+const WINDOW: u64 = 1_000_000_007;
+
+/// A state and the policy that it is of.
+#[derive(Clone)]
+struct Limit {
+    policy: Policy,
+    state: Vec<u64>,
+}
+
+impl Limit {
+    fn new(policy: Policy) -> Self {
+        Self { policy, state: vec![0; policy.words()] }
+    }
+
+    fn change(&mut self, to: Policy, now: u64) {
+        let mut state = vec![0; to.words()];
+        to.transfer(&mut state, &self.policy, &self.state, Nanos::new(now));
+        assert!(to.accepts(&state), "a changed state is one that the algorithm accepts");
+        *self = Self { policy: to, state };
+    }
+
+    fn admits(&mut self, now: u64, cost: u32) -> bool {
+        self.policy.decide(&mut self.state, Nanos::new(now), cost).is_allowed()
+    }
+
+    /// How many units are admitted, one by one.
+    fn admitted_of(&mut self, wanted: u32, now: u64) -> u32 {
+        (0..wanted).filter(|_| self.admits(now, 1)).count() as u32
+    }
+}
+
+const KINDS: usize = 8;
+const LEAKY: usize = 6;
+
+fn policy(kind: usize, limit: u32) -> Policy {
+    let quota = Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap();
+    match kind {
+        0 => Policy::fixed_window(quota),
+        1 => FixedWindow::new(quota).first_hit().into(),
+        2 => Policy::sliding_log(quota).unwrap(),
+        3 => SlidingWindow::new(quota).slots(7).unwrap().into(),
+        4 => Policy::sliding_counter(quota),
+        5 => Policy::token_bucket(quota),
+        LEAKY => Policy::leaky_bucket(quota),
+        _ => Concurrency::new(limit).hold(quota.window()).unwrap().into(),
+    }
+}
+
+#[test]
+fn permits_above_a_lowered_limit_are_still_out() {
+    for policies in [
+        [100, 10].map(Policy::concurrency),
+        [100, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_secs(60)).unwrap().into()),
+    ] {
+        let mut limit = Limit::new(policies[0]);
+        assert_eq!(limit.admitted_of(200, 0), 100);
+        let full = limit.state.clone();
+        limit.change(policies[1], 0);
+        limit.policy.refund(&mut limit.state, Nanos::ZERO, 10);
+        assert_eq!(limit.admitted_of(1, 0), 0, "90 are out at a limit of 10");
+        limit.policy.refund(&mut limit.state, Nanos::ZERO, 81);
+        assert_eq!(limit.admitted_of(9, 0), 1, "the tenth");
+
+        let mut back = Limit { policy: policies[0], state: full };
+        back.change(policies[1], 0);
+        back.change(policies[0], 0);
+        assert_eq!(back.admitted_of(9, 0), 0);
+        back.policy.refund(&mut back.state, Nanos::ZERO, 7);
+        assert_eq!(back.admitted_of(100, 0), 7, "100 -> 10 -> 100 is exact");
+    }
+}
+
+#[test]
+fn a_limit_that_was_used_up_stays_so_while_it_is_lowered_and_raised() {
+    for kind in (0..KINDS).filter(|&kind| kind != LEAKY) {
+        for way in [&[100, 10, 100][..], &[100, 10, 20, 100], &[100, 0, 100], &[1_000, 3, 70, 2, 1_000]] {
+            let mut limit = Limit::new(policy(kind, way[0]));
+            assert!(limit.admits(0, way[0]));
+            for &next in &way[1..] {
+                limit.change(policy(kind, next), 0);
+                assert_eq!(limit.admitted_of(1, 0), 0, "kind {kind}, {way:?} at {next}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_algorithm_that_comes_and_goes_forgets_nothing() {
+    for (kind, other) in (0..KINDS).flat_map(|kind| (0..KINDS).map(move |other| (kind, other))) {
+        if kind != LEAKY && other != LEAKY {
+            let mut limit = Limit::new(policy(kind, 100));
+            assert!(limit.admits(0, 100));
+            for (kind, next) in [(other, 10), (kind, 100)] {
+                limit.change(policy(kind, next), 0);
+                assert_eq!(limit.admitted_of(1, 0), 0, "kind {kind} by way of {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lowered_limit_and_its_return_are_as_if_nothing_had_been_where_the_state_has_room() {
+    for kind in 0..KINDS {
+        let mut limit = Limit::new(policy(kind, 200));
+        let mut now = 0;
+        for _ in 0..40 {
+            now += WINDOW / 100;
+            assert!(limit.admits(now, 3), "kind {kind}");
+        }
+        let mut changed = limit.clone();
+        for _ in 0..1_000 {
+            changed.change(policy(kind, 150), now);
+            changed.change(policy(kind, 200), now);
+        }
+        let left = |limit: &Limit| limit.policy.check(&limit.state, Nanos::new(now), 0).remaining();
+        assert_eq!(left(&changed), left(&limit), "kind {kind}");
+    }
+}
+
+#[test]
+fn a_sliding_window_whose_counts_lose_their_bits_is_as_good_as_full() {
+    let mut limit = Limit::new(policy(3, 70_000));
+    assert!(limit.admits(0, 300) && limit.admits(WINDOW / 2, 300));
+    limit.change(policy(3, 5), WINDOW / 2);
+    assert_eq!(limit.policy.used(&limit.state, Nanos::new(WINDOW / 2)), 255, "all that eight bits tell");
+    limit.change(policy(3, 70_000), WINDOW / 2);
+    assert_eq!(limit.admitted_of(1, WINDOW / 2), 0);
+    assert_eq!(limit.admitted_of(1, WINDOW * 2), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(u32),
+    Change(u32),
+    GiveBack(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let gap = prop_oneof![4 => Just(0), 4 => 0_u64..100, 2 => 0_u64..700, 1 => 0_u64..2_500];
+    let limit = prop_oneof![Just(0_u32), 1_u32..4, 1_u32..12, Just(20), Just(100), 250_u32..300];
+    let step = prop_oneof![
+        6 => (1_u32..40).prop_map(Step::Ask),
+        2 => limit.prop_map(Step::Change),
+        1 => (1_u32..5).prop_map(Step::GiveBack),
+    ];
+    prop::collection::vec((gap, step), 1..150)
+}
+
+/// Admissions and limits as they came.
+struct Past {
+    kind: usize,
+    admitted: Vec<(u64, u32)>,
+    limits: Vec<(u64, u32)>,
+}
+
+impl Past {
+    /// The highest limit that stood at any time from `since` on.
+    fn highest(&self, since: u64) -> u32 {
+        let stood = |at: usize| self.limits.get(at + 1).is_none_or(|&(end, _)| end >= since);
+        let limits = self.limits.iter().enumerate().filter(|&(at, _)| stood(at));
+        limits.map(|(_, &(_, limit))| limit).max().unwrap_or(0)
+    }
+
+    fn within_bound(&self, now: u64) -> bool {
+        let since = (now + 1).saturating_sub(WINDOW);
+        let recent = self.admitted.iter().filter(|&&(at, _)| at >= since);
+        let count: u32 = recent.map(|&(_, cost)| cost).sum();
+        let factor = if matches!(self.kind, 2 | 3 | 7) { 1 } else { 2 };
+        count <= factor * self.highest(since)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_window_holds_more_than_its_highest_limit_admits(
+        kind in (0..KINDS).prop_filter("starts, not arrivals", |&kind| kind != LEAKY),
+        first in 0_u32..300, steps in steps()
+    ) {
+        let mut limit = Limit::new(policy(kind, first));
+        let mut past = Past { kind, admitted: Vec::new(), limits: vec![(0, first)] };
+        let mut now = 12_345;
+        for (gap, step) in steps {
+            now += gap * WINDOW / 1_000;
+            match step {
+                Step::Ask(cost) => {
+                    if limit.admits(now, cost) {
+                        past.admitted.push((now, cost));
+                        prop_assert!(past.within_bound(now), "kind {} at {}", kind, now);
+                    }
+                }
+                Step::Change(to) => {
+                    limit.change(policy(kind, to), now);
+                    past.limits.push((now, to));
+                }
+                Step::GiveBack(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_after_the_last_change_something_is_admitted(
+        kind in 0..KINDS, first in 0_u32..300, last in 1_u32..300, steps in steps()
+    ) {
+        let mut limit = Limit::new(policy(kind, first));
+        let mut now = 12_345;
+        for (gap, step) in steps {
+            now += gap * WINDOW / 1_000;
+            match step {
+                Step::Ask(cost) => { let _ = limit.admits(now, cost); }
+                Step::Change(to) => limit.change(policy(kind, to), now),
+                Step::GiveBack(cost) => limit.policy.refund(&mut limit.state, Nanos::new(now), cost),
+            }
+        }
+        limit.change(policy(kind, last), now);
+        let quiet = match kind {
+            3 => WINDOW + WINDOW.div_ceil(7),
+            4 => 2 * WINDOW,
+            // Then it is as good as just used up, and the next token comes; the time is rounded up to 256 ns.
+            5 => WINDOW + WINDOW / u64::from(last) + 260,
+            _ => WINDOW,
+        };
+        prop_assert!(limit.admits(now + quiet, 1), "kind {}", kind);
+    }
+
+    /// Exact while the log's ring has room: decisions are those of a log that was never changed but in its limit.
+    #[test]
+    fn a_log_s_limit_changes_and_its_times_stay(steps in steps()) {
+        let log = |limit: u32| -> Policy {
+            SlidingLog::new(Quota::new(limit + 300, Duration::from_nanos(WINDOW)).unwrap()).unwrap().into()
+        };
+        let mut limit = Limit::new(log(0));
+        let (mut admitted, mut now) = (Vec::<(u64, u32)>::new(), WINDOW);
+        for (gap, step) in steps {
+            now += gap * WINDOW / 1_000;
+            match step {
+                Step::Ask(cost) => {
+                    let live: u32 = admitted.iter().filter(|(at, _)| now - at < WINDOW).map(|(_, cost)| cost).sum();
+                    let fits = u64::from(live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
+                    if live <= 300 {
+                        prop_assert_eq!(limit.admits(now, cost), fits);
+                        if fits { admitted.push((now, cost)); }
+                    }
+                }
+                Step::Change(to) => limit.change(log(to), now),
+                Step::GiveBack(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What the control group of this process may use, and what it uses: Linux containers.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The control groups that limit this process: version 2, or version 1 of the controllers `memory` and `cpu`.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlGroup {
+    memory: Option<Memory>,
+    cpu: Option<Cpu>,
+}
+
+#[derive(Clone, Debug)]
+struct Memory {
+    dir: PathBuf,
+    is_v2: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Cpu {
+    usage: PathBuf,
+    is_v2: bool,
+    /// Processors that the group may use: its quota divided by its period.
+    processors: f64,
+    /// Processor time used, in microseconds, and the time of the machine at the last look.
+    last: Option<(u64, f64)>,
+}
+
+impl ControlGroup {
+    /// The groups by `<proc>/self/cgroup`, below `root` (`/sys/fs/cgroup`). Of a group and those above it, the nearest that
+    /// has a limit counts. A group that cannot be read limits nothing.
+    pub(crate) fn find(proc: &Path, root: &Path) -> Self {
+        let text = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
+        let group = |controller: &str| {
+            text.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let (names, path) = (fields.next()?, fields.next()?);
+                names.split(',').any(|name| name == controller).then_some(path)
+            })
+        };
+        let unified = group("").unwrap_or("/");
+        let v2 = |limits: &dyn Fn(&Path) -> bool| above(root, unified).find(|dir| limits(dir));
+        let v1 = |names: &[&str], controller: &str, limits: &dyn Fn(&Path) -> bool| {
+            let root = names.iter().map(|name| root.join(name)).find(|dir| dir.is_dir())?;
+            above(&root, group(controller).unwrap_or("/")).find(|dir| limits(dir))
+        };
+        let memory = v2(&|dir| number(&dir.join("memory.max")).is_some())
+            .map(|dir| Memory { dir, is_v2: true })
+            .or_else(|| {
+                // Without a limit the file says a number near 2⁶³.
+                let limits = |dir: &Path| {
+                    number(&dir.join("memory.limit_in_bytes")).is_some_and(|limit| limit < 1 << 62)
+                };
+                v1(&["memory"], "memory", &limits).map(|dir| Memory { dir, is_v2: false })
+            });
+        let cpu = v2(&|dir| quota_v2(dir).is_some())
+            .and_then(|dir| {
+                let processors = quota_v2(&dir)?;
+                Some(Cpu { usage: dir.join("cpu.stat"), is_v2: true, processors, last: None })
+            })
+            .or_else(|| {
+                let dir = v1(&["cpu", "cpu,cpuacct"], "cpu", &|dir| quota_v1(dir).is_some())?;
+                let processors = quota_v1(&dir)?;
+                let usage = ["cpuacct", "cpu,cpuacct", "cpu"].iter().find_map(|name| {
+                    let of = above(&root.join(name), group("cpuacct").unwrap_or("/"));
+                    of.map(|dir| dir.join("cpuacct.usage")).find(|file| file.is_file())
+                })?;
+                Some(Cpu { usage, is_v2: false, processors, last: None })
+            });
+        Self { memory, cpu }
+    }
+
+    /// The memory in use, in bytes, without what the system could free at once; `None` where no group limits it.
+    pub(crate) fn memory(&self) -> io::Result<Option<u64>> {
+        let Some(Memory { dir, is_v2 }) = &self.memory else { return Ok(None) };
+        let (usage, inactive) = if *is_v2 {
+            ("memory.current", "inactive_file ")
+        } else {
+            ("memory.usage_in_bytes", "total_inactive_file ")
+        };
+        let used = number(&dir.join(usage)).ok_or_else(|| unexpected(&dir.join(usage)))?;
+        let stat = fs::read_to_string(dir.join("memory.stat"))?;
+        let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse().ok());
+        Ok(Some(used.saturating_sub(inactive.unwrap_or(0))))
+    }
+
+    /// The share of the processors that the group may use which it has used since the last look, at most 1; `None` where no
+    /// group limits them. `uptime` is the machine's, in seconds. The first look tells nothing and says 0.
+    pub(crate) fn cpu(&mut self, uptime: f64) -> io::Result<Option<f64>> {
+        let Some(cpu) = &mut self.cpu else { return Ok(None) };
+        let text = fs::read_to_string(&cpu.usage)?;
+        let micros = if cpu.is_v2 {
+            text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
+        } else {
+            text.trim().parse::<u64>().ok().map(|nanos| nanos / 1_000)
+        };
+        let micros: u64 = micros.ok_or_else(|| unexpected(&cpu.usage))?;
+        let last = cpu.last.replace((micros, uptime));
+        let Some((before, then)) = last.filter(|(_, then)| uptime > *then) else { return Ok(Some(0.0)) };
+        let used = micros.saturating_sub(before) as f64 / 1e6;
+        Ok(Some((used / ((uptime - then) * cpu.processors)).min(1.0)))
+    }
+}
+
+/// A group's directory and those above it, up to `root`. Inside a container the path may be the host's, of which only the
+/// root is there.
+fn above(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    let root = root.to_path_buf();
+    let leaf = root.join(path.trim_start_matches('/'));
+    let dirs: Vec<PathBuf> = leaf.ancestors().map(Path::to_path_buf).collect();
+    dirs.into_iter().filter(move |dir| dir.starts_with(&root) && dir.is_dir())
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Processors by `cpu.max`: `max 100000`, or a quota and a period in microseconds.
+fn quota_v2(dir: &Path) -> Option<f64> {
+    let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
+    let (quota, period) = text.trim().split_once(' ')?;
+    processors(quota.parse().ok()?, period.parse().ok()?)
+}
+
+/// Processors by two files; a quota of −1 is none.
+fn quota_v1(dir: &Path) -> Option<f64> {
+    processors(number(&dir.join("cpu.cfs_quota_us"))?, number(&dir.join("cpu.cfs_period_us"))?)
+}
+
+fn processors(quota: u64, period: u64) -> Option<f64> {
+    (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
+}
+
+fn unexpected(file: &Path) -> io::Error {
+    io::Error::other(format!("{} is not as expected", file.display()))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A tree of files in a directory of its own, removed at the end.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("tidegate-cgroup-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let tree = Self(root);
+            for (path, text) in files {
+                tree.write(path, text);
+            }
+            tree
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn find(&self) -> ControlGroup {
+            ControlGroup::find(&self.0.join("proc"), &self.0.join("cgroup"))
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_group_of_version_2_is_measured_by_its_own_limits() {
+        let tree = Tree::new(
+            "v2",
+            &[
+                ("proc/self/cgroup", "0::/pods/web\n"),
+                ("cgroup/pods/web/memory.max", "max\n"),
+                ("cgroup/pods/memory.max", "1000000\n"),
+                ("cgroup/pods/memory.current", "900000\n"),
+                ("cgroup/pods/memory.stat", "anon 5\ninactive_file 200000\n"),
+                ("cgroup/pods/web/cpu.max", "50000 100000\n"),
+                ("cgroup/pods/web/cpu.stat", "usage_usec 1000000\nuser_usec 5\n"),
+            ],
+        );
+        let mut group = tree.find();
+        assert_eq!(group.memory().unwrap(), Some(700_000), "the nearest group that has a limit");
+        assert_eq!(group.cpu(100.0).unwrap(), Some(0.0));
+        tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
+        assert_eq!(group.cpu(101.0).unwrap(), Some(0.5), "a quarter of a second of the half that it may use");
+        tree.write("cgroup/pods/web/cpu.stat", "usage_usec 9250000\n");
+        assert_eq!(group.cpu(102.0).unwrap(), Some(1.0));
+    }
+
+    #[test]
+    fn a_group_of_version_1_is_measured_by_its_own_limits() {
+        let tree = Tree::new(
+            "v1",
+            &[
+                ("proc/self/cgroup", "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n1:name=systemd:/x\n"),
+                ("cgroup/memory/memory.limit_in_bytes", "1000000\n"),
+                ("cgroup/memory/memory.usage_in_bytes", "500000\n"),
+                ("cgroup/memory/memory.stat", "total_inactive_file 100000\n"),
+                ("cgroup/cpu,cpuacct/docker/7/cpu.cfs_quota_us", "200000\n"),
+                ("cgroup/cpu,cpuacct/docker/7/cpu.cfs_period_us", "100000\n"),
+                ("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "1000000000\n"),
+            ],
+        );
+        let mut group = tree.find();
+        assert_eq!(group.memory().unwrap(), Some(400_000));
+        assert_eq!(group.cpu(10.0).unwrap(), Some(0.0));
+        tree.write("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "2000000000\n");
+        assert_eq!(group.cpu(11.0).unwrap(), Some(0.5));
+    }
+
+    #[test]
+    fn without_limits_the_machine_alone_counts() {
+        let tree = Tree::new(
+            "none",
+            &[
+                ("proc/self/cgroup", "0::/\n"),
+                ("cgroup/memory.max", "max\n"),
+                ("cgroup/cpu.max", "max 100000\n"),
+            ],
+        );
+        let mut group = tree.find();
+        assert_eq!((group.memory().unwrap(), group.cpu(1.0).unwrap()), (None, None));
+        let mut nothing = ControlGroup::find(Path::new("/nowhere"), Path::new("/nowhere"));
+        assert_eq!((nothing.memory().unwrap(), nothing.cpu(1.0).unwrap()), (None, None));
+    }
+}

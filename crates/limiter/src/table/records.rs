@@ -1,0 +1,370 @@
+//! What evicted keys owe: a record of its own for each.
+//!
+//! ```text
+//! key ─ tag ─┬─► a bucket of the first half  │ lock, base │ record │ record │ record │ … 7 │   one cache line
+//!            └─► one of the second half      │ lock, base │ record │ record │ record │ … 7 │
+//! ```
+//!
+//! * A key that has to go leaves a record in the emptier of its two buckets. Where both are full, one of their records
+//!   moves to its other bucket; where none can, the record that has least to lose is forgotten: the smallest share of its
+//!   limit used, then the earliest end.
+//! * A key that comes back takes its record with it. A record whose end has come is as good as none.
+//! * There are 4.375 records for each key of the bound, in 40 bytes. They are mapped with the table and become resident
+//!   as keys have to go.
+//!
+//! A bucket's base is a time that its records' ends are counted from (see [`record`](super::record)); it moves on as
+//! records come. Locks: whoever holds a key's two buckets here holds its buckets in the table, too; further ones are only
+//! tried. Nobody locks anything of a table while holding one of these, but for the records of another table that these
+//! move to.
+
+use tidegate_core::{Debt, Lasts, Nanos};
+
+use super::{
+    TableError, Tag,
+    layout::Layout,
+    memory::{Bucket, Memory},
+    record::{Spot, decode, encode, print_of},
+    stats::Counter,
+    stretches::Stretches,
+};
+
+/// Records in a bucket.
+const EACH: usize = 7;
+
+/// Buckets for eight keys of the bound: 40 bytes a key.
+const BUCKETS_FOR_EIGHT: usize = 5;
+
+/// Buckets beyond that in a small table, where chance would fill a key's two.
+const SLACK: usize = 16;
+
+pub(crate) struct Records {
+    memory: Memory,
+    half: usize,
+    stretches: Stretches,
+    /// Records in use, those included that have ended since nobody looked.
+    count: Counter,
+}
+
+/// What became of a record that was put down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Kept,
+    /// This one had to be forgotten for it, or it was forgotten itself.
+    Forgot(Debt),
+    /// Only an exhausted key's record could have been forgotten, and that was not to be. The first of them ends then.
+    Refused(Nanos),
+}
+
+/// A key's two buckets, locked.
+struct Pair<'a>([Bucket<'a>; 2]);
+
+/// A place in a pair.
+type Slot = (usize, usize);
+
+/// What a pair holds, as seen from one key.
+#[derive(Default)]
+struct Survey {
+    /// The key's own record.
+    own: Option<(Slot, Debt)>,
+    /// How many places are free on each side, and one of them.
+    free: [(usize, usize); 2],
+    /// The record of another key that has least to lose.
+    least: Option<(Debt, Slot)>,
+    first_end: Option<Nanos>,
+}
+
+impl Records {
+    pub fn new(max_keys: usize) -> Result<Self, TableError> {
+        let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(TableError::TooLarge)? / 8;
+        let half = ((buckets + SLACK.min(max_keys)) / 2).max(1);
+        // One cell each, whose tag is the base and whose state the records.
+        let layout = Layout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };
+        let stretches = Stretches::new(&layout);
+        Ok(Self { memory: Memory::new(layout)?, half, stretches, count: Counter::default() })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.memory.layout.bytes()
+    }
+
+    /// Records in use, those included that have ended since nobody looked.
+    pub fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    pub const fn half(&self) -> usize {
+        self.half
+    }
+
+    #[inline]
+    pub fn spot(&self, tag: Tag) -> Spot {
+        Spot::of(tag, self.half)
+    }
+
+    /// Whether a key may have a record: false as long as nothing was ever put down near its places.
+    #[inline]
+    fn may_hold(&self, at: Spot) -> bool {
+        // A key's record was put down in one of its two buckets, and who asks for the key has locked it in the table since:
+        // that orders this mark before the look. Marks stay, so it does not matter where the record is by now.
+        self.stretches.is_touched(at.first) || self.stretches.is_touched(at.second(self.half))
+    }
+
+    /// Begins to fetch a key's buckets.
+    #[inline]
+    pub fn prefetch(&self, at: Spot) {
+        if self.may_hold(at) {
+            self.memory.prefetch(at.first);
+            self.memory.prefetch(at.second(self.half));
+        }
+    }
+
+    fn lock(&self, at: Spot) -> Pair<'_> {
+        // The first half lies before the second: one order for everybody.
+        Pair([self.memory.lock(at.first), self.memory.lock(at.second(self.half))])
+    }
+
+    /// Takes a key's record out.
+    pub fn take(&self, at: Spot, now: Nanos) -> Option<Debt> {
+        if !self.may_hold(at) {
+            return None;
+        }
+        let mut pair = self.lock(at);
+        let (slot, debt) = pair.find(at.print)?;
+        pair.set(slot, 0);
+        self.count.sub(1);
+        (!debt.is_over(now)).then_some(debt)
+    }
+
+    /// A look at a key's record.
+    pub fn look(&self, at: Spot, now: Nanos) -> Option<Debt> {
+        if !self.may_hold(at) {
+            return None;
+        }
+        let (_, debt) = self.lock(at).find(at.print)?;
+        (!debt.is_over(now)).then_some(debt)
+    }
+
+    /// Puts a record down; the record at `spare` is not forgotten for it. A record that the key has already is joined.
+    /// With `keep_exhausted` no exhausted key's record is forgotten, and it may be refused.
+    pub fn put(&self, at: Spot, debt: Debt, now: Nanos, spare: Option<Spot>, keep_exhausted: bool) -> Put {
+        self.stretches.touch(at.first);
+        self.stretches.touch(at.second(self.half));
+        let mut pair = self.lock(at);
+        let survey = self.survey(&mut pair, at, now, spare);
+        if let Some((slot, own)) = survey.own {
+            pair.write(slot, at.print, debt.join(own), now);
+            return Put::Kept;
+        }
+        if let Some(slot) = survey.free().or_else(|| self.displace(&mut pair, at, now)) {
+            pair.write(slot, at.print, debt, now);
+            let before = self.count.next();
+            if before >= (self.memory.layout.buckets / 8) as u64 && self.memory.may_enlarge_pages() {
+                self.memory.enlarge_next_pages();
+            }
+            return Put::Kept;
+        }
+        match survey.least {
+            Some((least, _)) if keep_exhausted && least.min(debt).share.is_exhausted() => {
+                let own_end = match debt.lasts {
+                    Lasts::Until(end) => end,
+                    Lasts::UntilReturned(_) => Nanos::MAX,
+                };
+                Put::Refused(survey.first_end.unwrap_or(Nanos::MAX).min(own_end))
+            }
+            Some((least, slot)) if least < debt => {
+                pair.write(slot, at.print, debt, now);
+                Put::Forgot(least)
+            }
+            // It has itself least to lose; or all others are spared.
+            _ => Put::Forgot(debt),
+        }
+    }
+
+    /// One atomic step on a key's record, if it has one: `step` gets what the key owes, and returns what it owes then.
+    pub fn update<R>(
+        &self,
+        at: Spot,
+        now: Nanos,
+        step: impl FnOnce(Debt) -> Option<(Option<Debt>, R)>,
+    ) -> Option<R> {
+        if !self.may_hold(at) {
+            return None;
+        }
+        let mut pair = self.lock(at);
+        let (slot, debt) = pair.find(at.print).filter(|(_, debt)| !debt.is_over(now))?;
+        let (debt, result) = step(debt)?;
+        match debt {
+            Some(debt) => pair.write(slot, at.print, debt, now),
+            None => {
+                pair.set(slot, 0);
+                self.count.sub(1);
+            }
+        }
+        Some(result)
+    }
+
+    /// Looks through a pair, and drops what has ended.
+    fn survey(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos, spare: Option<Spot>) -> Survey {
+        let mut survey = Survey::default();
+        let spared = |index, print| spare.is_some_and(|spare| spare == Spot::found(index, print, self.half));
+        for side in 0..2 {
+            let index = pair.0[side].index();
+            for cell in 0..EACH {
+                let slot = (side, cell);
+                let word = pair.word(slot);
+                let debt = decode(word, pair.base(side));
+                let Some(debt) = debt.filter(|debt| !debt.is_over(now)) else {
+                    if word != 0 {
+                        pair.set(slot, 0);
+                        self.count.sub(1);
+                    }
+                    survey.free[side].0 += 1;
+                    survey.free[side].1 = cell;
+                    continue;
+                };
+                if print_of(word) == at.print {
+                    survey.own = Some((slot, debt));
+                    continue;
+                }
+                if let Lasts::Until(end) = debt.lasts {
+                    survey.first_end = Some(survey.first_end.map_or(end, |first| first.min(end)));
+                }
+                if survey.least.is_none_or(|(least, _)| debt < least) && !spared(index, print_of(word)) {
+                    survey.least = Some((debt, slot));
+                }
+            }
+        }
+        survey
+    }
+
+    /// Moves one record of a pair to its other bucket, if that has room and nobody is in it. Where nearly all places are in
+    /// use it is not worth the search.
+    fn displace(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos) -> Option<Slot> {
+        let places = (self.memory.layout.buckets * EACH) as u64;
+        if self.count.get() > places / 16 * 15 {
+            return None;
+        }
+        let indices = [at.first, at.second(self.half)];
+        for side in 0..2 {
+            for cell in 0..EACH {
+                let word = pair.word((side, cell));
+                let Some(debt) = decode(word, pair.base(side)) else { continue };
+                let spot = Spot::found(indices[side], print_of(word), self.half);
+                let other = spot.other(indices[side], self.half);
+                if indices.contains(&other) {
+                    continue;
+                }
+                let Some(mut bucket) = self.memory.try_lock(other) else { continue };
+                let base = bucket.tag(0);
+                let free = bucket
+                    .state(0)
+                    .iter()
+                    .position(|&word| decode(word, base).is_none_or(|debt| debt.is_over(now)));
+                let Some(free) = free else { continue };
+                self.stretches.touch(other);
+                if bucket.state(0)[free] != 0 {
+                    self.count.sub(1);
+                }
+                write(&mut bucket, free, spot.print, debt, now);
+                pair.set((side, cell), 0);
+                return Some((side, cell));
+            }
+        }
+        None
+    }
+
+    /// Shows the records of the next touched stretch from this one on, each bucket locked for its own turn; returns the
+    /// stretch after it, or `None` at the end. A record for which `visit` returns false is dropped.
+    pub fn walk(&self, from: usize, mut visit: impl FnMut(Spot, Debt) -> bool) -> Option<usize> {
+        let (buckets, next) = self.stretches.next_touched(from)?;
+        for index in buckets {
+            let mut bucket = self.memory.lock(index);
+            let base = bucket.tag(0);
+            for cell in 0..EACH {
+                let word = bucket.state(0)[cell];
+                let Some(debt) = decode(word, base) else { continue };
+                if !visit(Spot::found(index, print_of(word), self.half), debt) {
+                    bucket.state(0)[cell] = 0;
+                    self.count.sub(1);
+                }
+            }
+        }
+        Some(next)
+    }
+
+    /// The spots that a record of a table with another number of buckets may have here: all of those whose keys could have
+    /// had that spot there.
+    pub fn spots_of(&self, there: Spot, half: usize) -> impl Iterator<Item = Spot> {
+        let scale = |first: usize| (first as u128 * self.half as u128 / half.max(1) as u128) as usize;
+        let last = ((there.first as u128 + 1) * self.half as u128).div_ceil(half.max(1) as u128) as usize;
+        (scale(there.first)..last.min(self.half)).map(move |first| Spot { first, print: there.print })
+    }
+
+    /// Gives the memory back to the system. Nobody may put anything down any more.
+    pub fn release(&self) {
+        self.memory.release(self.stretches.touched());
+    }
+}
+
+impl Survey {
+    /// A free place on the emptier side.
+    fn free(&self) -> Option<Slot> {
+        let side = usize::from(self.free[1].0 > self.free[0].0);
+        (self.free[side].0 > 0).then_some((side, self.free[side].1))
+    }
+}
+
+impl Pair<'_> {
+    fn base(&mut self, side: usize) -> u64 {
+        self.0[side].tag(0)
+    }
+
+    fn word(&mut self, (side, cell): Slot) -> u64 {
+        self.0[side].state(0)[cell]
+    }
+
+    fn set(&mut self, (side, cell): Slot, word: u64) {
+        self.0[side].state(0)[cell] = word;
+    }
+
+    fn find(&mut self, print: u32) -> Option<(Slot, Debt)> {
+        for side in 0..2 {
+            let base = self.base(side);
+            let at = self.0[side].state(0).iter().position(|&word| word != 0 && print_of(word) == print);
+            if let Some(cell) = at {
+                return Some(((side, cell), decode(self.word((side, cell)), base)?));
+            }
+        }
+        None
+    }
+
+    fn write(&mut self, (side, cell): Slot, print: u32, debt: Debt, now: Nanos) {
+        write(&mut self.0[side], cell, print, debt, now);
+    }
+}
+
+/// Writes a record. The base moves on where it lies further back than the end lies ahead, so that ends stay precise; and
+/// back where time went back.
+fn write(bucket: &mut Bucket<'_>, cell: usize, print: u32, debt: Debt, now: Nanos) {
+    let base = bucket.tag(0);
+    bucket.state(0)[cell] = 0;
+    if let Lasts::Until(end) = debt.lasts {
+        let is_far_back = now.get().saturating_sub(base) > end.saturating_since(now).get();
+        if is_far_back || end.get() < base {
+            rebase(bucket, now.min(end).get());
+        }
+    }
+    let base = bucket.tag(0);
+    bucket.state(0)[cell] = encode(print, debt, base);
+}
+
+/// Counts a bucket's ends from another base.
+fn rebase(bucket: &mut Bucket<'_>, to: u64) {
+    let base = bucket.tag(0);
+    for word in bucket.state(0) {
+        if let Some(debt) = decode(*word, base) {
+            *word = encode(print_of(*word), debt, to);
+        }
+    }
+    bucket.set_tag(0, to);
+}

@@ -1,0 +1,85 @@
+//! Which parts of a table were ever touched, and how many keys are in each: so that walking a table costs what is in it,
+//! and memory that was never touched stays that way.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use super::layout::Layout;
+
+/// A page of the system's, in words.
+const PAGE: usize = 4_096 / 8;
+
+/// A key was looked for here, or lies here.
+const TOUCHED: u16 = 1 << 15;
+
+/// For each page's worth of buckets how many keys it holds (at most 256), and whether it was ever touched.
+///
+/// All of it relaxed. A count changes under the lock of a bucket of its stretch, so whoever has had that lock since sees
+/// it. [`Table::close`](super::Table::close) says what makes the marks of whoever adds a key seen.
+pub(crate) struct Stretches {
+    counts: Box<[AtomicU16]>,
+    buckets_each: usize,
+    buckets: usize,
+}
+
+impl Stretches {
+    pub fn new(layout: &Layout) -> Self {
+        let buckets_each = (PAGE / layout.stride).max(1);
+        let count = layout.buckets.div_ceil(buckets_each);
+        let counts = (0..count).map(|_| AtomicU16::new(0)).collect();
+        Self { counts, buckets_each, buckets: layout.buckets }
+    }
+
+    #[inline]
+    fn of(&self, bucket: usize) -> &AtomicU16 {
+        &self.counts[bucket / self.buckets_each]
+    }
+
+    /// Notes that a bucket's memory is used.
+    #[inline]
+    pub fn touch(&self, bucket: usize) {
+        let count = self.of(bucket);
+        if count.load(Ordering::Relaxed) & TOUCHED == 0 {
+            count.fetch_or(TOUCHED, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub fn is_touched(&self, bucket: usize) -> bool {
+        self.of(bucket).load(Ordering::Relaxed) & TOUCHED != 0
+    }
+
+    /// One more key in a bucket, which was touched.
+    #[inline]
+    pub fn add(&self, bucket: usize) {
+        self.of(bucket).fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn sub(&self, bucket: usize) {
+        self.of(bucket).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The buckets of the next stretch with any keys from this one on, and the number of the one after it.
+    pub fn next_occupied(&self, from: usize) -> Option<(std::ops::Range<usize>, usize)> {
+        self.next(from, |count| count & !TOUCHED != 0)
+    }
+
+    /// The buckets of the next stretch from this one on that was ever touched.
+    pub fn next_touched(&self, from: usize) -> Option<(std::ops::Range<usize>, usize)> {
+        self.next(from, |count| count & TOUCHED != 0)
+    }
+
+    fn next(&self, from: usize, is_it: impl Fn(u16) -> bool) -> Option<(std::ops::Range<usize>, usize)> {
+        let rest = self.counts.get(from..)?;
+        let at = from + rest.iter().position(|count| is_it(count.load(Ordering::Relaxed)))?;
+        let begin = at * self.buckets_each;
+        Some((begin..(begin + self.buckets_each).min(self.buckets), at + 1))
+    }
+
+    /// All buckets that were ever touched.
+    pub fn touched(&self) -> impl Iterator<Item = usize> + Clone {
+        let next = |from: &usize| self.next_touched(*from).map(|(_, next)| next);
+        let starts = std::iter::successors(Some(0), next);
+        starts.filter_map(|from| self.next_touched(from)).flat_map(|(buckets, _)| buckets)
+    }
+}

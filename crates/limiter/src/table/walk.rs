@@ -1,0 +1,148 @@
+//! Going through a table, a stretch at a time: keys, and records of evicted keys.
+//!
+//! A walk visits the stretches (of a page) that hold keys, and those where records were ever put down: it costs what there
+//! is in the table, and touches no memory that was not touched before.
+
+use tidegate_core::{Debt, Nanos};
+
+use super::{
+    Table, Tag,
+    record::Spot,
+    records::{Put, Records},
+};
+
+/// How far a walk has come; the default is the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(usize);
+
+/// Where the record of an evicted key lies. It holds the key's fingerprint, not its tag: it fits tables of the same bound
+/// exactly, and in others each place that the key could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPlace {
+    /// The fingerprint, and above its 28 bits the bucket's number.
+    bits: u64,
+    /// How many buckets each half of the records has.
+    of: u64,
+}
+
+impl RecordPlace {
+    fn new(spot: Spot, records: &Records) -> Self {
+        Self { bits: (spot.first as u64) << 28 | u64::from(spot.print), of: records.half() as u64 }
+    }
+
+    fn spot(self) -> Spot {
+        Spot { first: (self.bits >> 28) as usize, print: (self.bits & ((1 << 28) - 1)) as u32 }
+    }
+
+    /// As two words, for a snapshot.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        [self.bits, self.of]
+    }
+
+    /// From the two words of [`to_words`](Self::to_words); `None` where they are no such place.
+    #[must_use]
+    pub const fn from_words([bits, of]: [u64; 2]) -> Option<Self> {
+        if bits >> 28 < of && of < 1 << 36 { Some(Self { bits, of }) } else { None }
+    }
+}
+
+impl Table {
+    /// Shows the keys of the next stretch, each bucket locked for its own turn only; returns where to go on, or `None` at
+    /// the end. A key that comes, goes or moves during a walk may be seen twice or not at all; in a
+    /// [closed](Self::close) table none does.
+    pub fn walk(&self, from: Cursor, mut visit: impl FnMut(Tag, &mut [u64])) -> Option<Cursor> {
+        let (buckets, next) = self.stretches.next_occupied(from.0)?;
+        for index in buckets {
+            #[cfg(test)]
+            self.visited.add(1);
+            let mut bucket = self.memory.lock(index);
+            for cell in 0..self.memory.layout.cells {
+                let tag = bucket.tag(cell);
+                if tag != 0 {
+                    visit(Tag::new(tag), bucket.state(cell));
+                }
+            }
+        }
+        Some(Cursor(next))
+    }
+
+    /// Every state, in one [`walk`](Self::walk).
+    pub fn for_each(&self, mut visit: impl FnMut(Tag, &mut [u64])) {
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            cursor = self.walk(from, &mut visit);
+        }
+    }
+
+    /// Shows what the evicted keys of the next stretch owe; returns where to go on, or `None` at the end.
+    pub fn walk_records(&self, from: Cursor, mut visit: impl FnMut(RecordPlace, Debt)) -> Option<Cursor> {
+        let show = |spot, debt| {
+            visit(RecordPlace::new(spot, &self.records), debt);
+            true
+        };
+        self.records.walk(from.0, show).map(Cursor)
+    }
+
+    /// What every evicted key owes.
+    pub fn for_each_record(&self, mut visit: impl FnMut(RecordPlace, Debt)) {
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            cursor = self.walk_records(from, &mut visit);
+        }
+    }
+
+    /// Moves the records of the next stretch to another table of the same keys, each as `convert` makes it (`None`: there is
+    /// nothing left of it); returns where to go on, or `None` at the end.
+    ///
+    /// A record is gone here only when it is there. Whoever looks for a key in both, here first, misses no record.
+    pub fn move_records(
+        &self,
+        from: Cursor,
+        to: &Self,
+        now: Nanos,
+        mut convert: impl FnMut(Debt) -> Option<Debt>,
+    ) -> Option<Cursor> {
+        let next = self.records.walk(from.0, |spot, debt| {
+            if !debt.is_over(now)
+                && let Some(debt) = convert(debt)
+            {
+                to.put_record(RecordPlace::new(spot, &self.records), debt, now);
+            }
+            false
+        });
+        next.map(Cursor)
+    }
+
+    /// Puts down what an evicted key of a table with the same hash keys owes. Where that table had another bound, it is put
+    /// in every place that the key could have here; all but one of these are never asked for, and end with the debt.
+    pub fn put_record(&self, place: RecordPlace, debt: Debt, now: Nanos) {
+        for spot in self.records.spots_of(place.spot(), place.of as usize) {
+            if let Put::Forgot(debt) = self.records.put(spot, debt, now, None, false) {
+                self.counters.forget(debt.share);
+            }
+        }
+    }
+
+    /// Forgets every key and record. Each goes in a step of its own.
+    pub fn clear(&self) {
+        let mut cursor = Some(0);
+        while let Some((buckets, next)) = cursor.and_then(|from| self.stretches.next_occupied(from)) {
+            for index in buckets {
+                let mut bucket = self.memory.lock(index);
+                for cell in 0..self.memory.layout.cells {
+                    if bucket.tag(cell) != 0 {
+                        bucket.set_tag(cell, 0);
+                        self.stretches.sub(index);
+                        self.counters.keys.sub(1);
+                    }
+                }
+            }
+            cursor = Some(next);
+        }
+        let mut cursor = Some(0);
+        while let Some(from) = cursor {
+            cursor = self.records.walk(from, |_, _| false);
+        }
+    }
+}

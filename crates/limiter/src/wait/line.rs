@@ -1,0 +1,362 @@
+//! The line of one key.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidegate_core::{Algorithm, Decision, Nanos};
+
+use super::{
+    Ground, WaitError,
+    places::Places,
+    plan::{Plan, Turn, turn},
+    ticket::{Admitted, Ticket, Wakes},
+};
+use crate::limiter::denied_until;
+
+/// How many of the first in line keep a timer.
+const WATCHERS: usize = 4;
+
+/// How many tickets one step takes into a new plan, at most. Behind this many an answer is exact.
+const PLAN_STEP: usize = 64;
+
+/// How long after the front's time another watcher looks whether the front was served, at the latest.
+const AFTER_THE_FRONT: Nanos = Nanos::from_millis(10);
+
+/// Who waits for one key, and the leaky bucket's places that waiters have. Changes only under the key's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    waiting: BTreeMap<u64, Waiter>,
+    next: u64,
+    places: Places,
+    plan: Option<Plan>,
+    /// A newer plan, which some tickets are not in yet.
+    building: Option<Plan>,
+    /// Counts what the plan did not foresee.
+    version: u64,
+    /// Whether it is among those that are kept for free places alone.
+    pub is_listed: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: Arc<Ticket>,
+    /// When it is admitted if all goes as planned when it came.
+    planned: Option<Nanos>,
+}
+
+/// What came of joining.
+pub(crate) enum Joined {
+    Admitted(Decision),
+    Waiting(Arc<Ticket>),
+}
+
+impl Line {
+    /// Whether there is nobody and nothing that a decision must look at.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.places.is_empty()
+    }
+
+    /// Whether somebody waits.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Until when the line must be kept though nobody waits.
+    pub fn kept_until(&self) -> Option<Nanos> {
+        self.places.last_free()
+    }
+
+    /// Forgets free places that are over.
+    pub fn expire(&mut self, now: Nanos) {
+        self.places.expire(now);
+    }
+
+    /// Admits whoever is at the front and fits, and records it.
+    pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
+        self.settle_beside(ground, None, wakes);
+    }
+
+    /// [`settle`](Self::settle), for somebody who needs no waking.
+    fn settle_beside(&mut self, ground: &mut Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
+        self.places.refresh(ground.policy, ground.now);
+        while let Some(first) = self.waiting.first_entry() {
+            let (cost, planned) = (first.get().ticket.cost, first.get().planned);
+            if cost > ground.policy.limit() {
+                // The quota was lowered under it.
+                let denied = ground.policy.check(ground.state, ground.now, cost);
+                first.remove().ticket.end(Err(WaitError::Never(denied)), wakes);
+                self.version += 1;
+                continue;
+            }
+            if ground.blocked > ground.now {
+                break;
+            }
+            match take(&mut self.places, ground, cost) {
+                Ok(admitted) => {
+                    if planned != Some(ground.now) {
+                        self.version += 1;
+                    }
+                    if let Some(first) = self.waiting.first_entry() {
+                        first.remove().ticket.end(Ok(admitted), wakes);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        if self.waiting.is_empty() {
+            (self.plan, self.building) = (None, None);
+            return;
+        }
+        let due = self.front_due(ground);
+        for (at, waiter) in self.waiting.values().take(WATCHERS).enumerate() {
+            if who.is_some_and(|who| who.number == waiter.ticket.number) {
+                continue;
+            }
+            if at == 0 {
+                waiter.ticket.watch(due, wakes);
+            } else {
+                waiter.ticket.watch_too(wakes);
+            }
+        }
+    }
+
+    /// When the front is admitted, as things stand.
+    fn front_due(&self, ground: &Ground<'_>) -> Option<Nanos> {
+        let (_, front) = self.waiting.first_key_value()?;
+        let from = ground.now.max(ground.blocked);
+        match turn(ground.policy, ground.state, Some(from), front.ticket.cost) {
+            Turn::At(at, _) if ground.blocked < Nanos::MAX => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Decides on a cost: behind whoever waits, who are served first.
+    pub fn decide(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
+        self.settle(ground, wakes);
+        if self.is_waiting() {
+            return self.answer(ground, cost);
+        }
+        let free = self.places.take_free(ground.policy, ground.state, ground.now, cost);
+        free.map_or_else(|| ground.policy.decide(ground.state, ground.now, cost), |(decision, _)| decision)
+    }
+
+    /// What [`decide`](Self::decide) would answer.
+    pub fn check(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
+        self.settle(ground, wakes);
+        if self.is_waiting() && cost > 0 {
+            return self.answer(ground, cost);
+        }
+        let free = self.places.check_free(ground.policy, ground.state, ground.now, cost);
+        free.unwrap_or_else(|| ground.policy.check(ground.state, ground.now, cost))
+    }
+
+    /// Takes as much of `cost` as there is: nothing, while somebody waits.
+    pub fn decide_up_to(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> (u32, Decision) {
+        self.settle(ground, wakes);
+        if self.is_waiting() && cost > 0 {
+            return (0, self.answer(ground, cost.min(1)));
+        }
+        ground.policy.decide_up_to(ground.state, ground.now, cost)
+    }
+
+    /// What the answer to `cost` is behind whoever waits; nothing is taken.
+    pub fn answer(&mut self, ground: &Ground<'_>, cost: u32) -> Decision {
+        if let Some(denied) = denied_until(ground.policy, ground.blocked, ground.now) {
+            return denied;
+        }
+        if !self.is_waiting() {
+            return ground.policy.check(ground.state, ground.now, cost);
+        }
+        let now = ground.now;
+        self.planned(ground).denial(cost, now)
+    }
+
+    /// Admits `cost` at once, or puts it at the end of the line.
+    pub fn join(
+        &mut self,
+        ground: &mut Ground<'_>,
+        cost: u32,
+        deadline: Option<Nanos>,
+        wakes: &mut Wakes,
+    ) -> Result<Joined, WaitError> {
+        self.settle(ground, wakes);
+        let Ground { now, blocked, .. } = *ground;
+        if cost == 0 {
+            return Ok(Joined::Admitted(ground.policy.check(ground.state, now, 0)));
+        }
+        let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
+        if !self.is_waiting() && blocked <= now {
+            match take(&mut self.places, ground, cost) {
+                Ok(admitted) if admitted.start <= now => return Ok(Joined::Admitted(admitted.decision)),
+                Ok(admitted) if in_time(admitted.start) => {
+                    let ticket = self.ticket(cost);
+                    ticket.end(Ok(admitted), wakes);
+                    return Ok(Joined::Waiting(ticket));
+                }
+                Ok(admitted) => {
+                    if let Some(place) = admitted.place {
+                        self.places.give_up(ground.state, now, place);
+                    }
+                    return Err(WaitError::Deadline(admitted.decision));
+                }
+                Err(_) => {}
+            }
+        }
+        let turn = if blocked == Nanos::MAX {
+            Turn::Never
+        } else if self.is_waiting() {
+            // Behind many, what is planned will do: it is renewed when somebody asks.
+            let long = self.waiting.len() > PLAN_STEP;
+            match &self.plan {
+                Some(plan) if long => plan.turn(cost),
+                _ => self.planned(ground).turn(cost),
+            }
+        } else {
+            turn(ground.policy, ground.state, Some(now.max(blocked)), cost)
+        };
+        let refused = |ground: &Ground<'_>| {
+            let denied = Self::denial(ground, cost, turn);
+            if turn == Turn::Never { WaitError::Never(denied) } else { WaitError::Deadline(denied) }
+        };
+        let planned = match turn {
+            Turn::Never => return Err(refused(ground)),
+            Turn::At(at, delay) if !in_time(at.saturating_add(delay)) => return Err(refused(ground)),
+            Turn::Unknown if !in_time(now) => return Err(refused(ground)),
+            Turn::At(at, _) => Some(at),
+            Turn::Unknown => None,
+        };
+        let ticket = self.ticket(cost);
+        if let Some(plan) = &mut self.plan {
+            plan.add(cost);
+        }
+        if self.waiting.len() < WATCHERS {
+            ticket.watch_too(wakes);
+        }
+        self.waiting.insert(ticket.number, Waiter { ticket: Arc::clone(&ticket), planned });
+        Ok(Joined::Waiting(ticket))
+    }
+
+    /// Serves the line for one of its watchers; returns when that one should look again.
+    pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) -> Option<Nanos> {
+        self.settle_beside(ground, Some(ticket), wakes);
+        let waiter = self.waiting.get(&ticket.number)?;
+        let front_due = self.front_due(ground);
+        let is_front = self.waiting.first_key_value().is_some_and(|(number, _)| *number == ticket.number);
+        let due = if is_front {
+            front_due
+        } else {
+            // As planned where that is soon after the front; else in time to stand in for a front that is not polled.
+            front_due.map(|at| {
+                let planned = waiter.planned.filter(|planned| *planned > at).unwrap_or(Nanos::MAX);
+                planned.min(at.saturating_add(AFTER_THE_FRONT))
+            })
+        };
+        ticket.arm(due);
+        due
+    }
+
+    /// Takes a ticket out, or back what was admitted to it.
+    pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
+        self.places.refresh(ground.policy, ground.now);
+        if self.waiting.remove(&ticket.number).is_some() {
+            self.version += 1;
+        } else if let Some(Ok(admitted)) = ticket.outcome() {
+            match admitted.place {
+                Some(place) => self.places.give_up(ground.state, ground.now, place),
+                None => ground.policy.refund(ground.state, ground.now, ticket.cost),
+            }
+            self.version += 1;
+        }
+        ticket.finish();
+        self.settle(ground, wakes);
+    }
+
+    /// The work of a ticket with a leaky bucket's place starts.
+    pub fn started(&mut self, ticket: &Ticket) {
+        if let Some(Ok(Admitted { place: Some(place), .. })) = ticket.outcome() {
+            self.places.started(place);
+        }
+    }
+
+    /// Gives back what was taken last, and serves whoever that makes room for.
+    pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) {
+        self.places.refresh(ground.policy, ground.now);
+        self.places.refund(ground.policy, ground.state, ground.now, cost);
+        self.version += 1;
+        self.settle(ground, wakes);
+    }
+
+    /// Something has changed that no plan foresaw: a policy, a block. Serves whoever that makes room for.
+    pub fn changed(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
+        self.version += 1;
+        self.settle(ground, wakes);
+    }
+
+    fn ticket(&mut self, cost: u32) -> Arc<Ticket> {
+        self.next += 1;
+        Arc::new(Ticket::new(self.next, cost))
+    }
+
+    fn denial(ground: &Ground<'_>, cost: u32, turn: Turn) -> Decision {
+        let limit = ground.policy.limit();
+        if cost > limit {
+            return ground.policy.check(ground.state, ground.now, cost);
+        }
+        match turn {
+            Turn::At(at, _) => {
+                let wait = at.saturating_since(ground.now).get();
+                let reset = ground.policy.check(ground.state, ground.now, 0).reset_after_nanos();
+                Decision::deny(limit, wait, 0, 1, reset.max(wait))
+            }
+            Turn::Unknown | Turn::Never => Decision::deny_for_good(limit, 0, 1, u64::MAX),
+        }
+    }
+
+    /// What the state will be when everybody in line has been admitted. Exact behind up to [`PLAN_STEP`] waiters; behind
+    /// more, a plan that was overtaken is renewed that many tickets at a time, and serves until the new one is complete.
+    fn planned(&mut self, ground: &Ground<'_>) -> &mut Plan {
+        let version = self.version;
+        let begin = || Plan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
+        let overtaken = self.plan.as_ref().is_none_or(|plan| plan.version != version);
+        if overtaken {
+            // Nothing to go by meanwhile, or little work: then it begins anew, and is done at once.
+            let at_once = self.plan.is_none() || self.waiting.len() <= PLAN_STEP;
+            if at_once {
+                self.building = None;
+            }
+            let building = self.building.get_or_insert_with(begin);
+            let step = if at_once { usize::MAX } else { PLAN_STEP };
+            for (number, waiter) in self.waiting.range_mut(building.next..).take(step) {
+                waiter.planned = match building.add(waiter.ticket.cost) {
+                    Turn::At(at, _) => Some(at),
+                    Turn::Unknown | Turn::Never => None,
+                };
+                building.next = number + 1;
+            }
+            let complete = self.waiting.last_key_value().is_none_or(|(last, _)| *last < building.next);
+            if complete {
+                self.plan = self.building.take();
+            }
+        }
+        self.plan.get_or_insert_with(begin)
+    }
+}
+
+/// Takes `cost` if it is admitted now.
+fn take(places: &mut Places, ground: &mut Ground<'_>, cost: u32) -> Result<Admitted, Decision> {
+    let Ground { policy, now, .. } = *ground;
+    let (decision, start_ticks) =
+        if let Some((decision, from)) = places.take_free(policy, ground.state, now, cost) {
+            (decision, Some(from))
+        } else {
+            let from = Places::next_start(policy, ground.state, now);
+            let decision = policy.check(ground.state, now, cost);
+            if decision.is_denied() {
+                return Err(decision);
+            }
+            policy.record(ground.state, now, cost);
+            (decision, from)
+        };
+    let start = now.saturating_add(decision.delay().into());
+    let place = start_ticks.filter(|_| start > now).and_then(|from| places.hold(policy, from, cost));
+    Ok(Admitted { decision, start, place })
+}

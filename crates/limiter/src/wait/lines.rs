@@ -1,0 +1,146 @@
+//! Where lines are kept: none of them is on the way of other keys.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::BuildHasherDefault,
+    sync::{OnceLock, PoisonError},
+};
+
+use tidegate_core::Nanos;
+
+use super::Line;
+use crate::{
+    keyed::{Marks, TagHasher},
+    sync::{AtomicBool, Mutex, MutexGuard, Ordering},
+    table::Tag,
+};
+
+/// One for loom, which remembers each.
+const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// The lines of a keyed limiter. A shard's lock is a leaf, but for the tickets'.
+pub(crate) struct Lines {
+    /// Made when somebody first waits.
+    shards: OnceLock<Box<[Mutex<Shard>]>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
+    /// Lines that are kept for free places alone, and until when.
+    kept: VecDeque<(Nanos, Tag)>,
+}
+
+impl Lines {
+    pub fn new() -> Self {
+        let lines = Self { shards: OnceLock::new() };
+        if cfg!(loom) {
+            lines.made(); // Loom does not see that a `OnceLock` orders anything.
+        }
+        lines
+    }
+
+    fn made(&self) -> &[Mutex<Shard>] {
+        self.shards.get_or_init(|| (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect())
+    }
+
+    fn shard(&self, tag: Tag) -> MutexGuard<'_, Shard> {
+        let shards = self.made();
+        // Nothing in here panics with a line half changed.
+        shards[tag.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step on a key's line, which is new where there is none. The caller holds the key's lock, and had marked the key
+    /// before: that mark is the line's own from now on, or taken away.
+    pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut Line) -> R) -> R {
+        let mut shard = self.shard(tag);
+        let known = shard.lines.contains_key(&tag);
+        let line = shard.lines.entry(tag).or_default();
+        let result = step(line);
+        if line.is_idle() {
+            shard.lines.remove(&tag);
+            marks.remove(tag);
+        } else if !line.is_waiting()
+            && !line.is_listed
+            && let Some(until) = line.kept_until()
+        {
+            line.is_listed = true;
+            shard.kept.push_back((until, tag));
+        }
+        if known {
+            marks.remove(tag);
+        } else {
+            shard.sweep(marks, now);
+        }
+        result
+    }
+
+    /// A step on a key's line, if it has one. The caller holds the key's lock.
+    pub fn find<R>(&self, marks: &Marks, tag: Tag, step: impl FnOnce(&mut Line) -> R) -> Option<R> {
+        self.shards.get()?;
+        let mut shard = self.shard(tag);
+        let line = shard.lines.get_mut(&tag)?;
+        let result = step(line);
+        if line.is_idle() {
+            shard.lines.remove(&tag);
+            marks.remove(tag);
+        }
+        Some(result)
+    }
+
+    /// The keys that somebody waits for.
+    pub fn keys(&self) -> Vec<Tag> {
+        let Some(shards) = self.shards.get() else { return Vec::new() };
+        let locked = |shard: &Mutex<Shard>| -> Vec<Tag> {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).lines.keys().copied().collect()
+        };
+        shards.iter().flat_map(locked).collect()
+    }
+}
+
+impl Shard {
+    /// Forgets up to two lines whose free places are over.
+    fn sweep(&mut self, marks: &Marks, now: Nanos) {
+        for _ in 0..2 {
+            let Some((_, tag)) = self.kept.front().copied().filter(|(until, _)| *until <= now) else {
+                return;
+            };
+            self.kept.pop_front();
+            let Some(line) = self.lines.get_mut(&tag) else { continue };
+            line.expire(now);
+            line.is_listed = false;
+            if line.is_idle() {
+                self.lines.remove(&tag);
+                marks.remove(tag);
+            }
+        }
+    }
+}
+
+/// The line of a limiter without keys.
+pub(crate) struct OneLine {
+    /// Whether there is anybody or anything in it.
+    busy: AtomicBool,
+    line: Mutex<Line>,
+}
+
+impl OneLine {
+    pub fn new() -> Self {
+        Self { busy: AtomicBool::new(false), line: Mutex::new(Line::default()) }
+    }
+
+    /// Whether a decision must look at the line. Relaxed: it is said while the state is locked, so whoever sees what that
+    /// step has left sees this too. A decision that began before somebody joined may still pass them.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// A step on the line. The caller holds the state.
+    pub fn with<R>(&self, step: impl FnOnce(&mut Line) -> R) -> R {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = step(&mut line);
+        self.busy.store(!line.is_idle(), Ordering::Relaxed);
+        result
+    }
+}

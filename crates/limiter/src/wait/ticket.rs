@@ -1,0 +1,153 @@
+//! A place in a line, and how its future is told.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+};
+
+use tidegate_core::{Decision, Nanos};
+
+use super::{WaitError, places::Place};
+
+/// Somebody who waits. Shared by the line and the future; its lock is a leaf.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    /// Tickets of one line are served in the order of their numbers.
+    pub number: u64,
+    pub cost: u32,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    outcome: Option<Result<Admitted, WaitError>>,
+    /// Nothing is to be given back any more.
+    finished: bool,
+    /// One of the first in line: it keeps a timer.
+    watches: bool,
+    /// What its timer was last set to.
+    armed: Option<Nanos>,
+    /// Something has changed since the future last looked.
+    nudged: bool,
+    waker: Option<Waker>,
+}
+
+/// What was admitted to a ticket, and recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted {
+    pub decision: Decision,
+    /// When the work may start: at once, but for a leaky bucket's delay.
+    pub start: Nanos,
+    /// A leaky bucket's place.
+    pub place: Option<Place>,
+}
+
+/// Who is to be woken when the locks are released: a waker may run anything.
+#[derive(Default)]
+pub(crate) struct Wakes(Vec<Waker>);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        for waker in self.0.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+impl Ticket {
+    pub fn new(number: u64, cost: u32) -> Self {
+        Self { number, cost, status: Mutex::default() }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        // Nothing in here panics.
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the wait ended, once it has. Whatever happens later is news again.
+    pub fn outcome(&self) -> Option<Result<Admitted, WaitError>> {
+        let mut status = self.status();
+        status.nudged = false;
+        status.outcome
+    }
+
+    pub fn watches(&self) -> bool {
+        self.status().watches
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.status().finished
+    }
+
+    /// Nothing is to be given back from here on; returns whether there is a leaky bucket's place to be told of it.
+    pub fn finish(&self) -> bool {
+        let mut status = self.status();
+        status.finished = true;
+        matches!(&status.outcome, Some(Ok(admitted)) if admitted.place.is_some())
+    }
+
+    /// Ends the wait. Under the key's lock.
+    pub fn end(&self, outcome: Result<Admitted, WaitError>, wakes: &mut Wakes) {
+        let mut status = self.status();
+        status.finished |= outcome.is_err();
+        status.outcome = Some(outcome);
+        status.nudge(wakes);
+    }
+
+    /// Has this ticket look at the line again, where it is not set to do so at `due`.
+    pub fn watch(&self, due: Option<Nanos>, wakes: &mut Wakes) {
+        let mut status = self.status();
+        if !status.watches || status.armed != due {
+            status.watches = true;
+            status.armed = due;
+            status.nudge(wakes);
+        }
+    }
+
+    /// Has this ticket keep a timer, if it does not.
+    pub fn watch_too(&self, wakes: &mut Wakes) {
+        let mut status = self.status();
+        if !status.watches {
+            status.watches = true;
+            status.nudge(wakes);
+        }
+    }
+
+    /// Notes what the timer is about to be set to.
+    pub fn arm(&self, due: Option<Nanos>) {
+        let mut status = self.status();
+        status.armed = due;
+        status.nudged = status.outcome.is_some();
+    }
+}
+
+impl Status {
+    fn nudge(&mut self, wakes: &mut Wakes) {
+        self.nudged = true;
+        wakes.0.extend(self.waker.take());
+    }
+}
+
+/// Completes when the ticket has news, or the timer ends.
+pub(crate) fn sleep<F: Future<Output = ()>>(
+    ticket: &Ticket,
+    mut timer: Option<Pin<&mut F>>,
+) -> impl Future<Output = ()> {
+    poll_fn(move |cx| {
+        {
+            let mut status = ticket.status();
+            if status.nudged {
+                return Poll::Ready(());
+            }
+            if !status.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                status.waker = Some(cx.waker().clone());
+            }
+        }
+        match &mut timer {
+            Some(timer) => timer.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    })
+}

@@ -1,0 +1,78 @@
+//! Requests sorted into calls.
+
+use std::{collections::HashMap, sync::Arc};
+
+use rapidhash::fast::RandomState;
+
+use super::Request;
+use crate::Deadline;
+
+/// Requests of one limit (and in a cluster of one slot).
+pub struct Call<R: Request> {
+    pub limit: Arc<R::Limit>,
+    slot: u16,
+    pub keys: Vec<Vec<u8>>,
+    /// Those of each key, in turn.
+    pub requests: Vec<Vec<R>>,
+    /// The latest of theirs.
+    pub deadline: Deadline,
+    places: HashMap<Vec<u8>, usize, RandomState>,
+    count: usize,
+}
+
+impl<R: Request> Call<R> {
+    fn for_the_first(request: &R) -> Self {
+        Self {
+            limit: Arc::clone(request.limit()),
+            slot: request.slot(),
+            keys: Vec::new(),
+            requests: Vec::new(),
+            deadline: request.deadline(),
+            places: HashMap::default(),
+            count: 0,
+        }
+    }
+
+    fn has_room_for(&self, request: &R) -> bool {
+        Arc::ptr_eq(&self.limit, request.limit())
+            && self.slot == request.slot()
+            && self.count < R::REQUESTS
+            && (self.requests.len() < R::KEYS || self.places.contains_key(request.key()))
+    }
+
+    fn push(&mut self, mut request: R) {
+        self.count += 1;
+        self.deadline = self.deadline.max(request.deadline());
+        let next = self.requests.len();
+        let place = *self.places.entry(request.take_key()).or_insert(next);
+        if place == next {
+            self.requests.push(Vec::with_capacity(1));
+        }
+        self.requests[place].push(request);
+    }
+
+    fn finish(mut self) -> Self {
+        self.keys = vec![Vec::new(); self.requests.len()];
+        for (key, place) in self.places.drain() {
+            self.keys[place] = key;
+        }
+        self
+    }
+}
+
+/// The calls for these requests, but those that nobody waits for any more: what was not asked is not charged.
+pub fn group<R: Request>(requests: Vec<R>) -> Vec<Call<R>> {
+    let mut calls: Vec<Call<R>> = Vec::new();
+    let mut last = 0;
+    for request in requests.into_iter().filter(R::is_wanted) {
+        let with_the_last = (request.follows() && last < calls.len()).then_some(last);
+        // From the end: the call that still has room.
+        let found = || calls.iter().rposition(|call| call.has_room_for(&request));
+        last = with_the_last.or_else(found).unwrap_or_else(|| {
+            calls.push(Call::for_the_first(&request));
+            calls.len() - 1
+        });
+        calls[last].push(request);
+    }
+    calls.into_iter().map(Call::finish).collect()
+}

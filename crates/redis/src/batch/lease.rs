@@ -1,0 +1,203 @@
+//! Requests of leases on their way to the store: each ends in exactly one answer, or in none, for its lease.
+
+use std::sync::Arc;
+
+use tidegate_core::lease::{GiveBack, Grant, Request as Asked};
+use tidegate_core::{Clock, Decision, Nanos};
+use tokio::sync::oneshot;
+
+use super::{Batcher, Call, Queue, Request, Shard};
+use crate::{
+    Deadline, StoreError,
+    lease::{Held, Leases},
+    script::call::{self, Before},
+};
+
+/// A request that is out. Dropped without an answer (a call that fails, a runtime that ends), it has failed: the lease must
+/// not wait for it.
+pub struct Errand {
+    leases: Arc<Leases>,
+    held: Arc<Held>,
+    /// Until it has ended.
+    request: Option<Asked>,
+    caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
+    slot: u16,
+    deadline: Deadline,
+}
+
+impl Request for Errand {
+    type Limit = Leases;
+    /// As for decisions; a step here is about twice as long.
+    const KEYS: usize = 64;
+    const REQUESTS: usize = 256;
+
+    fn queue(shard: &Shard) -> &Queue<Self> {
+        &shard.leases
+    }
+
+    fn limit(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+
+    fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.held.key
+    }
+
+    fn take_key(&mut self) -> Vec<u8> {
+        self.held.key.clone()
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// What it brings is for others, too.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn follows(&self) -> bool {
+        false
+    }
+
+    async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
+        let Call { limit: leases, keys, requests, deadline, .. } = call;
+        match batcher.grant_batch(shard, &leases, &keys, &requests, deadline).await {
+            Ok((now, found)) => {
+                for (before, errands) in found.into_iter().zip(requests) {
+                    match grants(&leases, before, now, &errands) {
+                        Ok(grants) => {
+                            for (errand, grant) in errands.into_iter().zip(&grants) {
+                                errand.granted(&batcher, grant);
+                            }
+                        }
+                        Err(error) => errands.into_iter().for_each(|errand| errand.failed(&batcher, &error)),
+                    }
+                }
+            }
+            Err(error) => requests.into_iter().flatten().for_each(|errand| errand.failed(&batcher, &error)),
+        }
+    }
+}
+
+impl Errand {
+    fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant) {
+        let Some(request) = self.request.take() else { return };
+        let now = batcher.monitor.clock.now();
+        let decision = self.held.lease.granted(request, grant, now);
+        if let Some(caller) = self.caller.take() {
+            // Whoever asked may have given up; what else came with the answer is the lease's.
+            let _ = caller.send(Ok(decision));
+        }
+        // What came for a lease that was closed meanwhile goes back at once.
+        while self.held.is_closed()
+            && let Some(request) = self.held.lease.returning(now)
+        {
+            batcher.send_errand(&self.leases, &self.held, request);
+        }
+    }
+
+    fn failed(mut self, batcher: &Batcher, error: &StoreError) {
+        // First, so that the caller who asks again finds it so.
+        if let Some(request) = self.request.take() {
+            self.held.lease.failed(request);
+        }
+        match self.caller.take() {
+            // Counted by whoever asked.
+            Some(caller) => drop(caller.send(Err(error.clone()))),
+            None => batcher.monitor.counters().error(error),
+        }
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.held.lease.failed(request);
+        }
+        self.leases.request_has_ended();
+    }
+}
+
+impl Batcher {
+    fn errand(
+        &self,
+        leases: &Arc<Leases>,
+        held: &Arc<Held>,
+        mut request: Asked,
+        caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
+        deadline: Deadline,
+    ) -> Errand {
+        if self.monitor.is_cluster() {
+            // The cluster's client repeats a call whose connection broke, and giving back must not be repeated. What is
+            // not given back stays charged until the algorithm forgets it.
+            request.back = None;
+        }
+        leases.request_goes_out();
+        let (slot, request) = (self.monitor.slot(&held.key), Some(request));
+        Errand { leases: Arc::clone(leases), held: Arc::clone(held), request, caller, slot, deadline }
+    }
+
+    /// Sends a request that nobody waits for.
+    pub fn send_errand(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: Asked) {
+        let errand = self.errand(leases, held, request, None, leases.deadline());
+        let shard = self.monitor.shard_of(&held.key);
+        if self.monitor.admit(shard).is_ok() {
+            self.post(shard, [errand]);
+        }
+    }
+
+    /// Sends a request that a caller waits for, until the deadline. When that passes first, or the caller goes away, the
+    /// request goes on: what it brings beside the decision is for others, too.
+    pub async fn ask_for_lease(
+        self: &Arc<Self>,
+        leases: &Arc<Leases>,
+        held: &Arc<Held>,
+        request: Asked,
+        deadline: Deadline,
+    ) -> Result<Decision, StoreError> {
+        let (caller, answered) = oneshot::channel();
+        let errand = self.errand(leases, held, request, Some(caller), deadline.max(leases.deadline()));
+        let shard = self.monitor.shard_of(&held.key);
+        self.monitor.admit(shard)?;
+        self.post(shard, [errand]);
+        let answer = match deadline.bound(answered).await {
+            // Without an answer the task that had the request has gone: the runtime is shutting down.
+            Ok(answer) => answer.unwrap_or(Err(StoreError::Down)),
+            // The call was sent later, and will tell later.
+            Err(_) => Err(self.timed_out(shard)),
+        };
+        self.monitor.decided(&answer);
+        answer
+    }
+
+    /// One call.
+    async fn grant_batch(
+        &self,
+        shard: usize,
+        leases: &Leases,
+        keys: &[Vec<u8>],
+        errands: &[Vec<Errand>],
+        deadline: Deadline,
+    ) -> Result<(Nanos, Vec<Before>), StoreError> {
+        let requests = || errands.iter().flatten().filter_map(|errand| errand.request.as_ref());
+        let counts = errands.iter().map(|same| same.len() as u32);
+        let arguments = call::lease_arguments(&leases.numbers, leases.terms.mode(), requests(), counts);
+        // What is given back twice would be others' units; what is charged twice errs on the safe side.
+        let gives_back = |request: &Asked| matches!(request.back, Some(GiveBack { units: 1.., .. }));
+        let may_repeat = !requests().any(gives_back);
+        let reply = self.monitor.call(shard, &leases.script, keys, &arguments, deadline, may_repeat).await?;
+        call::parse(reply, keys.len())
+    }
+}
+
+fn grants(leases: &Leases, before: Before, now: Nanos, errands: &[Errand]) -> Result<Vec<Grant>, StoreError> {
+    let value = before.value()?;
+    let requests: Vec<&Asked> = errands.iter().filter_map(|errand| errand.request.as_ref()).collect();
+    let grants = leases.plan.grants(&leases.terms, value.as_deref(), now, requests.into_iter());
+    grants.ok_or(StoreError::NotOurs)
+}

@@ -1,0 +1,269 @@
+//! Makes the connection once for everybody who needs it, and anew when it is lost.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cluster::ClusterClient,
+    cluster_async::ClusterConnection,
+    sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
+};
+use tokio::{runtime::Handle, sync::watch};
+
+use super::{
+    address::{Address, Target},
+    fault,
+};
+use crate::StoreError;
+
+/// How long making a connection to a server may take, the handshake included.
+const CONNECT: Duration = Duration::from_secs(2);
+/// And to a store: a cluster's client waits for a silent node twice, before and after it knows all of them, and goes on with
+/// the others.
+const ATTEMPT: Duration = Duration::from_secs(6);
+/// An answer of a cluster's node that is this late is of no use to anybody, and while the client asks a silent node who serves
+/// what, it asks no other. (To a single server's, callers have deadlines.)
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// A connection; cheap to clone.
+#[derive(Clone)]
+pub enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    pub async fn query(&mut self, command: &Cmd) -> RedisResult<Value> {
+        let reply = match self {
+            Self::Single(connection) => connection.req_packed_command(command).await,
+            Self::Cluster(connection) => connection.req_packed_command(command).await,
+        };
+        reply?.extract_error()
+    }
+}
+
+/// The connection of a store, and how to make it.
+pub struct Connector {
+    address: Address,
+    /// Of the store's keys: errors tell which rights are needed.
+    prefix: Arc<str>,
+    runtime: Handle,
+    state: Arc<Mutex<State>>,
+}
+
+/// `None` until it has ended.
+type Attempt = watch::Receiver<Option<Result<(u64, Connection), StoreError>>>;
+
+#[derive(Default)]
+struct State {
+    /// With a number of its own, so that only who saw this one fail gives it up.
+    connection: Option<(u64, Connection)>,
+    made: u64,
+    /// What the latest attempt failed with.
+    failure: Option<StoreError>,
+    /// The attempt that is under way.
+    attempt: Option<Attempt>,
+}
+
+impl Connector {
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn new(address: Address, prefix: &str) -> Self {
+        if address.is_tls() {
+            // Where the program has chosen another provider already, that one is used.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        Self { address, prefix: prefix.into(), runtime: Handle::current(), state: Arc::default() }
+    }
+
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Where the connection is driven.
+    pub const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// The error as one of the store's.
+    pub fn fault(&self, error: &RedisError) -> StoreError {
+        fault::of(error, &self.prefix)
+    }
+
+    /// The connection, or what came of making it. However many ask, one attempt is made; it goes on when they give up.
+    pub async fn get(&self) -> Result<(u64, Connection), StoreError> {
+        let mut attempt = {
+            let mut state = lock(&self.state);
+            if let Some(connection) = &state.connection {
+                return Ok(connection.clone());
+            }
+            let reached = state.made > 0;
+            state.attempt.get_or_insert_with(|| self.attempt(reached)).clone()
+        };
+        let lost = |_| StoreError::Refused("the runtime is shutting down".into());
+        let result = attempt.wait_for(Option::is_some).await.map_err(lost)?;
+        result.clone().unwrap_or(Err(StoreError::Down))
+    }
+
+    fn attempt(&self, reached: bool) -> Attempt {
+        let (tell, told) = watch::channel(None);
+        let (address, prefix, state) = (self.address.clone(), self.prefix.clone(), Arc::clone(&self.state));
+        self.runtime.spawn(async move {
+            let made = match tokio::time::timeout(ATTEMPT, connect(&address)).await {
+                Ok(made) => made.map_err(|error| unreached(&address, &prefix, &error, reached)),
+                Err(_) => Err(silent(&address)),
+            };
+            let result = {
+                let mut state = lock(&state);
+                state.attempt = None;
+                state.failure = made.as_ref().err().cloned();
+                made.map(|connection| {
+                    state.made += 1;
+                    state.connection = Some((state.made, connection.clone()));
+                    (state.made, connection)
+                })
+            };
+            // Nobody may be waiting any more.
+            let _ = tell.send(Some(result));
+        });
+        told
+    }
+
+    /// The number of the connection, if there is one.
+    pub fn number(&self) -> Option<u64> {
+        lock(&self.state).connection.as_ref().map(|(number, _)| *number)
+    }
+
+    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its shards may
+    /// be well.
+    pub fn give_up(&self, number: u64) {
+        let mut state = lock(&self.state);
+        if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
+            return;
+        }
+        if !self.address.is_cluster() {
+            state.connection = None;
+        } else if state.attempt.is_none() {
+            state.attempt = Some(self.attempt(true));
+        }
+    }
+
+    /// How many connections were made.
+    pub fn made(&self) -> u64 {
+        lock(&self.state).made
+    }
+
+    /// What is to be told of an error: where nobody waits for long enough to see an attempt fail, that no answer came in time
+    /// is not what helps.
+    pub fn explain(&self, error: &StoreError) -> StoreError {
+        let state = lock(&self.state);
+        if *error != StoreError::TimedOut || state.connection.is_some() {
+            return error.clone();
+        }
+        state.failure.clone().unwrap_or_else(|| silent(&self.address))
+    }
+}
+
+const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
+const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
+const CERTIFICATE: &str =
+    "if a private authority signed it, name its certificate with ?ca=FILE in the address";
+
+/// What an attempt failed with that nothing answered.
+fn silent(address: &Address) -> StoreError {
+    if address.is_tls() {
+        StoreError::Refused(format!("nothing answered the TLS handshake in time ({NO_TLS})").into())
+    } else {
+        StoreError::TimedOut
+    }
+}
+
+/// What an attempt failed with: there was no connection yet that could break. Where it ends before the first answer, perhaps
+/// only one of both speaks TLS; but not where the store was `reached` before.
+fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool) -> StoreError {
+    let told = fault::of(error, prefix);
+    let io = fault::io(error);
+    let ended = !reached
+        && io.is_some_and(|io| {
+            matches!(
+                io.kind(),
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            )
+        });
+    let tls = io.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let hint = match (tls, address.is_tls()) {
+        (Some(rustls::Error::InvalidCertificate(_)), _) => CERTIFICATE,
+        (Some(_), _) => NO_TLS,
+        (None, true) if told == StoreError::TimedOut => return silent(address),
+        (None, true) if ended => NO_TLS,
+        (None, false) if ended || told == StoreError::BadReply => TLS,
+        _ => {
+            return match told {
+                StoreError::Lost(why) => StoreError::Refused(why),
+                // No script was run yet: the login itself is what may not be done.
+                StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
+                told => told,
+            };
+        }
+    };
+    let why = match told {
+        StoreError::Lost(why) => why.to_string(),
+        StoreError::BadReply => "the answer is not a Redis server's".into(),
+        told => told.to_string(),
+    };
+    StoreError::Refused(format!("{why} ({hint})").into())
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn connect(address: &Address) -> RedisResult<Connection> {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+    Ok(match &address.target {
+        Target::Single(url) => {
+            let client = redis::Client::open(url.as_str())?;
+            Connection::Single(client.get_multiplexed_async_connection_with_config(&config).await?)
+        }
+        Target::Cluster(nodes) => {
+            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
+                .connection_timeout(CONNECT)
+                .response_timeout(ANSWER)
+                .retries(3)
+                .min_retry_wait(5)
+                .max_retry_wait(50)
+                .build()?;
+            match client.get_async_connection().await {
+                Ok(connection) => Connection::Cluster(connection),
+                // The client tells in words alone why it reached none of the nodes: one of them alone tells it by its kind.
+                Err(error) => return Err(alone(nodes, &config).await.unwrap_or(error)),
+            }
+        }
+        Target::Sentinel { sentinels, name, login } => {
+            let mut node = SentinelNodeConnectionInfo::default().set_redis_connection_info(login.clone());
+            if address.is_tls() {
+                node = node.set_tls_mode(redis::TlsMode::Secure);
+            }
+            let sentinels = sentinels.iter().map(String::as_str).collect();
+            let mut client =
+                SentinelClient::build(sentinels, name.clone(), Some(node), SentinelServerType::Master)?;
+            Connection::Single(client.get_async_connection_with_config(&config).await?)
+        }
+    })
+}
+
+/// What a connection to the first node by itself fails with, if it does.
+async fn alone(nodes: &[String], config: &AsyncConnectionConfig) -> Option<RedisError> {
+    let client = redis::Client::open(nodes.first()?.as_str()).ok()?;
+    client.get_multiplexed_async_connection_with_config(config).await.err()
+}

@@ -1,0 +1,110 @@
+//! What an error of the client means for the store: told by kinds and by Redis' error codes, never by words.
+
+use std::{error::Error, io, sync::Arc};
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::StoreError;
+
+/// The codes that decide what an error is. A command that fails inside a script has its code at the start of the reply, or
+/// (Redis 6.2) within it.
+const CODES: [&str; 7] = ["OOM", "READONLY", "WRONGTYPE", "LOADING", "NOAUTH", "WRONGPASS", "NOPERM"];
+
+/// The error as one of the store's. `prefix` is that of the store's keys, which a user's rights must cover.
+pub fn of(error: &RedisError, prefix: &str) -> StoreError {
+    let why = || Arc::from(words(error).as_str());
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => StoreError::Loading,
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => StoreError::ReadOnly,
+        ErrorKind::Server(
+            ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+            | ServerErrorKind::TryAgain,
+        ) => StoreError::ClusterDown(why()),
+        ErrorKind::Server(ServerErrorKind::CrossSlot) => StoreError::CrossSlot,
+        ErrorKind::Server(ServerErrorKind::NoPerm) => StoreError::Forbidden(needs(error, prefix)),
+        ErrorKind::AuthenticationFailed => StoreError::NotPermitted(login(error)),
+        ErrorKind::ClusterConnectionNotFound => {
+            StoreError::Refused("none of the cluster's nodes can be reached".into())
+        }
+        // Their text may hold parts of the address.
+        ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList => {
+            StoreError::Address("the client does not accept it".into())
+        }
+        ErrorKind::MasterNameNotFoundBySentinel => StoreError::Refused(why()),
+        ErrorKind::Io if error.is_timeout() => StoreError::TimedOut,
+        ErrorKind::Io if error.is_connection_refusal() => StoreError::Refused(why()),
+        ErrorKind::Io => StoreError::Lost(why()),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreError::BadReply,
+        _ => match code(error) {
+            Some("OOM") => StoreError::OutOfMemory,
+            Some("READONLY") => StoreError::ReadOnly,
+            Some("WRONGTYPE") => StoreError::WrongType,
+            Some("LOADING") => StoreError::Loading,
+            Some("NOAUTH" | "WRONGPASS") => StoreError::NotPermitted(login(error)),
+            Some("NOPERM") => StoreError::Forbidden(needs(error, prefix)),
+            // The general code: this script failed. Whether others do is for the heartbeat to find out.
+            _ if error.code() == Some("ERR") => StoreError::Script(needs(error, prefix)),
+            _ => StoreError::Server(why()),
+        },
+    }
+}
+
+/// The first of [`CODES`] that the server's reply names.
+fn code(error: &RedisError) -> Option<&'static str> {
+    let named = |word: &str| CODES.into_iter().find(|&code| code == word);
+    let within = || error.detail()?.split([' ', ':']).find_map(|word| named(word.trim_start_matches('-')));
+    error.code().and_then(named).or_else(within)
+}
+
+/// The client's own name of the kind says nothing to whoever reads it.
+fn words(error: &RedisError) -> String {
+    error.to_string().replace(&format!(" - {:?}", error.kind()), "")
+}
+
+/// No ACL was looked at yet.
+fn login(error: &RedisError) -> Arc<str> {
+    format!("{}; check user and password", words(error)).into()
+}
+
+/// With the rights that the scripts need.
+fn needs(error: &RedisError, prefix: &str) -> Arc<str> {
+    format!(
+        "{}; the ACL of the store's user must have ~{prefix}:* +eval +evalsha +time +get +mget +set +getrange +setrange \
+         +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard",
+        words(error)
+    )
+    .into()
+}
+
+/// The I/O error behind the client's.
+pub fn io(error: &RedisError) -> Option<&io::Error> {
+    // The client hands out what it holds, which is a pointer to the error.
+    let held = error.source()?;
+    held.downcast_ref::<Arc<dyn Error + Send + Sync>>()
+        .map_or_else(|| held.downcast_ref(), |error| error.downcast_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_by_its_kind_and_its_code_and_not_by_its_words() {
+        let initial = RedisError::from((ErrorKind::Io, "Failed", "Connection refused".to_owned()));
+        assert_eq!(of(&initial, "p").name(), "lost", "words alone say nothing");
+        for (kind, name) in [
+            (io::ErrorKind::ConnectionRefused, "refused"),
+            (io::ErrorKind::TimedOut, "timed-out"),
+            (io::ErrorKind::ConnectionReset, "lost"),
+        ] {
+            let error = RedisError::from(io::Error::from(kind));
+            assert_eq!(of(&error, "p").name(), name);
+            assert_eq!(self::io(&error).map(io::Error::kind), Some(kind));
+        }
+        let none = RedisError::from((ErrorKind::ClusterConnectionNotFound, "No connections found"));
+        assert_eq!(of(&none, "p").name(), "refused");
+    }
+}

@@ -1,0 +1,10 @@
+//! The connection to a store: a server, the master that sentinels know, or a cluster.
+
+mod address;
+mod connector;
+mod fault;
+mod slot;
+
+pub use address::Address;
+pub use connector::Connector;
+pub use slot::{SLOTS, beside, slot};

@@ -1,0 +1,146 @@
+//! What is logged about the store's health.
+
+use std::time::Duration;
+
+use tidegate_core::{Clock, Nanos, Policy, Quota};
+use tidegate_limiter::{Limiter, SystemClock};
+
+use super::{Health, Monitor};
+
+/// So many lines a minute, and at once.
+const LINES: u32 = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Down,
+    Slow,
+    Partly,
+    Back,
+    /// It was down since the last line, and is not any more.
+    WasDown,
+}
+
+/// A line for each change, as long as there are not too many; then for the last one as soon as there may be another.
+pub struct Lines {
+    limiter: Limiter<SystemClock>,
+    /// Whether it was said that the store is far away for its limits' deadlines.
+    far: bool,
+    told: Health,
+    opened: u64,
+}
+
+impl Lines {
+    pub fn new() -> Self {
+        let quota = Quota::per_minute(LINES);
+        Self { limiter: Limiter::new(Policy::token_bucket(quota)), told: Health::Up, opened: 0, far: false }
+    }
+
+    fn next(&mut self, health: Health, any_open: bool, opened: u64, now: Nanos) -> Option<Line> {
+        let line = match health {
+            Health::Up if self.told != Health::Up => Line::Back,
+            Health::Up if opened != self.opened => Line::WasDown,
+            // One that has not been reached yet is not down before that is found out.
+            Health::Down if self.told != Health::Down && any_open => Line::Down,
+            Health::Slow if self.told != Health::Slow => Line::Slow,
+            Health::Partly if self.told != Health::Partly => Line::Partly,
+            _ => return None,
+        };
+        if self.limiter.acquire_at(1, now).is_denied() {
+            return None;
+        }
+        (self.told, self.opened) = (health, opened);
+        Some(line)
+    }
+
+    /// Logs what has changed.
+    pub fn log(&mut self, monitor: &Monitor) {
+        self.log_distance(monitor);
+        let (opened, now) = (monitor.counters().opened.get(), monitor.clock.now());
+        let Some(line) = self.next(monitor.health(), monitor.any_open(), opened, now) else { return };
+        let (store, why) = (monitor.runner.connector.address(), monitor.why());
+        let error = why.as_ref().map(tracing::field::display);
+        match line {
+            Line::Back => tracing::info!(%store, "the shared store answers again"),
+            Line::WasDown => tracing::warn!(%store, error, "the shared store was down for a moment"),
+            Line::Partly => tracing::warn!(%store, error, "a part of the shared store's cluster is down"),
+            Line::Slow => {
+                tracing::warn!(%store, "the shared store answers most decisions after their deadline");
+            }
+            Line::Down => tracing::warn!(%store, error, "the shared store is down"),
+        }
+    }
+
+    fn log_distance(&mut self, monitor: &Monitor) {
+        let (Some(round_trip), Some(deadline)) = (monitor.distance.get(), monitor.patience.shortest()) else {
+            return;
+        };
+        let round_trip = Duration::from(round_trip);
+        let far = is_far(round_trip, deadline, self.far);
+        if far && !self.far {
+            let advice = "set the limits' deadline to three round trips or more, or to `auto`";
+            let store = monitor.runner.connector.address();
+            tracing::warn!(
+                %store,
+                ?round_trip,
+                ?deadline,
+                "a round trip to the shared store takes more than a third of the shortest deadline; {advice}"
+            );
+        }
+        self.far = far;
+    }
+}
+
+/// Whether a round trip takes more than a third of the deadline; once it did, until it takes less than a quarter.
+fn is_far(round_trip: Duration, deadline: Duration, was_far: bool) -> bool {
+    round_trip.saturating_mul(if was_far { 4 } else { 3 }) > deadline
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_comes_and_goes_is_no_flood_of_lines_and_how_it_is_in_the_end_is_told() {
+        let mut lines = Lines::new();
+        let at = |ms: u64| Nanos::from_millis(10_000_000 + ms);
+        let mut told = Vec::new();
+        // Ten minutes, ten changes a second.
+        for tick in 0..6_000 {
+            let (health, down) = if tick % 2 == 0 { (Health::Down, true) } else { (Health::Up, false) };
+            told.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
+        }
+        assert_eq!(told[..4], [Line::Down, Line::Back, Line::Down, Line::Back]);
+        assert!((60..=66).contains(&told.len()), "{} lines", told.len());
+        let end = at(600_000);
+        let last: Vec<_> = (0..10)
+            .filter_map(|s| {
+                lines.next(Health::Down, true, 3_001, end.saturating_add(Nanos::from_secs(2 * s)))
+            })
+            .collect();
+        assert_eq!(*last.last().or(told.last()).expect("there were lines"), Line::Down);
+        assert_eq!(
+            lines.next(Health::Up, false, 3_001, end.saturating_add(Nanos::from_secs(60))),
+            Some(Line::Back)
+        );
+    }
+
+    #[test]
+    fn an_outage_between_two_looks_and_a_part_of_a_cluster_are_told_for_what_they_are() {
+        let (mut lines, now) = (Lines::new(), Nanos::from_secs(1_000));
+        assert_eq!(lines.next(Health::Down, false, 0, now), None, "it has not been reached yet");
+        assert_eq!(lines.next(Health::Up, false, 0, now), None);
+        assert_eq!(lines.next(Health::Up, false, 1, now), Some(Line::WasDown));
+        assert_eq!(lines.next(Health::Up, false, 1, now), None);
+        assert_eq!(lines.next(Health::Partly, true, 2, now), Some(Line::Partly));
+        assert_eq!(lines.next(Health::Partly, true, 3, now), None);
+        assert_eq!(lines.next(Health::Down, true, 4, now), Some(Line::Down));
+        assert_eq!(lines.next(Health::Up, false, 4, now), Some(Line::Back));
+    }
+
+    #[test]
+    fn a_round_trip_above_a_third_of_the_deadline_is_far() {
+        let far = |round_trip, was| is_far(Duration::from_millis(round_trip), Duration::from_millis(60), was);
+        assert!(!far(20, false) && far(21, false), "a third");
+        assert!(far(16, true) && !far(15, true), "it does not come and go");
+    }
+}

@@ -1,0 +1,277 @@
+//! How the store is: heartbeats and calls tell it, breakers keep callers away from a store that is down, and decisions read
+//! how many nodes there are and how far away the store is.
+
+mod breaker;
+mod distance;
+mod heartbeat;
+mod lines;
+mod nodes;
+mod patience;
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use breaker::Breaker;
+pub use distance::{Distance, Pace};
+pub use nodes::{Nodes, random};
+pub use patience::{Claim, Patience, USUAL};
+use redis::Value;
+use tidegate_core::Clock;
+use tidegate_limiter::SystemClock;
+use tokio::sync::Notify;
+
+use crate::{
+    Deadline, StoreError,
+    connection::{SLOTS, slot},
+    script::{Runner, Script},
+    stats::Counters,
+};
+
+/// The slots of a cluster that share a breaker (and a queue).
+const SLOTS_A_SHARD: usize = 128;
+
+/// How a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It answers.
+    Up,
+    /// It answers, but most decisions are not there within their deadline.
+    Slow,
+    /// A part of a cluster does not answer.
+    Partly,
+    /// It does not answer; or it has not been reached yet.
+    Down,
+}
+
+/// Watches over a store. A store has one shard; a cluster many, each with a breaker.
+pub struct Monitor {
+    pub runner: Runner,
+    pub clock: SystemClock,
+    pub nodes: Nodes,
+    pub distance: Distance,
+    pub patience: Patience,
+    breakers: Vec<Breaker>,
+    /// Calls for a heartbeat.
+    wake: Arc<Notify>,
+    /// What opened a breaker last.
+    why: Mutex<Option<StoreError>>,
+    punctual: Punctual,
+}
+
+impl Monitor {
+    /// Starts the heartbeat, which goes on for as long as the monitor exists.
+    pub fn start(runner: Runner) -> Arc<Self> {
+        let shards = if runner.connector.address().is_cluster() { SLOTS / SLOTS_A_SHARD } else { 1 };
+        let monitor = Arc::new(Self {
+            runner,
+            clock: SystemClock::new(),
+            nodes: Nodes::default(),
+            distance: Distance::default(),
+            patience: Patience::default(),
+            breakers: (0..shards).map(|_| Breaker::default()).collect(),
+            wake: Arc::default(),
+            why: Mutex::default(),
+            punctual: Punctual::default(),
+        });
+        heartbeat::keep(&monitor);
+        monitor
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.runner.counters
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.runner.connector.address().is_cluster()
+    }
+
+    /// How many shards have a breaker each.
+    pub fn shards(&self) -> usize {
+        self.breakers.len()
+    }
+
+    /// The slot of a key; one for all where there is no cluster.
+    pub fn slot(&self, key: &[u8]) -> u16 {
+        if self.is_cluster() { slot(key) } else { 0 }
+    }
+
+    /// Which shard a key is in.
+    pub fn shard_of(&self, key: &[u8]) -> usize {
+        usize::from(self.slot(key)) / SLOTS_A_SHARD
+    }
+
+    /// Whether a shard was found to be down.
+    pub fn is_down(&self, shard: usize) -> bool {
+        self.breakers[shard].is_open()
+    }
+
+    /// Whether any was.
+    fn any_open(&self) -> bool {
+        self.breakers.iter().any(Breaker::is_open)
+    }
+
+    /// Whether a heartbeat is wanted anywhere.
+    fn is_in_doubt(&self) -> bool {
+        self.breakers.iter().any(Breaker::is_in_doubt)
+    }
+
+    /// Of a cluster those shards count that were asked for.
+    pub fn health(&self) -> Health {
+        let asked = self.breakers.iter().filter(|breaker| breaker.is_asked() || breaker.is_open());
+        let (open, all) =
+            asked.fold((0, 0), |(open, all), breaker| (open + usize::from(breaker.is_open()), all + 1));
+        match open {
+            _ if self.runner.connector.made() == 0 => Health::Down,
+            0 if self.punctual.is_slow() => Health::Slow,
+            0 => Health::Up,
+            open if open < all => Health::Partly,
+            _ => Health::Down,
+        }
+    }
+
+    /// What the store was found to be down, or slow, by.
+    pub fn trouble(&self) -> Option<StoreError> {
+        match self.health() {
+            Health::Up => None,
+            Health::Slow => Some(StoreError::TimedOut),
+            Health::Partly | Health::Down => self.why(),
+        }
+    }
+
+    /// Whether the store may be asked.
+    pub fn admit(&self, shard: usize) -> Result<(), StoreError> {
+        if self.breakers[shard].admits() {
+            return Ok(());
+        }
+        self.counters().count(&StoreError::Down);
+        Err(StoreError::Down)
+    }
+
+    /// Runs a script until a deadline, and learns from the outcome how the store is. `may_repeat`: whether to ask again where
+    /// a connection broke, which may be after the script ran.
+    pub async fn call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        shard: usize,
+        script: &Script,
+        keys: &[K],
+        arguments: &[A],
+        deadline: Deadline,
+        may_repeat: bool,
+    ) -> Result<Value, StoreError> {
+        let sent = self.clock.now();
+        let outcome = deadline.bound(self.runner.run(script, keys, arguments, may_repeat)).await.flatten();
+        match &outcome {
+            Ok(_) => self.distance.measured(self.clock.now().saturating_since(sent)),
+            Err(error) => self.failed(shard, error),
+        }
+        outcome
+    }
+
+    /// Notes a failure: one that leaves no doubt, or that calls for a heartbeat.
+    pub fn failed(&self, shard: usize, error: &StoreError) {
+        if error.is_certain() {
+            self.open(shard, error);
+        } else if !error.is_about_the_key() && self.breakers[shard].suspect() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Notes what came of a decision: whether it was there in time, and an error for the counters. One that was not
+    /// [admitted](Self::admit) is counted there.
+    pub fn decided<T>(&self, answer: &Result<T, StoreError>) {
+        match answer {
+            Ok(_) => {
+                self.punctual.in_time.fetch_add(1, Ordering::Relaxed);
+                self.counters().decided.add(1);
+            }
+            Err(StoreError::Down) => {}
+            Err(error) => {
+                if *error == StoreError::TimedOut {
+                    self.punctual.late.fetch_add(1, Ordering::Relaxed);
+                }
+                self.counters().error(error);
+            }
+        }
+    }
+
+    /// The shard is down.
+    fn open(&self, shard: usize, error: &StoreError) {
+        self.blame(error);
+        if self.breakers[shard].open() {
+            self.counters().opened.add(1);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The shard takes writes.
+    fn close(&self, shard: usize) {
+        if self.breakers[shard].close() {
+            self.counters().closed.add(1);
+        }
+    }
+
+    fn blame(&self, error: &StoreError) {
+        *lock(&self.why) = Some(self.runner.connector.explain(error));
+    }
+
+    fn why(&self) -> Option<StoreError> {
+        lock(&self.why).clone()
+    }
+}
+
+/// Whether decisions are there in time. Heartbeats may be quick where decisions are not.
+#[derive(Debug, Default)]
+struct Punctual {
+    // Relaxed: counts, on which no other memory hangs.
+    in_time: AtomicU64,
+    late: AtomicU64,
+    /// What was found at the latest heartbeat.
+    slow: AtomicU64,
+}
+
+impl Punctual {
+    /// Fewer decisions that are late say nothing.
+    const FEW: u64 = 10;
+
+    fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) > 0
+    }
+
+    /// Judges what came since the last time. Where too few have asked, what was found before stands; where none has, the store
+    /// is as quick as its heartbeats.
+    fn judge(&self) {
+        let (in_time, late) = (self.in_time.swap(0, Ordering::Relaxed), self.late.swap(0, Ordering::Relaxed));
+        if in_time + late == 0 || in_time >= late {
+            self.slow.store(0, Ordering::Relaxed);
+        } else if late >= Self::FEW {
+            self.slow.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_on_which_most_decisions_are_late_is_slow_until_most_are_in_time() {
+        let punctual = Punctual::default();
+        let after = |in_time, late| {
+            punctual.in_time.fetch_add(in_time, Ordering::Relaxed);
+            punctual.late.fetch_add(late, Ordering::Relaxed);
+            punctual.judge();
+            punctual.is_slow()
+        };
+        assert!(!after(0, 9), "few say nothing");
+        assert!(!after(100, 100) && after(99, 100));
+        assert!(after(0, 3), "few say nothing");
+        assert!(!after(5, 3));
+        assert!(after(0, 10) && !after(0, 0), "nobody asks any more");
+    }
+}

@@ -1,0 +1,125 @@
+//! Denials, remembered until their time: asking the store again would bring the same answer.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
+use tidegate_core::{Decision, Nanos};
+
+use crate::{Deadline, Plan};
+
+/// How many there is room for; of two that want the same slot the later has it.
+const SLOTS: usize = 1 << 13;
+
+/// A bounded memory of denials, each of one key and one cost.
+pub struct Denials {
+    slots: Box<[Mutex<Option<Denial>>]>,
+    /// When the last of them ends: before any was put, and long after, nobody need look.
+    last: AtomicU64,
+    secrets: RapidSecrets,
+}
+
+#[derive(Clone, Copy)]
+struct Denial {
+    tag: u64,
+    cost: u32,
+    limit: u32,
+    remaining: u64,
+    until: Nanos,
+    reset: Nanos,
+}
+
+impl Denials {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
+            last: AtomicU64::new(0),
+            secrets: RapidSecrets::seed(seed),
+        }
+    }
+
+    /// A key's hash; two keys have the same with a probability of 2⁻⁶⁴.
+    pub fn tag(&self, key: &[u8]) -> u64 {
+        rapidhash_v3_micro_inline::<true, true>(key, &self.secrets)
+    }
+
+    fn slot(&self, tag: u64) -> MutexGuard<'_, Option<Denial>> {
+        let slot = &self.slots[tag as usize % SLOTS];
+        slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The denial that still holds for this cost. What remains is as it was told then: for other costs ask the store.
+    pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
+        // Relaxed: a denial that is missed for a moment costs a round trip, no more.
+        if self.last.load(Ordering::Relaxed) <= now.get() {
+            return None;
+        }
+        let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
+        (denial.until > now).then(|| {
+            let wait = denial.until.saturating_since(now).get();
+            let reset = denial.reset.saturating_since(now).get();
+            Decision::deny(denial.limit, wait, denial.remaining, 1, reset)
+        })
+    }
+
+    /// Forgets the denial of a key that has got something back.
+    pub fn forget(&self, tag: u64) {
+        let mut slot = self.slot(tag);
+        if slot.is_some_and(|denial| denial.tag == tag) {
+            *slot = None;
+        }
+    }
+
+    /// Remembers a denial. `asked` is when the question was sent: the answer may be older than its arrival, never older
+    /// than that.
+    pub fn put(&self, tag: u64, cost: u32, decision: &Decision, asked: Nanos) {
+        let Some(wait) = decision.retry_after() else { return };
+        let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
+        let until = asked.saturating_add(wait.into());
+        let reset = asked.saturating_add(decision.reset_after().into());
+        self.last.fetch_max(until.get(), Ordering::Relaxed);
+        *self.slot(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
+    }
+}
+
+/// A question for the store that may have been answered already.
+pub struct Ask<'a> {
+    pub plan: &'a Arc<Plan>,
+    /// The whole key in Redis.
+    pub key: Vec<u8>,
+    pub cost: u32,
+    /// What denials of the key are remembered under, if they are.
+    pub tag: Option<u64>,
+    pub deadline: Deadline,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_holds_for_its_cost_until_its_time_and_no_longer() {
+        let denials = Denials::new(7);
+        let (alice, bob) = (denials.tag(b"alice"), denials.tag(b"bob"));
+        let now = Nanos::from_secs(100);
+        denials.put(alice, 2, &Decision::deny(5, 1_000, 1, 1, 9_000), now);
+        let later = now.saturating_add(Nanos::new(400));
+        let again = denials.get(alice, 2, later).expect("it still holds");
+        assert_eq!(again, Decision::deny(5, 600, 1, 1, 8_600));
+        assert!(denials.get(alice, 1, later).is_none() && denials.get(bob, 2, later).is_none());
+        assert!(denials.get(alice, 2, now.saturating_add(Nanos::new(1_000))).is_none());
+        denials.forget(bob);
+        assert!(denials.get(alice, 2, later).is_some());
+        denials.forget(alice);
+        assert!(denials.get(alice, 2, later).is_none());
+    }
+
+    #[test]
+    fn what_can_never_fit_is_not_remembered() {
+        let denials = Denials::new(7);
+        denials.put(1, 9, &Decision::deny_for_good(5, 1, 1, 0), Nanos::ZERO);
+        assert!(denials.get(1, 9, Nanos::ZERO).is_none());
+    }
+}

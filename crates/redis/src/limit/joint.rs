@@ -1,0 +1,177 @@
+//! One decision over several shared limits.
+
+use std::sync::Arc;
+
+use tidegate_core::{Clock, Decision};
+
+use super::{SharedDecision, SharedLimit, Source};
+use crate::{
+    Deadline, Plan, Store, StoreError,
+    lease::{Leases, TakenFrom},
+    script::call,
+};
+
+/// A part of a decision over several limits of one store: `cost` for one of a limit's keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The limit.
+    pub limit: &'a SharedLimit,
+    /// The key.
+    pub key: &'a [u8],
+    /// How much.
+    pub cost: u32,
+}
+
+/// The same, as the store sees it: `key` is the whole key in Redis.
+pub struct Request<'a> {
+    pub plan: &'a Plan,
+    pub key: Vec<u8>,
+    pub cost: u32,
+}
+
+/// See [`Store::acquire_all`].
+pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
+    let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
+    // Whatever is held here: keys that no one step can decide on are told each time, not now and then.
+    if are_together(store, &requests)
+        && let Some(answers) = take_all(store, parts)
+    {
+        return Ok(answers);
+    }
+    let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
+        return Ok(Vec::new());
+    };
+    let error = match decide_joint(store, &requests, true, deadline).await {
+        Ok(decisions) => return Ok(decisions.into_iter().map(SharedDecision::by_store).collect()),
+        Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
+        Err(error) => error,
+    };
+    let units: Vec<u32> = parts.iter().map(|part| part.limit.local_unit()).collect();
+    let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());
+    let answers: Vec<SharedDecision> = parts.iter().map(without).collect();
+    if answers.iter().any(SharedDecision::is_denied) {
+        for ((part, answer), unit) in parts.iter().zip(&answers).zip(units) {
+            if answer.is_allowed()
+                && let (Source::Local(_), Some(local)) = (&answer.source, part.limit.local())
+            {
+                local.refund(part.key, part.cost, unit);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Whether the store could decide on these in one step.
+fn are_together(store: &Store, requests: &[Request<'_>]) -> bool {
+    let slot = |request: &Request<'_>| store.batcher().monitor.slot(&request.key);
+    let fit = |one: &Request<'_>, other: &Request<'_>| {
+        slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+    };
+    requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
+}
+
+/// Decides from what this node has leased, if all of that suffices.
+fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
+    let batcher = store.batcher();
+    let leases: Vec<&Arc<Leases>> = parts.iter().map(|part| part.limit.leases()).collect::<Option<_>>()?;
+    let now = batcher.monitor.clock.now();
+    let mut taken = Vec::with_capacity(parts.len());
+    for (part, leases) in parts.iter().zip(&leases) {
+        let send = |held: &_, request| batcher.send_errand(leases, held, request);
+        // Those behind one that has too little are asked all the same: each tells by that what it will need.
+        taken.extend(leases.take(part.key, part.cost, now, send));
+    }
+    let all = taken.len() == parts.len();
+    let mut answers = Vec::with_capacity(parts.len());
+    for TakenFrom { held, taken } in taken {
+        if all {
+            answers.push(SharedDecision { decision: taken.decision, source: Source::Lease });
+        } else {
+            held.lease.put_back(taken);
+        }
+    }
+    if !all {
+        return None;
+    }
+    for (part, leases) in parts.iter().zip(&leases) {
+        leases.count_taken(part.key);
+    }
+    Some(answers)
+}
+
+/// Decides on several requests in one step in the store: all admit and are charged, or none is; or, unless it `takes`, what
+/// the answers would be. Two requests for one key of one plan add up.
+pub async fn decide_joint(
+    store: &Store,
+    requests: &[Request<'_>],
+    takes: bool,
+    deadline: Deadline,
+) -> Result<Vec<Decision>, StoreError> {
+    let answer = decide(store, requests, takes, deadline).await;
+    let monitor = &store.batcher().monitor;
+    monitor.decided(&answer);
+    if let Err(error) = &answer
+        && error.is_about_the_key()
+    {
+        let limits: Vec<_> = requests.iter().map(|request| limit_of(&request.key)).collect();
+        monitor.counters().tell_of(error, &limits.join(&b' '));
+    }
+    answer
+}
+
+/// Of a whole key what names the limit.
+fn limit_of(key: &[u8]) -> &[u8] {
+    let colons = key.iter().enumerate().filter(|(_, byte)| **byte == b':');
+    colons.map(|(at, _)| &key[..=at]).nth(2).unwrap_or_default()
+}
+
+/// The requests for one key, as one.
+struct Sum<'a> {
+    plan: &'a Plan,
+    key: &'a [u8],
+    cost: u32,
+}
+
+async fn decide(
+    store: &Store,
+    requests: &[Request<'_>],
+    takes: bool,
+    deadline: Deadline,
+) -> Result<Vec<Decision>, StoreError> {
+    let Some(first) = requests.first() else { return Ok(Vec::new()) };
+    let (monitor, scripts) = (&store.batcher().monitor, &store.batcher().scripts);
+    let slot = monitor.slot(&first.key);
+    if requests.iter().any(|request| monitor.slot(&request.key) != slot) {
+        return Err(StoreError::CrossSlot);
+    }
+    let shard = monitor.shard_of(&first.key);
+    monitor.admit(shard)?;
+    let mut sums: Vec<Sum<'_>> = Vec::new();
+    // Each request's sum, and its cost on top of those before it.
+    let mut costs = Vec::with_capacity(requests.len());
+    for Request { plan, key, cost } in requests {
+        let known = sums.iter().position(|sum| sum.key == key);
+        let at = known.unwrap_or_else(|| {
+            sums.push(Sum { plan, key, cost: 0 });
+            sums.len() - 1
+        });
+        // The same state by other numbers: the script has each key once.
+        if sums[at].plan.numbers() != plan.numbers() {
+            return Err(StoreError::OneKey);
+        }
+        sums[at].cost = sums[at].cost.saturating_add(*cost);
+        costs.push((at, sums[at].cost));
+    }
+    let keys: Vec<&[u8]> = sums.iter().map(|sum| sum.key).collect();
+    let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
+    let reply = monitor.call(shard, &scripts.joint, &keys, &arguments, deadline, true).await?;
+    let (now, found) = call::parse(reply, sums.len())?;
+    let values = found.into_iter().map(call::Before::value).collect::<Result<Vec<_>, _>>()?;
+    let mut decisions = Vec::with_capacity(requests.len());
+    for (at, cost) in costs {
+        let before = values[at].as_deref();
+        let told = sums[at].plan.decisions(before, now, &[cost], |_, decision, _| decisions.push(decision));
+        told.ok_or(StoreError::NotOurs)?;
+    }
+    Ok(decisions)
+}

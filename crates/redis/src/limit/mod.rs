@@ -1,0 +1,19 @@
+//! Limits in a shared store, to hold and call.
+
+mod answer;
+mod builder;
+pub mod denials;
+mod joint;
+mod local;
+mod mode;
+mod permit;
+mod shared;
+mod sweep;
+
+pub use answer::{SharedDecision, Source};
+pub use builder::{LimitBuilder, LimitError};
+pub use joint::{Part, acquire_all};
+pub use mode::{Mode, OnError};
+pub use permit::Permit;
+pub use shared::SharedLimit;
+pub use sweep::Sweeper;

@@ -1,0 +1,133 @@
+//! Permits in flight, held by whoever got them.
+
+use std::time::Duration;
+
+use tidegate_core::{Clock, Nanos};
+
+use super::{SharedDecision, SharedLimit, Source};
+use crate::{
+    StoreError,
+    script::call::{self, Before},
+};
+
+/// For how long permits are tried to be given back.
+const TRIES: Nanos = Nanos::from_secs(60);
+
+/// Permits of a shared limit. They come back when this is dropped; and by themselves after the limit's longest hold, should
+/// the process die. Work that may take longer [renews](Self::renew) them.
+///
+/// Dropping sends the permits back in the background: another holder may get them a round trip later. While the store is
+/// down that is tried again for a minute; what has not gone back by then comes back after the hold.
+#[derive(Debug)]
+#[must_use = "permits that are dropped are given back"]
+pub struct Permit {
+    limit: SharedLimit,
+    key: Vec<u8>,
+    cost: u32,
+    answer: SharedDecision,
+    /// When they were taken, as the store tells the time: no two holders of one key have the same, so it is by this that the
+    /// store knows them.
+    holder: Nanos,
+    /// What a unit was charged as, where they were given in memory.
+    unit: u32,
+}
+
+impl Permit {
+    pub(crate) fn new(
+        limit: SharedLimit,
+        key: &[u8],
+        cost: u32,
+        answer: SharedDecision,
+        holder: Nanos,
+        unit: u32,
+    ) -> Self {
+        Self { limit, key: key.into(), cost, answer, holder, unit }
+    }
+
+    /// The decision by which they were given.
+    pub const fn decision(&self) -> &SharedDecision {
+        &self.answer
+    }
+
+    /// Whether there is something to come back.
+    fn is_held(&self) -> bool {
+        self.cost > 0 && self.limit.plan().hold().is_some()
+    }
+
+    /// Holds the permits for another longest hold from now on. Returns whether they still were this holder's: where not,
+    /// they have come back by themselves and may be another's already.
+    ///
+    /// # Errors
+    /// When the store gave no answer. The permits are held as long as before, or anew (the answer alone may be lost); asking
+    /// again is right in either case.
+    pub async fn renew(&mut self) -> Result<bool, StoreError> {
+        if self.answer.source != Source::Store || !self.is_held() {
+            return Ok(true);
+        }
+        settle(&self.limit, &self.key, self.holder, true).await
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_held() {
+            return;
+        }
+        match self.answer.source {
+            Source::Store => {
+                let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
+                let runtime = self.limit.store().batcher().monitor.runner.connector.runtime().clone();
+                runtime.spawn(async move {
+                    let clock = &limit.store().batcher().monitor.clock;
+                    let until =
+                        clock.now().saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
+                    let mut pause = Duration::from_millis(50);
+                    // What is not given back comes back after the hold.
+                    while let Err(error) = settle(&limit, &key, holder, false).await
+                        && !error.is_about_the_key()
+                        && clock.now() < until
+                    {
+                        tokio::time::sleep(pause).await;
+                        pause = (2 * pause).min(Duration::from_secs(2));
+                    }
+                });
+            }
+            Source::Local(_) => {
+                if let Some(local) = self.limit.local() {
+                    local.refund(&self.key, self.cost, self.unit);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once. Errors are
+/// counted.
+async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
+    let counters = limit.store().batcher().monitor.counters();
+    // Not asked at all is counted where it was found out.
+    let counted = |error: &StoreError| {
+        if *error != StoreError::Down {
+            counters.error(error);
+        }
+    };
+    try_settle(limit, key, holder, renew).await.inspect_err(counted)
+}
+
+async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
+    let batcher = limit.store().batcher();
+    let whole = limit.redis_key(key);
+    let shard = batcher.monitor.shard_of(&whole);
+    batcher.monitor.admit(shard)?;
+    let arguments = call::settle_arguments(limit.plan().hold().unwrap_or_default(), renew, holder);
+    let script = &batcher.scripts.settle;
+    let reply = batcher.monitor.call(shard, script, &[&whole], &arguments, limit.deadline(), true).await?;
+    match call::parse(reply, 1)?.1.as_slice() {
+        [Before::Value(Some(told))] if told == b"yes" => Ok(true),
+        [Before::Value(Some(told))] if told == b"no" => Ok(false),
+        [Before::WrongType] => Err(StoreError::WrongType),
+        [Before::NotOurs] => Err(StoreError::NotOurs),
+        _ => Err(StoreError::BadReply),
+    }
+}

@@ -1,0 +1,457 @@
+//! A limit for each key, shared by all nodes.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_limiter::KeyedLimit;
+
+use super::{
+    Mode, OnError, Permit, SharedDecision, Source,
+    denials::Ask,
+    joint::{Request, decide_joint},
+    local::Local,
+    sweep,
+};
+use crate::{
+    Deadline, Plan, Store, StoreError,
+    connection::beside,
+    health::{Claim, Monitor, random},
+    lease::{Asked, Leases},
+    script::call,
+};
+
+/// A limit for each key, shared by all processes that have one of the same name and policy in the same store. Cheap to
+/// clone.
+#[derive(Clone)]
+pub struct SharedLimit(Arc<Shared>);
+
+pub struct Shared {
+    pub store: Store,
+    pub policy: Policy,
+    pub plan: Arc<Plan>,
+    pub prefix: Vec<u8>,
+    /// Unless every decision is the store's.
+    pub leases: Option<Arc<Leases>>,
+    pub on_error: OnError,
+    pub wait: Wait,
+    pub remembers: bool,
+    pub salt: u64,
+    pub local: Option<Local>,
+}
+
+/// How long a decision may take.
+pub enum Wait {
+    Set(Claim),
+    /// As the store's distance asks for.
+    Auto,
+}
+
+impl Wait {
+    pub fn get(&self, monitor: &Monitor) -> Duration {
+        match self {
+            Self::Set(claim) => claim.deadline(),
+            Self::Auto => auto(monitor.distance.get()),
+        }
+    }
+}
+
+fn auto(round_trip: Option<Nanos>) -> Duration {
+    let Some(round_trip) = round_trip else { return Duration::from_millis(250) };
+    let wait = Duration::from(round_trip).saturating_mul(3).saturating_add(Duration::from_millis(20));
+    wait.clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+impl SharedLimit {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// Where it is decided: [`Mode::Exact`] also where something else was asked for that the policy does not admit of.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.leases.as_ref().map_or(Mode::Exact, |leases| Mode::of(&leases.terms))
+    }
+
+    /// The policy as the scripts know it: of a leased sliding log or token bucket not quite the limit's own (see
+    /// [`LimitBuilder::slack`](crate::LimitBuilder::slack)).
+    #[must_use]
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.0.plan
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// The deadline of a decision that is asked for now.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        Deadline::after(self.0.wait.get(self.monitor()))
+    }
+
+    /// The whole key in Redis of one of this limit's keys.
+    #[must_use]
+    pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Vec<u8> {
+        let key = key.as_ref();
+        let mut whole = Vec::with_capacity(self.0.prefix.len() + key.len());
+        whole.extend_from_slice(&self.0.prefix);
+        whole.extend_from_slice(key);
+        whole
+    }
+
+    /// Asks for `cost`. A cost of 0 is a peek. Never fails: where the store gives no decision within the deadline, the
+    /// answer is what [`OnError`] says.
+    ///
+    /// Dropped before it is done, the request may still be charged.
+    ///
+    /// # Panics
+    /// When it is polled outside a Tokio runtime; it needs one with time.
+    pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+        self.acquire_by(key, cost, self.deadline()).await
+    }
+
+    /// As [`acquire`](Self::acquire), with a deadline of its own: for what follows another decision and must be done by the
+    /// same time. When it has passed the store is not asked.
+    pub async fn acquire_by(&self, key: impl AsRef<[u8]>, cost: u32, deadline: Deadline) -> SharedDecision {
+        match &self.0.leases {
+            Some(leases) => self.acquire_leased(leases, key.as_ref(), cost, deadline).await,
+            None => self.acquire_exact(key.as_ref(), cost, deadline).await.0,
+        }
+    }
+
+    /// As [`acquire_by`](Self::acquire_by), after so much of the deadline is spent.
+    pub async fn acquire_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
+        let left = self.deadline().left().saturating_sub(spent);
+        self.acquire_by(key, cost, Deadline::after(left)).await
+    }
+
+    /// As [`peek_by`](Self::peek_by), after so much of the deadline is spent.
+    pub async fn peek_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
+        let left = self.deadline().left().saturating_sub(spent);
+        self.peek_by(key, cost, Deadline::after(left)).await
+    }
+
+    #[inline]
+    async fn acquire_leased(
+        &self,
+        leases: &Arc<Leases>,
+        key: &[u8],
+        cost: u32,
+        deadline: Deadline,
+    ) -> SharedDecision {
+        // A caller who never has to wait must let others run now and then all the same: they renew its lease.
+        tokio::task::consume_budget().await;
+        let batcher = self.0.store.batcher();
+        let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
+        let decision = match leases.ask(key, cost, batcher.monitor.clock.now(), evicted) {
+            Asked::Decided(decision) => decision,
+            Asked::Renew(decision, held, request) => {
+                batcher.send_errand(leases, &held, request);
+                decision
+            }
+            Asked::Refill(held, request) => {
+                let told = match self.0.store.in_time(deadline) {
+                    Ok(()) => batcher.ask_for_lease(leases, &held, request, deadline).await,
+                    Err(error) => {
+                        held.lease.failed(request);
+                        Err(error)
+                    }
+                };
+                return match told {
+                    Ok(decision) => SharedDecision::by_store(decision),
+                    Err(error) => self.without_store(key, cost, error),
+                };
+            }
+        };
+        let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
+        SharedDecision { decision, source }
+    }
+
+    /// Also the time as the state sees it, which permits are known by.
+    pub(super) async fn acquire_exact(
+        &self,
+        key: &[u8],
+        cost: u32,
+        deadline: Deadline,
+    ) -> (SharedDecision, Nanos) {
+        let whole = self.redis_key(key);
+        let tag = self.denial_tag(&whole);
+        let ask = Ask { plan: &self.0.plan, key: whole, cost, tag, deadline };
+        match self.0.store.decide(ask).await {
+            Ok(told) => told,
+            Err(error) => (self.without_store(key, cost, error), Nanos::ZERO),
+        }
+    }
+
+    /// Asks for several costs of one key, each by itself and in this order: as so many calls of [`acquire`](Self::acquire),
+    /// but in one round trip. Keep them to some hundreds, as others wait meanwhile.
+    pub async fn acquire_in_turn(&self, key: impl AsRef<[u8]>, costs: &[u32]) -> Vec<SharedDecision> {
+        let key = key.as_ref();
+        let mut answers = Vec::with_capacity(costs.len());
+        if self.leases().is_some() || costs.len() < 2 {
+            for &cost in costs {
+                answers.push(self.acquire(key, cost).await);
+            }
+            return answers;
+        }
+        let (whole, memory) = (self.redis_key(key), self.0.store.denials());
+        let denials = self.denial_tag(&whole).map(|tag| (tag, self.monitor().clock.now()));
+        let remembered = |&cost: &u32| denials.and_then(|(tag, now)| memory.get(tag, cost, now));
+        let known: Vec<Option<Decision>> = costs.iter().map(remembered).collect();
+        let unknown = costs.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let asked: Vec<u32> = unknown.map(|(&cost, _)| cost).collect();
+        let batcher = self.0.store.batcher();
+        let told = batcher.decide_in_turn(self.plan(), whole, &asked, self.deadline()).await;
+        let mut told = told.into_iter();
+        for (&cost, known) in costs.iter().zip(known) {
+            if let Some(decision) = known {
+                self.monitor().counters().remembered.add(1);
+                answers.push(SharedDecision { decision, source: Source::Remembered });
+                continue;
+            }
+            answers.push(match told.next().unwrap_or(Err(StoreError::BadReply)) {
+                Ok((decision, _)) => {
+                    if let Some((tag, asked)) = denials
+                        && decision.is_denied()
+                    {
+                        memory.put(tag, cost, &decision, asked);
+                    }
+                    SharedDecision::by_store(decision)
+                }
+                Err(error) => self.without_store(key, cost, error),
+            });
+        }
+        answers
+    }
+
+    /// Whether `cost` would be admitted. Nothing is taken, and what remains is told as it is now, before the cost. It is the
+    /// store that is asked: what nodes have leased counts as used there, and what is not reported yet as not used.
+    ///
+    /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
+    pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+        self.peek_by(key, cost, self.deadline()).await
+    }
+
+    /// As [`peek`](Self::peek), with a deadline of its own, as [`acquire_by`](Self::acquire_by).
+    pub async fn peek_by(&self, key: impl AsRef<[u8]>, cost: u32, deadline: Deadline) -> SharedDecision {
+        let key = key.as_ref();
+        let asked = [self.request(key, 0), self.request(key, cost)];
+        let told = match self.0.store.in_time(deadline) {
+            Ok(()) => decide_joint(&self.0.store, &asked, false, deadline).await,
+            Err(error) => Err(error),
+        };
+        let error = match told {
+            Ok(told) => match told[..] {
+                [_, asked] if asked.is_denied() => return SharedDecision::by_store(asked),
+                [standing, asked] => {
+                    return SharedDecision::by_store(standing_at(&standing, asked.delay()));
+                }
+                _ => StoreError::BadReply,
+            },
+            Err(error) => error,
+        };
+        let mut answer = self.without_store(key, 0, error);
+        let standing = answer.decision;
+        let refused = matches!(answer.source, Source::Failed(_));
+        if !refused && standing.remaining() < cost.into() {
+            let (limit, room) = (standing.limit() as u32, standing.remaining());
+            answer.decision = Decision::deny_for_good(limit, room, 1, standing.reset_after_nanos());
+        }
+        answer
+    }
+
+    /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`], with a longest hold) that come back when they are
+    /// dropped. What the answer is otherwise, [`acquire`](Self::acquire) says. Of any other limit nothing comes back: what was
+    /// used stays used.
+    ///
+    /// # Errors
+    /// The denial.
+    pub async fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit, SharedDecision> {
+        let key = key.as_ref();
+        // Before the answer: permits that are given in memory go back as they were charged there.
+        let unit = self.local_unit();
+        let (answer, seen) = self.acquire_exact(key, cost, self.deadline()).await;
+        if answer.is_allowed() {
+            Ok(Permit::new(self.clone(), key, cost, answer, seen, unit))
+        } else {
+            Err(answer)
+        }
+    }
+
+    /// Gives back up to `cost` of what a key has taken, and tells where the key stands then. It is what was taken last, on
+    /// whichever node; of permits those that were taken first, also where somebody holds a [`Permit`]. Never more than is in
+    /// use. A cost of 0 only tells.
+    ///
+    /// Denials that other nodes remember hold until their time (see
+    /// [`remember_denials`](crate::LimitBuilder::remember_denials)); of permits none are remembered.
+    ///
+    /// Permits that were given in memory while the store was down ([`OnError::Local`]) come back first, and in memory; as does
+    /// anything while the store is down.
+    ///
+    /// # Errors
+    /// [`StoreError::NotExact`] for a limit that is [leased or reported](Self::mode). When the store did not answer: what
+    /// was to be given back then either was, or stays charged until the algorithm forgets it. It is never given back twice.
+    pub async fn refund(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<SharedDecision, StoreError> {
+        let key = key.as_ref();
+        if self.mode() != Mode::Exact {
+            return Err(StoreError::NotExact);
+        }
+        let (local, unit) = (self.local(), self.local_unit());
+        let permits = self.plan().hold().is_some();
+        let here = local.filter(|_| permits).map_or(0, |local| local.refund(key, cost, unit));
+        let error = match self.refund_in_store(key, cost - here).await {
+            Ok(decision) => return Ok(SharedDecision::by_store(decision)),
+            Err(error) => error,
+        };
+        // Counted where it was found out.
+        if error != StoreError::Down {
+            self.monitor().counters().error(&error);
+        }
+        // Only where it is certain that the store has not done it. A cluster's client may ask again after a connection broke:
+        // what it was told last says nothing of before.
+        let certain = error.is_certain() && !self.monitor().is_cluster();
+        let untouched = error == StoreError::Down || certain;
+        match local.filter(|_| untouched) {
+            Some(local) => {
+                local.refund(key, cost - here, unit);
+                Ok(SharedDecision { decision: local.standing(key, unit), source: Source::Local(error) })
+            }
+            None => Err(error),
+        }
+    }
+
+    async fn refund_in_store(&self, key: &[u8], cost: u32) -> Result<Decision, StoreError> {
+        let (store, monitor, plan) = (&self.0.store, self.monitor(), self.plan());
+        let whole = self.redis_key(key);
+        let shard = monitor.shard_of(&whole);
+        monitor.admit(shard)?;
+        let denials = self.denial_tag(&whole);
+        let mut keys = vec![whole];
+        if monitor.is_cluster() {
+            // Its client repeats calls by itself; by this key the script knows the second one.
+            let text = format!("{}:refund:", monitor.runner.connector.prefix());
+            let name = format!("{:016x}{:016x}", random(), random());
+            keys.push(beside(&keys[0], &text, &name));
+        }
+        let script = store.batcher().scripts.refund(plan.kind());
+        let arguments = call::refund_arguments(plan, cost);
+        let reply = monitor.call(shard, script, &keys, &arguments, self.deadline(), false).await?;
+        if let Some(tag) = denials {
+            store.denials().forget(tag);
+        }
+        let (now, found) = call::parse(reply, 1)?;
+        let before = found.into_iter().next().ok_or(StoreError::BadReply)?.value()?;
+        let mut standing = None;
+        let told = plan.decisions(before.as_deref(), now, &[0], |_, decision, _| standing = Some(decision));
+        told.and(standing).ok_or(StoreError::NotOurs)
+    }
+
+    /// A part of a decision over several limits.
+    pub(super) fn request(&self, key: impl AsRef<[u8]>, cost: u32) -> Request<'_> {
+        Request { plan: &self.0.plan, key: self.redis_key(key), cost }
+    }
+
+    /// What denials of a key are remembered under, if they are.
+    fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
+        self.0.remembers.then(|| self.0.store.denials().tag(whole) ^ self.0.salt)
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.0.store.batcher().monitor
+    }
+
+    pub(super) fn leases(&self) -> Option<&Arc<Leases>> {
+        self.0.leases.as_ref()
+    }
+
+    pub(super) fn local(&self) -> Option<&Local> {
+        self.0.local.as_ref()
+    }
+
+    /// What a unit is charged as in memory, with as many nodes as there are now.
+    pub(super) fn local_unit(&self) -> u32 {
+        self.local().map_or(1, |local| local.unit(self.monitor().nodes.get()))
+    }
+
+    /// What to answer when the store gave no decision.
+    pub(super) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
+        let counters = self.monitor().counters();
+        counters.tell_of(&error, &self.0.prefix);
+        let limit = self.policy().limit();
+        match (self.0.on_error, &self.0.local) {
+            (OnError::Local, Some(local)) => {
+                counters.local.add(1);
+                let decision = local.decide(key, cost, self.local_unit());
+                SharedDecision { decision, source: Source::Local(error) }
+            }
+            (OnError::Open, _) => {
+                counters.failed_open.add(1);
+                SharedDecision { decision: Decision::allow(limit, 0, 1, 0), source: Source::Failed(error) }
+            }
+            _ => {
+                counters.failed_closed.add(1);
+                let decision = Decision::deny_for_good(limit, 0, 1, 0);
+                SharedDecision { decision, source: Source::Failed(error) }
+            }
+        }
+    }
+}
+
+/// Admitted after a delay, with what remains before that.
+fn standing_at(standing: &Decision, delay: Duration) -> Decision {
+    let (limit, delay) = (standing.limit() as u32, delay.as_nanos() as u64);
+    Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
+}
+
+impl KeyedLimit for SharedLimit {
+    async fn decide(&self, key: &[u8], cost: u32) -> Decision {
+        self.acquire(key, cost).await.decision
+    }
+
+    fn policy(&self) -> Policy {
+        *self.policy()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(leases) = &self.leases {
+            let batcher = self.store.batcher();
+            let (counts, counters) = (leases.take_counts(), batcher.monitor.counters());
+            counters.leased.add(counts.decided);
+            counters.remembered.add(counts.remembered);
+            sweep::close(batcher, leases);
+        }
+    }
+}
+
+impl fmt::Debug for SharedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLimit")
+            .field("prefix", &String::from_utf8_lossy(&self.0.prefix))
+            .field("policy", self.policy())
+            .field("mode", &self.mode())
+            .field("on_error", &self.0.on_error)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_automatic_deadline_follows_the_round_trip_within_bounds() {
+        let after = |micros| auto(Some(Nanos::from_micros(micros))).as_millis();
+        assert_eq!([100, 10_000, 30_000, 500_000].map(after), [50, 50, 110, 1_000]);
+        assert_eq!(auto(None).as_millis(), 250);
+    }
+}

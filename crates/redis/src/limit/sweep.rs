@@ -1,0 +1,92 @@
+//! The store's one background task for leases: what is no longer needed goes back, what was used is reported.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tidegate_core::Clock;
+
+use crate::{
+    batch::Batcher,
+    lease::{Counts, Leases},
+};
+
+/// How often at most, and at least.
+const OFTEN: Duration = Duration::from_millis(1);
+const RARELY: Duration = Duration::from_secs(1);
+
+/// The limits of which this node holds leases.
+#[derive(Clone, Default)]
+pub struct Sweeper(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    all: Vec<Weak<Leases>>,
+    /// Whether somebody takes care of them.
+    sweeping: bool,
+}
+
+impl Sweeper {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes care of a limit's leases from now on, for as long as they exist.
+    pub fn take_on(&self, batcher: &Arc<Batcher>, leases: &Arc<Leases>) {
+        let mut state = self.lock();
+        state.all.push(Arc::downgrade(leases));
+        if state.sweeping {
+            return;
+        }
+        state.sweeping = true;
+        let (weak, sweeper) = (Arc::downgrade(batcher), self.clone());
+        batcher.monitor.runner.connector.runtime().spawn(async move {
+            // Ends with the store.
+            while let Some(period) = weak.upgrade().map(|batcher| sweeper.sweep(&batcher)) {
+                tokio::time::sleep(period).await;
+            }
+        });
+    }
+
+    /// Sends what there is to send; returns when to come again.
+    fn sweep(&self, batcher: &Arc<Batcher>) -> Duration {
+        let (monitor, mut period) = (&batcher.monitor, RARELY);
+        for leases in self.living() {
+            period = period.min(Duration::from(leases.terms.slack()) / 4);
+            let may_send = |key: &[u8]| !monitor.is_down(monitor.shard_of(key));
+            leases.sweep(monitor.clock.now(), may_send, |held, request| {
+                batcher.send_errand(&leases, held, request);
+            });
+        }
+        period.max(OFTEN)
+    }
+
+    /// The limits that still exist.
+    fn living(&self) -> Vec<Arc<Leases>> {
+        let mut state = self.lock();
+        state.all.retain(|leases| leases.strong_count() > 0);
+        state.all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What all of them have counted.
+    pub fn counts(&self) -> Counts {
+        self.living().iter().fold(Counts::default(), |sum, leases| sum.and(leases.counts()))
+    }
+
+    /// Gives back all that is held, and waits until that is done or has failed.
+    pub async fn close(&self, batcher: &Arc<Batcher>) {
+        let all = self.living();
+        for leases in &all {
+            close(batcher, leases);
+        }
+        for leases in &all {
+            leases.all_ended().await;
+        }
+    }
+}
+
+/// Gives back all that these leases hold. What must be sent is on its way when this returns.
+pub fn close(batcher: &Arc<Batcher>, leases: &Arc<Leases>) {
+    leases.close(batcher.monitor.clock.now(), |held, request| batcher.send_errand(leases, held, request));
+}

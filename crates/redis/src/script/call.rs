@@ -1,0 +1,194 @@
+//! A script call: its arguments, and what its reply says.
+
+use redis::{Cmd, Value};
+use tidegate_core::Nanos;
+use tidegate_core::lease::{GiveBack, Mode, Request};
+
+use super::{Plan, Script};
+use crate::StoreError;
+
+/// Many requests of one limit for one call: each key once, its costs in turn.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub keys: Vec<Vec<u8>>,
+    /// The costs of the first key, then those of the second, and so on.
+    pub costs: Vec<u32>,
+    /// How many costs each key has.
+    pub counts: Vec<u32>,
+}
+
+impl Batch {
+    /// The call's arguments behind the keys.
+    pub fn arguments(&self, plan: &Plan) -> [Vec<u8>; 3] {
+        let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let once = self.counts.iter().all(|&count| count == 1);
+        let same = once && self.costs.windows(2).all(|two| two[0] == two[1]);
+        let (costs, counts): (Vec<u8>, Vec<u8>) = if same {
+            (bytes(&self.costs[..1]), Vec::new())
+        } else {
+            (bytes(&self.costs), bytes(&self.counts))
+        };
+        [plan.numbers().to_vec(), costs, counts]
+    }
+}
+
+/// The arguments, behind the keys, of a call in which nodes take pieces: `requests` are those of each key in turn, `counts`
+/// how many each key has.
+pub fn lease_arguments<'a>(
+    numbers: &[u8],
+    mode: Mode,
+    requests: impl Iterator<Item = &'a Request>,
+    counts: impl Iterator<Item = u32>,
+) -> [Vec<u8>; 4] {
+    let letter = if mode == Mode::Leased { b"l" } else { b"r" };
+    let mut packed = Vec::new();
+    for request in requests {
+        let back = request.back.unwrap_or(GiveBack { units: 0, taken: Nanos::ZERO });
+        for number in [request.cost, request.ahead, request.spent, back.units] {
+            packed.extend_from_slice(&number.to_le_bytes());
+        }
+        packed.extend_from_slice(&(back.taken.get() / 1_000).to_le_bytes());
+    }
+    [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
+}
+
+/// The arguments of a refund behind its keys.
+pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
+    [plan.numbers().to_vec(), cost.to_string().into_bytes()]
+}
+
+/// The arguments of the script that gives a holder's permits back, or renews them. `name` is the holder's, by the time at
+/// which the permits were taken.
+pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
+    let hold = hold.get().div_ceil(1_000);
+    let name = (name.get() / 1_000).to_le_bytes();
+    [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
+}
+
+/// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
+pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+    let look = (!takes).then(|| b"look".to_vec());
+    requests
+        .flat_map(|(plan, cost)| {
+            [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
+        })
+        .chain(look)
+        .collect()
+}
+
+/// The command that calls a script: by its name, or with its text where the server does not know the name.
+pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    script: &Script,
+    with_text: bool,
+    keys: &[K],
+    arguments: &[A],
+) -> Cmd {
+    let mut command = if with_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
+    command.arg(if with_text { &script.text } else { &script.sha }).arg(keys.len());
+    for key in keys {
+        command.arg(key.as_ref());
+    }
+    for argument in arguments {
+        command.arg(argument.as_ref());
+    }
+    command
+}
+
+/// What a reply has for one key.
+#[derive(Debug)]
+pub enum Before {
+    /// The value as it was, or a log's answers.
+    Value(Option<Vec<u8>>),
+    WrongType,
+    NotOurs,
+}
+
+impl Before {
+    /// The value, or why there is none of this limit's.
+    pub fn value(self) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Self::Value(value) => Ok(value),
+            Self::WrongType => Err(StoreError::WrongType),
+            Self::NotOurs => Err(StoreError::NotOurs),
+        }
+    }
+}
+
+/// The server's time, and what it has for each key.
+pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
+    let parts = match reply {
+        Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
+        Value::Array(parts) => parts,
+        _ => return Err(StoreError::BadReply),
+    };
+    let [seconds, micros, Value::Array(found)] =
+        <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)?
+    else {
+        return Err(StoreError::BadReply);
+    };
+    let number = |value: Value| match value {
+        Value::BulkString(text) => std::str::from_utf8(&text).ok().and_then(|text| text.parse::<u64>().ok()),
+        _ => None,
+    };
+    let (Some(seconds), Some(micros)) = (number(seconds), number(micros)) else {
+        return Err(StoreError::BadReply);
+    };
+    if found.len() != keys {
+        return Err(StoreError::BadReply);
+    }
+    let before = |value| match value {
+        Value::BulkString(bytes) => Ok(Before::Value(Some(bytes))),
+        Value::Nil | Value::Boolean(false) => Ok(Before::Value(None)),
+        Value::Int(1) => Ok(Before::WrongType),
+        Value::Int(2) => Ok(Before::NotOurs),
+        _ => Err(StoreError::BadReply),
+    };
+    let now = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
+    Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
+}
+
+/// The reply of `value.lua`: the time, the size of a value, a value for each key, and which keys have none.
+fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
+    let (now, rest) = packed.split_first_chunk()?;
+    let (size, rest) = rest.split_first_chunk()?;
+    let size = u32::from_le_bytes(*size) as usize;
+    let (values, without) = rest.split_at_checked(size.checked_mul(keys)?)?;
+    let value = |value: &[u8]| Before::Value(Some(value.to_vec()));
+    let mut found: Vec<Before> = values.chunks_exact(size.max(1)).map(value).collect();
+    for entry in without.chunks(5) {
+        let [a, b, c, d, why] = *<&[u8; 5]>::try_from(entry).ok()?;
+        *found.get_mut(u32::from_le_bytes([a, b, c, d]) as usize)? = match why {
+            0 => Before::Value(None),
+            1 => Before::WrongType,
+            2 => Before::NotOurs,
+            _ => return None,
+        };
+    }
+    (found.len() == keys).then_some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_reply_is_read_and_one_that_makes_no_sense_is_refused() {
+        let mut packed = 5_000_000_u64.to_le_bytes().to_vec();
+        packed.extend([2, 0, 0, 0]);
+        packed.extend(*b"aabb\0\0\0\0");
+        packed.extend([2, 0, 0, 0, 1, 3, 0, 0, 0, 0]);
+        let read = |packed: &[u8], keys| parse(Value::BulkString(packed.to_vec()), keys);
+        let (now, found) = read(&packed, 4).expect("it is well formed");
+        assert_eq!(now, Nanos::from_micros(5_000_000));
+        assert!(matches!(&found[0], Before::Value(Some(value)) if value == b"aa"), "{found:?}");
+        assert!(matches!(found[2..], [Before::WrongType, Before::Value(None)]), "{found:?}");
+        for keys in [0, 3, 5, usize::MAX] {
+            assert!(read(&packed, keys).is_err(), "{keys} keys");
+        }
+        for length in 0..20 {
+            assert!(read(&packed[..length], 4).is_err(), "{length} bytes");
+        }
+        packed[20] = 4;
+        assert!(read(&packed, 4).is_err(), "a key that nobody asked for");
+    }
+}

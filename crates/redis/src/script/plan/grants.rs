@@ -1,0 +1,41 @@
+//! What nodes are granted, from the reply of the scripts in which they take pieces.
+
+use tidegate_core::lease::{Grant, Mode, Request, Terms};
+use tidegate_core::{Algorithm, Nanos};
+
+use super::{Layout, Plan, state};
+
+impl Plan {
+    /// The grants for these requests in turn, from what the script's reply has for their key. `None` for a value that no
+    /// state of this limit can be.
+    pub(crate) fn grants<'a>(
+        &self,
+        terms: &Terms,
+        before: Option<&[u8]>,
+        now: Nanos,
+        requests: impl ExactSizeIterator<Item = &'a Request>,
+    ) -> Option<Vec<Grant>> {
+        let Layout::Log { lifetime, permits } = self.layout else {
+            let mut state = self.state(before)?;
+            return Some(requests.map(|request| terms.serve(&mut state, now, request)).collect());
+        };
+        let answers = before?.chunks_exact(state::ANSWER);
+        if answers.len() != requests.len() {
+            return None;
+        }
+        let limit = self.policy.limit();
+        let grant = |(reply, request): (&[u8], &'a Request)| {
+            let answer = |cost| state::answer(reply, now, limit, (lifetime, permits), cost).0;
+            if terms.mode() == Mode::Reported {
+                let decision = answer(request.cost);
+                let units = u32::try_from(decision.remaining()).unwrap_or(u32::MAX).min(request.ahead);
+                return Grant { decision, units, usable_for: Nanos::MAX, now };
+            }
+            let usable_for = terms.usable_for(Nanos::MAX);
+            let room = u64::from(limit).saturating_sub(state::live(reply));
+            let units = terms.units(room, usable_for, request);
+            Grant { decision: answer(request.cost.saturating_add(units)), units, usable_for, now }
+        };
+        Some(answers.zip(requests).map(grant).collect())
+    }
+}

@@ -1,0 +1,200 @@
+//! A policy made ready for the scripts.
+
+mod error;
+mod grants;
+mod numbers;
+mod state;
+
+pub use error::PlanError;
+use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
+
+use super::Kind;
+
+/// Logs up to this long are one value that is written anew; longer ones a ring written in place.
+const LIST: u32 = 128;
+/// Permits are a list, which is written anew whenever one is taken or comes back.
+const MAX_PERMITS: u32 = 4096;
+
+/// A policy as the scripts know it: the same for every key, made once.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    policy: Policy,
+    kind: Kind,
+    /// The limit's numbers, as the script unpacks them.
+    numbers: Vec<u8>,
+    /// Names what the values mean, so that a limit of which that changes gets other keys.
+    shape: String,
+    layout: Layout,
+}
+
+/// How a value in Redis reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// Start and count.
+    Window,
+    /// Start, the count before, the current one.
+    Counter,
+    /// Start, sum, and the counts of slots of this many microseconds.
+    Slots { slot: u64, count_bytes: usize, span: usize },
+    /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
+    Bucket { whole: bool, parts: u64 },
+    /// The script's answers, not the value.
+    Log { lifetime: u64, permits: bool },
+}
+
+impl Plan {
+    /// Makes a policy ready.
+    ///
+    /// # Errors
+    /// When the scripts cannot decide by it exactly; the error says why.
+    pub fn new(policy: impl Into<Policy>) -> Result<Self, PlanError> {
+        let policy = policy.into();
+        if policy.counts_denied() {
+            return Err(PlanError::CountsDenied);
+        }
+        let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
+        let (kind, numbers, shape, layout) = match policy.parameters() {
+            Parameters::FixedWindow { limit, window, first_hit } => {
+                let window = micros(window).ok_or(PlanError::Window)?;
+                let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
+                let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
+                (Kind::FixedWindow, numbers, shape, Layout::Window)
+            }
+            Parameters::SlidingCounter { limit, window } => {
+                let window = micros(window).ok_or(PlanError::Window)?;
+                let numbers = numbers::pack(&[limit.into(), window]);
+                (Kind::SlidingCounter, numbers, format!("c{}", span_name(window)), Layout::Counter)
+            }
+            Parameters::SlidingWindow { limit, slot, span, .. } => {
+                let slot = micros(slot).ok_or(PlanError::Slot)?;
+                let count_bytes = match limit {
+                    0..=0xFF => 1,
+                    0x100..=0xFFFF => 2,
+                    _ => 4,
+                };
+                let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
+                let shape = format!("w{}x{span}", span_name(slot));
+                (
+                    Kind::SlidingWindow,
+                    numbers,
+                    shape,
+                    Layout::Slots { slot, count_bytes, span: span as usize },
+                )
+            }
+            Parameters::TokenBucket { burst, step, parts } => {
+                let (numbers, layout) =
+                    numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
+                (Kind::TokenBucket, numbers, "t".into(), layout)
+            }
+            Parameters::LeakyBucket { limit, step, parts, max_wait } => {
+                let wait = u128::from(max_wait) * u128::from(parts);
+                let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
+                (Kind::LeakyBucket, numbers, "l".into(), layout)
+            }
+            Parameters::SlidingLog { limit, lifetime } => {
+                let ring = u64::from(limit > LIST);
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), ring]);
+                (Kind::Log, numbers, "g".into(), Layout::Log { lifetime, permits: false })
+            }
+            Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
+            Parameters::Concurrency { limit, .. } if limit > MAX_PERMITS => {
+                return Err(PlanError::TooManyPermits);
+            }
+            Parameters::Concurrency { limit, hold: Some(lifetime) } => {
+                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000)]);
+                (Kind::Permits, numbers, "p16".into(), Layout::Log { lifetime, permits: true })
+            }
+            _ => return Err(PlanError::Unknown),
+        };
+        Ok(Self { policy, kind, numbers, shape, layout })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// A short name of what this limit's values in Redis mean: part of its keys. It has the algorithm and its windows, but
+    /// not the limit: when that changes, what was used stays.
+    #[must_use]
+    pub fn shape(&self) -> &str {
+        &self.shape
+    }
+
+    /// For permits, how long after it was taken one comes back by itself.
+    #[must_use]
+    pub const fn hold(&self) -> Option<Nanos> {
+        match self.layout {
+            Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
+            _ => None,
+        }
+    }
+
+    /// Whether the script answers in the value's place.
+    #[cfg(test)]
+    pub(crate) const fn is_log(&self) -> bool {
+        matches!(self.layout, Layout::Log { .. })
+    }
+
+    /// The numbers for the script by which nodes take pieces.
+    pub(crate) fn lease_numbers(&self) -> Vec<u8> {
+        let mut numbers = self.numbers.clone();
+        if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {
+            numbers.extend(numbers::most_owed(step, parts));
+        }
+        numbers
+    }
+
+    pub(crate) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn numbers(&self) -> &[u8] {
+        &self.numbers
+    }
+
+    /// The decisions on these costs in turn, from what the script's reply has for their key. `None` for a value that no
+    /// state of this limit can be.
+    pub(crate) fn decisions(
+        &self,
+        before: Option<&[u8]>,
+        now: Nanos,
+        costs: &[u32],
+        mut answer: impl FnMut(usize, Decision, Nanos),
+    ) -> Option<()> {
+        if let Layout::Log { lifetime, permits } = self.layout {
+            let answers = before?.chunks_exact(state::ANSWER);
+            if answers.len() != costs.len() {
+                return None;
+            }
+            for (at, (reply, &cost)) in answers.zip(costs).enumerate() {
+                let (decision, seen) =
+                    state::answer(reply, now, self.policy.limit(), (lifetime, permits), cost);
+                answer(at, decision, seen);
+            }
+            return Some(());
+        }
+        let mut state = self.state(before)?;
+        for (at, &cost) in costs.iter().enumerate() {
+            // Not `decide`: of a denial Redis keeps nothing.
+            let decision = self.policy.check(&state, now, cost);
+            if cost > 0 && decision.is_allowed() && at + 1 < costs.len() {
+                self.policy.record(&mut state, now, cost);
+            }
+            answer(at, decision, now);
+        }
+        Some(())
+    }
+}
+
+/// Microseconds, in the longest unit of which they are a whole number: every key has it in its name.
+fn span_name(micros: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+    let whole = |&&(unit, _): &&(u64, &str)| micros > 0 && micros.is_multiple_of(unit);
+    UNITS
+        .iter()
+        .find(whole)
+        .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
+}

@@ -1,0 +1,99 @@
+//! What Redis holds, read back as the words of `tidegate-core`.
+
+use tidegate_core::{Algorithm, Decision, Nanos};
+
+use super::{Layout, Plan};
+
+/// The length of one answer of `log.lua`.
+pub(super) const ANSWER: usize = 29;
+
+/// A little-endian number of up to eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Not by way of `Nanos`: a TAT may lie beyond the latest time that can be now.
+const fn nanos(micros: u64) -> u64 {
+    micros.saturating_mul(1_000)
+}
+
+impl Plan {
+    /// The words of a value; `None` when the value is none of this limit's.
+    pub(super) fn state(&self, value: Option<&[u8]>) -> Option<Vec<u64>> {
+        let mut words = vec![0; self.policy.words()];
+        let Some(value) = value else { return Some(words) };
+        let (start, rest) = value.split_at_checked(7)?;
+        let start = number(start);
+        match self.layout {
+            Layout::Window if rest.len() == 4 => {
+                words.copy_from_slice(&[nanos(start), number(rest)]);
+            }
+            Layout::Counter if rest.len() == 8 => {
+                let (previous, current) = rest.split_at(4);
+                words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
+            }
+            Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
+                // Behind the sum; oldest first, as they were recorded. The newest tells the time, also when it is empty.
+                for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
+                    let count = number(count) as u32;
+                    if count > 0 || at == 0 {
+                        let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
+                        self.policy.record_all(&mut words, time, count);
+                    }
+                }
+            }
+            Layout::Bucket { whole: true, .. } if rest.is_empty() => words[0] = nanos(start),
+            Layout::Bucket { whole: false, parts } if rest.len() == 6 => {
+                let (start, part) = match (start, number(rest)) {
+                    (start, part) if part < 1_000 * parts => (start, part),
+                    // Written by another rate: another part of a microsecond, rounded up.
+                    (start, _) => (start + 1, 0),
+                };
+                words[0] = nanos(start) + part / parts;
+                if let Some(below) = words.get_mut(1) {
+                    *below = part % parts;
+                }
+            }
+            _ => return None,
+        }
+        self.policy.accepts(&words).then_some(words)
+    }
+}
+
+/// How many count, of an answer.
+pub(super) fn live(reply: &[u8]) -> u64 {
+    number(&reply[1..5])
+}
+
+/// The decision at `now` that an answer of `log.lua` stands for (core's `SlidingLog::check`, with the searching done), and
+/// the time as the log sees it.
+pub(super) fn answer(
+    reply: &[u8],
+    now: Nanos,
+    limit: u32,
+    (lifetime, permits): (u64, bool),
+    cost: u32,
+) -> (Decision, Nanos) {
+    let live = number(&reply[1..5]).min(limit.into());
+    let newest_age = nanos(number(&reply[5..13]));
+    let age = nanos(number(&reply[13..21]));
+    let seen = Nanos::from_micros(number(&reply[21..29]));
+    let room = u64::from(limit) - live;
+    // Waits are by the caller's clock, which may be behind the log's.
+    let behind = if live == 0 { 0 } else { seen.saturating_since(now).get() };
+    // Permits that are admitted have a moment of their own, a microsecond after the newest.
+    let own = permits && cost > 0 && u64::from(cost) <= room;
+    let behind = if own { behind.saturating_sub(1_000) } else { behind };
+    let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
+    let decision = if cost > limit {
+        Decision::deny_for_good(limit, room, 1, reset)
+    } else if cost > 0 && room < cost.into() {
+        // Where the script was asked for more than this (several requests of one key, in one decision), the wait is that
+        // of all together.
+        Decision::deny(limit, lifetime.saturating_sub(age) + behind, room, 1, reset)
+    } else {
+        let reset = if cost == 0 { reset } else { lifetime + behind };
+        Decision::allow(limit, room.saturating_sub(cost.into()), 1, reset)
+    };
+    (decision, seen)
+}

@@ -1,0 +1,64 @@
+//! Runs a script on whatever connection there is.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use redis::{ErrorKind, ServerErrorKind, Value};
+
+use super::{Script, call};
+use crate::{StoreError, connection::Connector, stats::Counters};
+
+/// Runs scripts; knows no deadlines, and learns nothing from what goes wrong.
+pub struct Runner {
+    pub connector: Connector,
+    pub counters: Arc<Counters>,
+}
+
+impl Runner {
+    /// Runs a script. `may_repeat`: whether to ask again where a connection broke, which may be after the script ran.
+    pub async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        arguments: &[A],
+        may_repeat: bool,
+    ) -> Result<Value, StoreError> {
+        let is_cluster = self.connector.address().is_cluster();
+        let mut again = may_repeat;
+        loop {
+            let (number, mut connection) = self.connector.get().await?;
+            self.counters.calls.add(1);
+            // Relaxed: whoever does not see it sends the text once more. A server that was started again has another
+            // connection; of a cluster's nodes none tells for the others.
+            let with_text = !is_cluster && script.known_on.load(Ordering::Relaxed) != number;
+            if with_text {
+                self.counters.script_loads.add(1);
+            }
+            let mut reply = connection.query(&call::command(script, with_text, keys, arguments)).await;
+            if let Err(error) = &reply
+                && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+            {
+                self.counters.script_loads.add(1);
+                reply = connection.query(&call::command(script, true, keys, arguments)).await;
+            }
+            let error = match reply {
+                Ok(reply) => {
+                    if with_text {
+                        script.known_on.store(number, Ordering::Relaxed);
+                    }
+                    return Ok(reply);
+                }
+                Err(error) => self.connector.fault(&error),
+            };
+            // A cluster's client makes connections to its nodes anew by itself.
+            if error.needs_reconnect() && !is_cluster {
+                self.connector.give_up(number);
+            }
+            // A connection may have been closed while it was idle. Asked again, the request may be charged twice, which
+            // is on the safe side.
+            if !again || !matches!(error, StoreError::Lost(_)) {
+                return Err(error);
+            }
+            again = false;
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A store that is a little way off.
+#![cfg(feature = "servers")]
+
+mod waiting;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::Policy;
+use tidegate_redis::{Health, OnError, SharedLimit, Source, Store};
+use tidegate_redis_servers::{Proxy, Server};
+use tokio::time::{Instant, sleep};
+use waiting::{reach, until};
+
+fn limit(store: &Store, deadline: Duration) -> SharedLimit {
+    let policy = Policy::token_bucket("1000000/1s".parse().expect("the quota is well formed"));
+    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline(deadline);
+    limit.build().expect("the policy can be shared")
+}
+
+/// How many of the decisions that so many callers ask for in a while are made, and not made, by the store.
+async fn asked(limit: &SharedLimit, callers: usize, length: Duration) -> (u64, u64) {
+    let counts = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| {
+            let (limit, counts) = (limit.clone(), Arc::clone(&counts));
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                while begun.elapsed() < length {
+                    let answer = limit.acquire(format!("k{caller}"), 1).await;
+                    let count = if answer.source == Source::Store { &counts.0 } else { &counts.1 };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if answer.source != Source::Store {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    (counts.0.load(Ordering::Relaxed), counts.1.load(Ordering::Relaxed))
+}
+
+/// Deadlines are ten times the usual ones here, so that a busy machine is not taken for a distant store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_trip_of_four_fifths_of_the_deadline_fails_nobody_however_many_ask() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    proxy.delay(Duration::from_millis(400));
+    let store = reach(&proxy.address()).await;
+    let limit = limit(&store, Duration::from_millis(500));
+    let _ = asked(&limit, 1, Duration::from_secs(1)).await;
+    for callers in [1, 2, 3, 5, 20, 100] {
+        let (made, failed) = asked(&limit, callers, Duration::from_secs(2)).await;
+        assert!(made >= 4 * callers as u64, "{callers} callers: {made} made, {failed} failed");
+        assert!(failed * 1_000 <= made, "{callers} callers: {made} made, {failed} failed");
+    }
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_heartbeats_are_quick_and_whose_decisions_are_late_is_slow_and_then_is_not() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    // Heartbeats may take 50 ms, and these decisions less.
+    let hasty = limit(&store, Duration::from_millis(15));
+    assert_eq!(store.health(), Health::Up);
+    proxy.delay(Duration::from_millis(30));
+    let asking = tokio::spawn({
+        let hasty = hasty.clone();
+        async move {
+            loop {
+                let _ = asked(&hasty, 8, Duration::from_millis(100)).await;
+            }
+        }
+    });
+    until("it is found to be slow", || store.health() == Health::Slow).await;
+    assert!(store.trouble().is_some(), "{store:?}");
+    proxy.delay(Duration::ZERO);
+    until("it is quick again", || store.health() == Health::Up).await;
+    asking.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_automatic_deadline_is_long_enough_for_the_distance() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    proxy.delay(Duration::from_millis(100));
+    let store = reach(&proxy.address()).await;
+    until("the round trip is known", || store.round_trip().is_some()).await;
+    assert!(store.round_trip().is_some_and(|trip| trip >= Duration::from_millis(100)), "{store:?}");
+    let policy = Policy::token_bucket("1000000/1s".parse().expect("the quota is well formed"));
+    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline_auto();
+    let limit = limit.build().expect("the policy can be shared");
+    let wait = limit.deadline().left();
+    assert!(wait >= Duration::from_millis(300) && wait <= Duration::from_secs(1), "{wait:?}");
+    let (made, failed) = asked(&limit, 10, Duration::from_secs(1)).await;
+    assert!(failed == 0 && made >= 50, "{made} made, {failed} failed");
+}

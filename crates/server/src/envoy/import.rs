@@ -1,0 +1,74 @@
+//! The limits of a configuration as the rules file of a server that is asked by their names.
+
+use std::fmt::Write;
+
+use super::Config;
+use crate::rules::LimitSpec;
+
+/// The limits as YAML, each with the descriptors that lead to it, and what its key is made of.
+///
+/// The text is a rules file: reading it gives the same limits under the same names. What descriptors alone can say
+/// (`replaces`, `quota_mode`, what is unlimited) is left as comments.
+#[must_use]
+pub fn to_yaml(config: &Config) -> String {
+    // Writing to a `String` does not fail.
+    let mut text = String::from("limits:\n");
+    let mut unlimited = Vec::new();
+    for rule in config.domains.rules() {
+        let Some(limit) = rule.limit.as_ref().and_then(|name| config.limits.iter().find(|l| l.name == *name))
+        else {
+            unlimited.push(format!("{} {}", comment(&rule.domain), comment(&rule.path)));
+            continue;
+        };
+        let _ = writeln!(text, "  # domain {}: {}", comment(&rule.domain), comment(&rule.path));
+        match rule.values.as_slice() {
+            [] => {}
+            [one] => {
+                let _ = writeln!(text, "  # key: the value of {}", comment(one));
+            }
+            several => {
+                let keys: Vec<String> = several.iter().map(|key| comment(key)).collect();
+                let _ = writeln!(
+                    text,
+                    "  # key: the values of {}; each but the last begins with its length in bytes, as in 3:abc",
+                    keys.join(", ")
+                );
+            }
+        }
+        if !rule.replaces.is_empty() {
+            let names: Vec<String> = rule.replaces.iter().map(|name| comment(name)).collect();
+            let _ = writeln!(text, "  # replaces {}", names.join(", "));
+        }
+        if rule.quota {
+            text.push_str("  # quota_mode: denies only together with all other limits of this mode\n");
+        }
+        push_limit(&mut text, limit);
+    }
+    if config.limits.is_empty() {
+        text.truncate(0);
+        text.push_str("# There is no limit in these files.\nlimits: []\n");
+    }
+    for rule in unlimited {
+        let _ = writeln!(text, "# unlimited: {rule}");
+    }
+    text
+}
+
+/// A text that stays on its line.
+fn comment(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn push_limit(text: &mut String, limit: &LimitSpec) {
+    let policy = &limit.policy;
+    let _ = writeln!(text, "  - name: {}", limit.name);
+    let _ = writeln!(text, "    limit: {}", policy.quota());
+    let _ = writeln!(text, "    algorithm: {}", policy.algorithm.name());
+    let mut options = vec![policy.options(), limit.sharing.options()];
+    options.extend(limit.global.then(|| "global: true".to_owned()));
+    options.extend(limit.shadow.then(|| "shadow: true".to_owned()));
+    options.extend(limit.max_keys.map(|keys| format!("max_keys: {keys}")));
+    for option in options.iter().flat_map(|options| options.split(", ")).filter(|option| !option.is_empty()) {
+        let _ = writeln!(text, "    {option}");
+    }
+}

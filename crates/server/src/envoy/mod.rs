@@ -1,0 +1,24 @@
+//! Envoy's rate limit service: the configuration that envoyproxy/ratelimit reads, the rule that a request's descriptors
+//! lead to, and the answer.
+//!
+//! ```text
+//! files ─ load ─ parse ─► Domains (tree of descriptors) + limits (as a rules file has them)
+//! request ─ Domains::find ─► Match { rule, key } ─ decide ─► the one decision path of the server
+//! ```
+//!
+//! A descriptor that has a `rate_limit` becomes a limit like any other. The tree only says which limit a descriptor asks,
+//! and under which key: the values that the configuration leaves open, each with its length, so that no two lists of
+//! values share a key.
+
+mod import;
+pub(crate) mod load;
+mod names;
+mod parse;
+mod tree;
+mod unit;
+
+pub use import::to_yaml;
+pub use load::{Config, load};
+pub use parse::{File, parse};
+pub use tree::{Domain, Domains, Entry, Match, Rule};
+pub use unit::Unit;

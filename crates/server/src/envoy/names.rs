@@ -1,0 +1,122 @@
+//! What a rule's limit is called, and what its keys are made of.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+/// The longest name of a limit.
+const MAX_NAME: usize = 64;
+/// Fixed, so that a rule has the same name on every server and after every restart.
+const SEED: u64 = 0x7469_6465_6761_7465;
+
+/// The name of the limit at this place: `domain.key--value.key`. Names that other places could have, and those that are too
+/// long or have letters that a limit's name may not have, get a digest of the place behind what can be shown of it.
+///
+/// ```text
+/// (shop, [(user, -)])                  shop.user
+/// (shop, [(path, /cart), (user, -)])   shop.path---cart.user-8c3fd1a26be94f07
+/// ```
+pub(super) fn limit_name(domain: &str, path: &[(&str, Option<&str>)]) -> String {
+    let mut name = String::new();
+    let mut exact = push(&mut name, domain);
+    for (key, value) in path {
+        name.push('.');
+        exact &= push(&mut name, key);
+        if let Some(value) = value {
+            name.push_str("--");
+            exact &= push(&mut name, value);
+        }
+    }
+    if exact && name.len() <= MAX_NAME {
+        return name;
+    }
+    let mut place = Vec::new();
+    push_value(&mut place, domain, false);
+    for (key, value) in path {
+        push_value(&mut place, key, false);
+        // A value is at least one letter long: an empty text stands for none.
+        push_value(&mut place, value.unwrap_or_default(), false);
+    }
+    name.truncate(MAX_NAME - 17);
+    format!("{name}-{:016x}", rapidhash_v3_seeded(&place, &RapidSecrets::seed(SEED)))
+}
+
+/// Appends a text as a part of a name; whether no other text would look the same.
+fn push(name: &mut String, text: &str) -> bool {
+    let before = name.len();
+    name.extend(
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }),
+    );
+    let odd = text.is_empty() || text.starts_with('-') || text.ends_with('-') || text.contains("--");
+    !odd && name[before..] == *text
+}
+
+/// A key of several values: each but the last with its length, so that no two lists of values make one key.
+pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
+    if !last {
+        let mut digits = itoa::Buffer::new();
+        key.extend_from_slice(digits.format(value.len()).as_bytes());
+        key.push(b':');
+    }
+    key.extend_from_slice(value.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn plain_names_can_be_read_and_odd_ones_are_told_apart() {
+        assert_eq!(limit_name("shop", &[("user", None)]), "shop.user");
+        assert_eq!(
+            limit_name("shop", &[("tier", Some("gold")), ("user_id", None)]),
+            "shop.tier--gold.user_id"
+        );
+        let odd = limit_name("shop", &[("path", Some("/a"))]);
+        assert!(odd.starts_with("shop.path---a-"), "{odd}");
+        assert_ne!(odd, limit_name("shop", &[("path", Some(":a"))]));
+        assert_ne!(limit_name("a.b", &[("c", None)]), limit_name("a", &[("b", None), ("c", None)]));
+        assert_ne!(limit_name("a", &[("b--c", None)]), limit_name("a", &[("b", Some("c"))]));
+        let long = "x".repeat(100);
+        assert_ne!(limit_name(&long, &[("a", None)]), limit_name(&long, &[("b", None)]));
+    }
+
+    fn key(values: &[String]) -> Vec<u8> {
+        let mut key = Vec::new();
+        for (at, value) in values.iter().enumerate() {
+            push_value(&mut key, value, at + 1 == values.len());
+        }
+        key
+    }
+
+    type Place = (String, Vec<(String, Option<String>)>);
+
+    fn place() -> impl Strategy<Value = Place> {
+        let text = || "[a.:_-]{1,3}";
+        (text(), proptest::collection::vec((text(), proptest::option::of(text())), 1..4))
+    }
+
+    fn name((domain, path): &Place) -> String {
+        let path: Vec<(&str, Option<&str>)> =
+            path.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
+        limit_name(domain, &path)
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_lists_of_values_share_a_key(
+            one in proptest::collection::vec("[0-9:a]{0,4}", 3),
+            other in proptest::collection::vec("[0-9:a]{0,4}", 3),
+        ) {
+            prop_assert_eq!(one == other, key(&one) == key(&other));
+        }
+
+        #[test]
+        fn no_two_places_share_a_name(one in place(), other in place()) {
+            prop_assert_eq!(one == other, name(&one) == name(&other));
+            let name = name(&one);
+            prop_assert!(name.len() <= MAX_NAME);
+            prop_assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)));
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! From a file of envoyproxy/ratelimit to a domain and its limits, and all that is wrong with the file in one go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged, parse_nested};
+
+use super::{
+    Config, Domain, Domains, Rule, Unit, names,
+    tree::{Level, Node},
+};
+use crate::rules::{AlgorithmName, Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
+
+/// How deep descriptors may nest; each level is a list and a mapping of the YAML.
+const MAX_LEVELS: usize = 32;
+
+const DESCRIPTOR: [&str; 10] = [
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
+const RATE_LIMIT: [&str; 20] = [
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "name",
+    "replaces",
+    "algorithm",
+    "slots",
+    "mode",
+    "first_hit",
+    "closed",
+    "burst",
+    "max_wait",
+    "hold",
+    "count_denied",
+    "sharing",
+    "on_error",
+    "deadline",
+    "slack",
+    "unreported",
+    "max_keys",
+];
+
+/// What one file says.
+#[derive(Debug)]
+pub struct File {
+    pub(super) domain: Domain,
+    /// The line of the domain's name.
+    pub(super) line: usize,
+    /// Its rules; [`Node::rule`] counts from `first_rule`.
+    pub(super) rules: Vec<Rule>,
+    /// The limits that the rules name.
+    pub(super) limits: Vec<LimitSpec>,
+}
+
+impl File {
+    /// A configuration of this file alone.
+    #[must_use]
+    pub fn into_config(self) -> Config {
+        Config { domains: Domains::new(vec![self.domain], self.rules), limits: self.limits }
+    }
+}
+
+/// Reads the text of one file, whose rules are counted from `first_rule`.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the lines.
+pub fn parse(text: &str, first_rule: usize, keeping: Keeping) -> Result<File, Vec<Problem>> {
+    let mut complaints = Complaints::default();
+    let file = match parse_nested(text, 2 * MAX_LEVELS + 4) {
+        Ok(Some(root)) => read_file(&root, first_rule, keeping, &mut complaints),
+        Ok(None) => {
+            let problem = Problem::overall("the file is empty");
+            complaints.add(problem.mend("begin with `domain:`, and give it a list of `descriptors:`"));
+            None
+        }
+        Err(problem) => {
+            complaints.add(problem);
+            None
+        }
+    };
+    match file {
+        Some(file) if complaints.is_empty() => Ok(file),
+        _ => Err(complaints.into_sorted()),
+    }
+}
+
+fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &mut Complaints) -> Option<File> {
+    let fields = Fields::open(root, "the file", &["domain", "descriptors"], complaints)?;
+    let name = text(&fields, "domain", complaints).filter(|name| !name.is_empty());
+    if fields.get("domain").is_none() || name.as_deref() == Some("") {
+        let problem = Problem::at(fields.line(), "there is no `domain:`");
+        complaints.add(problem.mend("add it: Envoy's filter names it in every request"));
+    }
+    let line = fields.get("domain").map_or(fields.line(), |node| node.line);
+    let mut reader = Reader {
+        domain: name.clone().unwrap_or_default(),
+        first_rule,
+        keeping,
+        rules: Vec::new(),
+        limits: Vec::new(),
+        complaints,
+    };
+    let mut root = Level::default();
+    reader.descriptors(&fields, &mut Way::default(), &mut root);
+    let (rules, limits) = (reader.rules, reader.limits);
+    Some(File { domain: Domain { name: name?, root }, line, rules, limits })
+}
+
+/// The descriptors from the domain down to one of them.
+#[derive(Clone, Default)]
+struct Way {
+    steps: Vec<(String, Option<String>)>,
+    /// The keys whose values tell the limit's keys apart.
+    values: Vec<String>,
+    value_to_metric: bool,
+}
+
+struct Reader<'a> {
+    domain: String,
+    first_rule: usize,
+    keeping: Keeping,
+    rules: Vec<Rule>,
+    limits: Vec<LimitSpec>,
+    complaints: &'a mut Complaints,
+}
+
+impl Reader<'_> {
+    /// The list of descriptors in `fields`.
+    fn descriptors(&mut self, fields: &Fields<'_>, way: &mut Way, level: &mut Level) {
+        let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else { return };
+        let Kind::Sequence(items) = &node.kind else {
+            let problem = Problem::at(node.line, format!("`descriptors` is {}", node.describe()));
+            self.complaints.add(problem.mend("write a list, as in `descriptors: [{key: remote_address}]`"));
+            return;
+        };
+        if way.steps.len() >= MAX_LEVELS {
+            let problem = Problem::at(node.line, format!("descriptors nest deeper than {MAX_LEVELS} levels"));
+            self.complaints.add(problem.mend("requests have fewer entries: is the indentation right?"));
+            return;
+        }
+        // Where a key and value came first.
+        let mut seen: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
+        for item in items {
+            if let Some((step, node, line)) = self.descriptor(item, way) {
+                if let Some(first) = seen.insert(step.clone(), line) {
+                    let what = format!("{} is already on line {first}", called(&step));
+                    self.complaints.add(Problem::at(line, what).mend("keep one of the two"));
+                    continue;
+                }
+                place(level, step, node);
+            }
+        }
+    }
+
+    /// One descriptor: its key and value, what it leads to, and its line.
+    fn descriptor(&mut self, item: &Yaml, way: &mut Way) -> Option<((String, Option<String>), Node, usize)> {
+        let fields = Fields::open(item, "a descriptor", &DESCRIPTOR, self.complaints)?;
+        let line = fields.line();
+        let key = text(&fields, "key", self.complaints);
+        let value = self.value(&fields);
+        if key.as_deref().is_none_or(str::is_empty) && (key.is_some() || fields.get("key").is_none()) {
+            let problem = Problem::at(line, "a descriptor has no key");
+            self.complaints.add(problem.mend("add `key:`, as in `key: remote_address`"));
+        }
+        let key = key.filter(|key| !key.is_empty());
+        if let Some(key) = key.as_deref().filter(|key| key.ends_with('*')) {
+            let what = format!("the key `{}` ends with `*`", abridged(key));
+            self.complaints.add(
+                Problem::at(line, what).mend("a wildcard is a part of the value, as in `value: files/*`"),
+            );
+        }
+        let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
+        let share = flag("share_threshold", self.complaints);
+        let value_to_metric = flag("value_to_metric", self.complaints);
+        let wildcard = value.as_deref().is_some_and(|value| value.ends_with('*'));
+        if share && !wildcard {
+            let at = fields.get("share_threshold").map_or(line, |node| node.line);
+            let problem = Problem::at(at, "`share_threshold` is for values that end with `*`");
+            self.complaints.add(problem.mend("remove it, or end the value with `*`"));
+        }
+        let counts_apart = value.is_none() || (wildcard && !share);
+        let step = (key.clone().unwrap_or_default(), value.clone());
+        let mut below = way.clone();
+        below.steps.push(step.clone());
+        below.value_to_metric |= value_to_metric;
+        if counts_apart {
+            below.values.push(step.0.clone());
+        }
+        let rule = self.rule(&fields, &below);
+        let mut node = Node {
+            rule,
+            counts_apart,
+            shown: value.map(Into::into),
+            value_to_metric,
+            next: Level::default(),
+        };
+        self.descriptors(&fields, &mut below, &mut node.next);
+        key.map(|_| (step, node, line))
+    }
+
+    /// The value; an empty one is none.
+    fn value(&mut self, fields: &Fields<'_>) -> Option<String> {
+        let node = fields.get("value")?;
+        if let Kind::Scalar { text, plain: true } = &node.kind
+            && text.parse::<i64>().is_err()
+            && text.parse::<f64>().is_ok()
+        {
+            let what = format!("`value` is the number {text}, which can be written in several ways");
+            self.complaints.add(Problem::at(node.line, what).mend(format!("quote it: \"{text}\"")));
+            return None;
+        }
+        text(fields, "value", self.complaints).filter(|value| !value.is_empty())
+    }
+
+    /// The rule of a descriptor, if it has a rate limit: its number.
+    fn rule(&mut self, fields: &Fields<'_>, way: &Way) -> Option<usize> {
+        let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
+        let shadow = flag("shadow_mode", self.complaints);
+        let quota = flag("quota_mode", self.complaints);
+        let detailed_metric = flag("detailed_metric", self.complaints);
+        let metadata = self.metadata(fields);
+        let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
+        let path = path(&way.steps);
+        let called = format!("`{}`", abridged(&format!("{}.{path}", self.domain)));
+        let limit = Fields::open(node, "a rate_limit", &RATE_LIMIT, self.complaints)?;
+        let name = text(&limit, "name", self.complaints).unwrap_or_default();
+        let replaces = self.replaces(&limit, &name);
+        let mut rule = Rule {
+            domain: self.domain.clone(),
+            path,
+            limit: None,
+            unit: None,
+            requests_per_unit: 0,
+            name,
+            replaces,
+            shadow,
+            quota,
+            detailed_metric,
+            value_to_metric: way.value_to_metric,
+            metadata,
+            way: way.steps.clone(),
+            values: way.values.clone(),
+        };
+        if limit.flag("unlimited", self.complaints).unwrap_or(false) {
+            for odd in RATE_LIMIT.into_iter().filter(|field| !UNLIMITED.contains(field)) {
+                if let Some(node) = limit.get(odd) {
+                    let what = format!("{called} is unlimited, so `{odd}` has no meaning");
+                    self.complaints
+                        .add(Problem::at(node.line, what).mend("remove it, or remove `unlimited`"));
+                }
+            }
+        } else {
+            let spec = self.limit(&limit, &called, &rule)?;
+            rule.unit = limit.get("unit").and_then(Yaml::text).and_then(Unit::from_name);
+            rule.requests_per_unit = spec.policy.limit;
+            rule.limit = Some(spec.name.clone());
+            self.limits.push(spec);
+        }
+        self.rules.push(rule);
+        Some(self.first_rule + self.rules.len() - 1)
+    }
+
+    /// The limit of a rule that is not unlimited.
+    fn limit(&mut self, fields: &Fields<'_>, called: &str, rule: &Rule) -> Option<LimitSpec> {
+        let complaints = &mut *self.complaints;
+        let units = Unit::ALL.map(Unit::name).join(", ");
+        let unit = fields.read("unit", &format!("one of: {units}"), complaints, Unit::from_name);
+        if fields.get("unit").is_none() {
+            let problem = Problem::at(fields.line(), format!("{called} has no `unit`"));
+            complaints.add(problem.mend(format!("add one of: {units}; or say `unlimited: true`")));
+        }
+        // As theirs: a missing number admits nothing.
+        let requests = match fields.get("requests_per_unit") {
+            Some(_) => fields.number("requests_per_unit", 0, complaints)?,
+            None => 0,
+        };
+        let words: Vec<(&str, AlgorithmName)> =
+            AlgorithmName::ALL.into_iter().map(|algorithm| (algorithm.name(), algorithm)).collect();
+        let algorithm = match fields.get("algorithm") {
+            Some(_) => fields.word("algorithm", &words, complaints)?,
+            None => AlgorithmName::FixedWindow,
+        };
+        if let Some(node) = fields.get("algorithm") {
+            let why = match algorithm {
+                AlgorithmName::Concurrency => Some("counts requests in flight, which Envoy does not report"),
+                AlgorithmName::LeakyBucket => Some("delays requests, which Envoy does not do"),
+                _ => None,
+            };
+            if let Some(why) = why {
+                let what = format!("{called}: {} {why}", algorithm.name());
+                complaints.add(Problem::at(node.line, what).mend("choose another, such as token-bucket"));
+                return None;
+            }
+        }
+        options::refuse_others(fields, called, algorithm, complaints);
+        let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));
+        options::read(fields, called, &mut policy, complaints);
+        let sharing = sharing::read(fields, called, complaints);
+        let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+        let global = rule.values.is_empty();
+        if global && let Some(node) = fields.get("max_keys") {
+            let what = format!(
+                "{called} has one state, as every value on the way is given: `max_keys` has no meaning"
+            );
+            complaints.add(Problem::at(node.line, what).mend("remove it"));
+        }
+        policy.window?;
+        if let Err(error) = policy.policy() {
+            complaints.add(Problem::at(fields.line(), format!("{called}: {error}")));
+            return None;
+        }
+        let steps: Vec<(&str, Option<&str>)> =
+            rule.way.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
+        let limit = LimitSpec {
+            name: names::limit_name(&self.domain, &steps),
+            policy,
+            global,
+            shadow: rule.shadow,
+            max_keys,
+            overrides: BTreeMap::new(),
+            deny: BTreeSet::new(),
+            sharing,
+        };
+        if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
+            sharing::check(&limit, fields, complaints);
+        }
+        Some(limit)
+    }
+
+    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Vec<String> {
+        let Some(node) = fields.get("replaces").filter(|node| !node.is_null()) else { return Vec::new() };
+        let Kind::Sequence(items) = &node.kind else {
+            let problem = Problem::at(node.line, format!("`replaces` is {}", node.describe()));
+            self.complaints.add(problem.mend("write a list of names, as in `replaces: [{name: other}]`"));
+            return Vec::new();
+        };
+        let mut names = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(fields) = Fields::open(item, "an entry of `replaces`", &["name"], self.complaints)
+            else {
+                continue;
+            };
+            match text(&fields, "name", self.complaints) {
+                Some(name) if !name.is_empty() && name == own => {
+                    let what = format!("the rule `{}` replaces itself", abridged(own));
+                    let problem = Problem::at(item.line, what);
+                    self.complaints.add(problem.mend("name the other rule that it takes the place of"));
+                }
+                Some(name) if !name.is_empty() => names.push(name),
+                _ => {
+                    let problem = Problem::at(item.line, "an entry of `replaces` has no name");
+                    self.complaints.add(problem.mend("write `- name:` and the `name` of another rate_limit"));
+                }
+            }
+        }
+        names
+    }
+
+    fn metadata(&mut self, fields: &Fields<'_>) -> Vec<(String, String)> {
+        let Some(node) = fields.get("metadata").filter(|node| !node.is_null()) else { return Vec::new() };
+        let Kind::Mapping(entries) = &node.kind else {
+            let problem = Problem::at(node.line, format!("`metadata` is {}", node.describe()));
+            self.complaints.add(problem.mend("write names with texts, as in `metadata: {team: payments}`"));
+            return Vec::new();
+        };
+        let mut metadata = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
+            match (name.text(), value.text()) {
+                (Some(name), Some(text)) => metadata.push((name.to_owned(), text.to_owned())),
+                (Some(name), None) if value.is_null() => metadata.push((name.to_owned(), String::new())),
+                _ => {
+                    let problem = Problem::at(name.line, "`metadata` holds something other than texts");
+                    self.complaints
+                        .add(problem.mend("write names with texts, as in `metadata: {team: payments}`"));
+                }
+            }
+        }
+        metadata
+    }
+}
+
+/// What a rule without a limit may say.
+const UNLIMITED: [&str; 4] = ["unlimited", "requests_per_unit", "name", "replaces"];
+
+/// A field's text; a number or a truth value is taken as it is written.
+fn text(fields: &Fields<'_>, name: &str, complaints: &mut Complaints) -> Option<String> {
+    let node = fields.get(name)?;
+    match &node.kind {
+        // An empty field is as good as none; `~` and `null` are their YAML names.
+        Kind::Scalar { .. } if node.is_null() => Some(String::new()),
+        Kind::Scalar { text, .. } => Some(text.clone()),
+        _ => {
+            let problem = Problem::at(node.line, format!("`{name}` is {}", node.describe()));
+            complaints.add(problem.mend("write a text, in quotes if need be"));
+            None
+        }
+    }
+}
+
+fn called((key, value): &(String, Option<String>)) -> String {
+    match value {
+        Some(value) => format!("the descriptor `{}` with the value `{}`", abridged(key), abridged(value)),
+        None => format!("the descriptor `{}` without a value", abridged(key)),
+    }
+}
+
+/// `key_value.key`, as envoyproxy/ratelimit names a rule in its metrics.
+fn path(steps: &[(String, Option<String>)]) -> String {
+    let shown = steps.iter().map(|(key, value)| match value {
+        Some(value) => format!("{key}_{value}"),
+        None => key.clone(),
+    });
+    shown.collect::<Vec<_>>().join(".")
+}
+
+fn place(level: &mut Level, (key, value): (String, Option<String>), node: Node) {
+    let of = level.keys.entry(key.into()).or_default();
+    match value {
+        None => of.any = Some(node),
+        Some(value) => match value.strip_suffix('*') {
+            Some(beginning) => of.wildcards.push((beginning.into(), node)),
+            None => {
+                of.exact.insert(value.into(), node);
+            }
+        },
+    }
+}

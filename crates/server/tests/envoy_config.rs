@@ -1,0 +1,459 @@
+//! The configuration of envoyproxy/ratelimit: what it means, and what is wrong with it.
+
+#![allow(clippy::format_push_string, clippy::format_collect, reason = "short texts, once in a test")]
+#![allow(clippy::type_complexity, clippy::needless_pass_by_value, reason = "the shapes are plain here")]
+
+use std::{collections::HashMap, path::PathBuf};
+
+use proptest::prelude::*;
+use tidegate_server::{
+    envoy::{self, Config},
+    rules::{self, AlgorithmName, Keeping, RulesError},
+};
+
+/// An empty directory for one test.
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("tidegate-envoy-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn try_config(name: &str, text: &str) -> Result<Config, RulesError> {
+    let path = scratch(name).join("limits.yaml");
+    std::fs::write(&path, text).unwrap();
+    envoy::load(&path, Keeping::Memory)
+}
+
+fn config(name: &str, text: &str) -> Config {
+    try_config(name, text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Everything that is wrong with a file, without its path.
+fn problems(name: &str, text: &str) -> Vec<String> {
+    let error = try_config(name, text).expect_err("the file should be refused");
+    error.problems().iter().map(ToString::to_string).collect()
+}
+
+/// The rule that a descriptor leads to as `N/unit`, and the key of its limit.
+fn find(config: &Config, domain: &str, entries: &[(&str, &str)]) -> Option<(String, String)> {
+    let mut key = Vec::new();
+    let found = config.domains.find(domain, entries.iter().copied(), &mut key)?;
+    let rate = match found.rule.unit {
+        Some(unit) => format!("{}/{}", found.rule.requests_per_unit, unit.name()),
+        None => "unlimited".to_owned(),
+    };
+    Some((rate, String::from_utf8(key).unwrap()))
+}
+
+fn rate(config: &Config, domain: &str, entries: &[(&str, &str)]) -> Option<String> {
+    find(config, domain, entries).map(|(rate, _)| rate)
+}
+
+fn some(rate: &str, key: &str) -> Option<(String, String)> {
+    Some((rate.to_owned(), key.to_owned()))
+}
+
+const MESSAGING: &str = "
+domain: messaging
+descriptors:
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit: {unit: day, requests_per_unit: 5}
+  - key: to_number
+    rate_limit: {unit: DAY, requests_per_unit: 100}
+";
+
+#[test]
+fn the_examples_of_its_readme_mean_what_it_says() {
+    // Two values of one key, each with a limit of its own; another value has none.
+    let mongo = config(
+        "mongo",
+        "
+domain: mongo_cps
+descriptors:
+  - {key: database, value: users, rate_limit: {unit: second, requests_per_unit: 500}}
+  - {key: database, value: default, rate_limit: {unit: second, requests_per_unit: 500}}
+",
+    );
+    assert_eq!(find(&mongo, "mongo_cps", &[("database", "users")]), some("500/second", ""));
+    assert_eq!(find(&mongo, "mongo_cps", &[("database", "default")]), some("500/second", ""));
+    assert_eq!(find(&mongo, "mongo_cps", &[("database", "other")]), None);
+    assert_eq!(find(&mongo, "elsewhere", &[("database", "users")]), None);
+
+    // Marketing messages to a number, and all messages to it.
+    let messaging = config("messaging", MESSAGING);
+    let marketing = [("message_type", "marketing"), ("to_number", "2061234567")];
+    assert_eq!(find(&messaging, "messaging", &marketing), some("5/day", "2061234567"));
+    assert_eq!(find(&messaging, "messaging", &marketing[1..]), some("100/day", "2061234567"));
+    assert_eq!(find(&messaging, "messaging", &marketing[..1]), None, "the descriptor has no limit itself");
+    let transactional = [("message_type", "transactional"), ("to_number", "2061234567")];
+    assert_eq!(find(&messaging, "messaging", &transactional), None);
+
+    // An address with a limit of its own, and a catch-all; a ban is a limit of 0.
+    let edge = config(
+        "edge",
+        "
+domain: edge_proxy_per_ip
+descriptors:
+  - {key: ip_address, rate_limit: {unit: second, requests_per_unit: 10}}
+  - {key: ip_address, value: 50.0.0.5, rate_limit: {unit: second, requests_per_unit: 0}}
+",
+    );
+    assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "1.2.3.4")]), some("10/second", "1.2.3.4"));
+    assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "50.0.0.5")]), some("0/second", ""));
+
+    // What has neither a limit nor descriptors is let through; a key alone catches the rest.
+    let white = config(
+        "white",
+        "
+domain: example4
+descriptors:
+  - key: key
+    descriptors:
+      - key: subkey
+        value: white
+      - {key: subkey, rate_limit: {unit: minute, requests_per_unit: 20}}
+  - {key: key, value: value, rate_limit: {unlimited: true}}
+",
+    );
+    assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "white")]), None);
+    assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "other")]), some("20/minute", "1:xother"));
+    assert_eq!(rate(&white, "example4", &[("key", "value")]), Some("unlimited".to_owned()));
+    // No way back: the exact value was taken, and has nothing below it.
+    assert_eq!(find(&white, "example4", &[("key", "value"), ("subkey", "other")]), None);
+
+    // Wildcards: each value counts apart, unless the threshold is shared.
+    let files = config(
+        "files",
+        "
+domain: files
+descriptors:
+  - {key: path, value: shared/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 7}}
+  - {key: path, value: sh*, rate_limit: {unit: hour, requests_per_unit: 8}}
+  - {key: path, value: shared/a, rate_limit: {unit: hour, requests_per_unit: 9}}
+",
+    );
+    assert_eq!(find(&files, "files", &[("path", "shared/a")]), some("9/hour", ""));
+    assert_eq!(find(&files, "files", &[("path", "shared/b")]), some("7/hour", ""));
+    assert_eq!(find(&files, "files", &[("path", "shop")]), some("8/hour", "shop"));
+    assert_eq!(find(&files, "files", &[("path", "else")]), None);
+}
+
+#[test]
+fn a_key_and_value_are_not_joined_by_a_separator() {
+    // envoyproxy/ratelimit joins with `_`: there both descriptors meet one rule, and share one counter.
+    let config = config(
+        "joined",
+        "
+domain: d
+descriptors:
+  - {key: a, value: b_c*, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: a_b, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: a_b, value: x, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: a, value: b_x, rate_limit: {unit: hour, requests_per_unit: 4}}
+",
+    );
+    assert_eq!(find(&config, "d", &[("a_b", "c")]), some("2/hour", "c"));
+    assert_eq!(find(&config, "d", &[("a", "b_c")]), some("1/hour", "b_c"));
+    assert_eq!(find(&config, "d", &[("a_b", "x")]), some("3/hour", ""));
+    assert_eq!(find(&config, "d", &[("a", "b_x")]), some("4/hour", ""));
+}
+
+#[test]
+fn a_rule_becomes_a_fixed_window_aligned_to_its_unit_unless_it_says_otherwise() {
+    let config = config(
+        "algorithms",
+        "
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: week, requests_per_unit: 3}}
+  - key: b
+    shadow_mode: true
+    rate_limit:
+      {unit: minute, requests_per_unit: 4, algorithm: sliding-window, slots: 20, max_keys: 9, name: n}
+  - {key: c, value: v, rate_limit: {unit: month, requests_per_unit: 5, algorithm: token-bucket, burst: 2, sharing: leased, on_error: open}}
+",
+    );
+    let [a, b, c] = config.limits.as_slice() else { panic!("{:?}", config.limits) };
+    assert_eq!((a.name.as_str(), a.global, a.policy.algorithm), ("d.a", false, AlgorithmName::FixedWindow));
+    assert_eq!(a.policy.quota(), "3/7d");
+    assert!(!a.policy.first_hit);
+    assert_eq!((b.name.as_str(), b.shadow, b.max_keys, b.policy.slots), ("d.b", true, Some(9), Some(20)));
+    assert_eq!((c.name.as_str(), c.global, c.policy.burst), ("d.c--v", true, Some(2)));
+    assert_eq!(c.policy.quota(), "5/30d");
+    assert_eq!(c.sharing.options(), "sharing: leased, on_error: open");
+    assert_eq!(config.domains.rules()[1].name, "n");
+}
+
+#[test]
+fn all_that_is_wrong_with_a_file_is_told_with_line_and_mend() {
+    let told = problems(
+        "wrong",
+        "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: {unit: fortnight, requests_per_unit: 5}
+  - key: a
+    rate_limits: {unit: day}
+  - value: v
+  - key: b*
+  - key: c
+    value: 1.5
+  - key: e
+    share_threshold: true
+    rate_limit: {unit: day, unlimited: true}
+  - key: f
+    rate_limit: {name: me, unit: day, replaces: [{name: me}, {nam: x}]}
+  - key: g
+    rate_limit: {requests_per_unit: -1, unit: day}
+  - key: h
+    rate_limit: {unit: day, algorithm: concurrency}
+  - key: i
+    rate_limit: {unit: day, slots: 4}
+  - key: j
+    rate_limit: {unit: day, requests_per_unit: 4, algorithm: sliding-windo}
+",
+    );
+    let expected = [
+        "line 5: `unit` is `fortnight`; it must be one of: second, minute, hour, day, week, month, year",
+        "line 7: a descriptor has no option `rate_limits`; did you mean `rate_limit`?",
+        "line 6: the descriptor `a` without a value is already on line 4; keep one of the two",
+        "line 8: a descriptor has no key; add `key:`, as in `key: remote_address`",
+        "line 9: the key `b*` ends with `*`; a wildcard is a part of the value, as in `value: files/*`",
+        "line 11: `value` is the number 1.5, which can be written in several ways; quote it: \"1.5\"",
+        "line 13: `share_threshold` is for values that end with `*`; remove it, or end the value with `*`",
+        "line 14: `d.e` is unlimited, so `unit` has no meaning; remove it, or remove `unlimited`",
+        "line 16: the rule `me` replaces itself; name the other rule that it takes the place of",
+        "line 16: an entry of `replaces` has no option `nam`; did you mean `name`?",
+        "line 16: an entry of `replaces` has no name; write `- name:` and the `name` of another rate_limit",
+        "line 18: `requests_per_unit` is `-1`; it must be a whole number from 0 to 4294967295",
+        "line 20: `d.h`: concurrency counts requests in flight, which Envoy does not report; choose another, such as token-bucket",
+        "line 22: `d.i`: `slots` is an option of sliding-window, not of fixed-window; remove it, or change the algorithm",
+        "line 24: `algorithm` is `sliding-windo`; did you mean `sliding-window`?",
+    ];
+    for line in expected {
+        assert!(told.iter().any(|problem| problem == line), "{line}\nis missing in\n{}", told.join("\n"));
+    }
+    assert_eq!(told.len(), expected.len(), "{}", told.join("\n"));
+}
+
+#[test]
+fn a_number_and_a_truth_value_are_taken_as_text_and_a_missing_number_admits_nothing() {
+    let config = config(
+        "plain",
+        "
+domain: 5
+descriptors:
+  - {key: a, value: 5, rate_limit: {unit: Second, requests_per_unit: 1}}
+  - {key: a, value: true, rate_limit: {unit: YEAR}}
+",
+    );
+    assert_eq!(rate(&config, "5", &[("a", "5")]).as_deref(), Some("1/second"));
+    assert_eq!(rate(&config, "5", &[("a", "true")]).as_deref(), Some("0/year"));
+}
+
+#[test]
+fn files_of_a_directory_are_read_together_and_refused_together() {
+    let directory = scratch("directory");
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+    write("a.yaml", MESSAGING);
+    write(
+        "b.yml",
+        "domain: other\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n",
+    );
+    write(".hidden.yaml", "not: ours\n");
+    write("notes.txt", "not: ours\n");
+    let config = envoy::load(&directory, Keeping::Memory).unwrap();
+    assert_eq!(config.domains.domains().len(), 2);
+    assert_eq!(rate(&config, "other", &[("k", "v")]).as_deref(), Some("2/hour"));
+    assert_eq!(rate(&config, "messaging", &[("to_number", "1")]).as_deref(), Some("100/day"));
+
+    write("c.yaml", "domain: other\n");
+    write("d.yaml", "domain: d\ndescriptor: []\n");
+    let error = envoy::load(&directory, Keeping::Memory).unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 2, "{error}");
+    assert!(lines[0].contains("c.yaml: line 1: the domain `other` is already in "), "{error}");
+    assert!(lines[1].contains("d.yaml: line 2: the file has no option `descriptor`"), "{error}");
+
+    let empty = envoy::load(&scratch("empty"), Keeping::Memory).unwrap_err().to_string();
+    assert!(empty.contains("no .yaml or .yml file"), "{empty}");
+}
+
+#[test]
+fn metrics_show_the_values_that_the_configuration_wants_to_see() {
+    let config = config(
+        "metrics",
+        "
+domain: d
+descriptors:
+  - key: plain
+    rate_limit: {unit: hour}
+  - key: detailed
+    detailed_metric: true
+    rate_limit: {unit: hour}
+  - key: way
+    value_to_metric: true
+    descriptors:
+      - {key: path, value: a*, rate_limit: {unit: hour}}
+      - {key: path, value: s*, share_threshold: true, value_to_metric: true, rate_limit: {unit: hour}}
+",
+    );
+    let path = |entries: &[(&str, &str)]| {
+        let entries = entries.iter().copied();
+        let found = config.domains.find("d", entries.clone(), &mut Vec::new()).unwrap();
+        config.domains.metric_path(found, entries).unwrap_or_else(|| found.rule.path.clone())
+    };
+    assert_eq!(path(&[("plain", "x")]), "plain");
+    assert_eq!(path(&[("detailed", "x")]), "detailed_x");
+    assert_eq!(path(&[("way", "x"), ("path", "abc")]), "way_x.path_a*");
+    assert_eq!(path(&[("way", "x"), ("path", "sbc")]), "way_x.path_s*");
+}
+
+#[test]
+fn an_imported_configuration_is_a_rules_file_with_the_same_limits() {
+    let config = config(
+        "import",
+        "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding-window, slots: 6}
+  - key: tier
+    value: gold
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 5}
+  - key: path
+    descriptors:
+      - {key: user, rate_limit: {unit: hour, requests_per_unit: 2, sharing: leased, slack: 1s}}
+  - {key: admin, rate_limit: {unlimited: true}}
+",
+    );
+    let text = envoy::to_yaml(&config);
+    let read = rules::parse(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
+    assert_eq!(read.limits, config.limits, "{text}");
+    assert!(text.contains("# unlimited: shop admin"), "{text}");
+}
+
+/// A descriptor of a made-up configuration: key, value, whether it has a limit, what is below it.
+#[derive(Clone, Debug)]
+struct Made {
+    key: &'static str,
+    value: Option<&'static str>,
+    limited: bool,
+    below: Vec<Made>,
+}
+
+const KEYS: [&str; 3] = ["a", "b", "a_b"];
+const VALUES: [&str; 6] = ["x", "xy", "b_x", "x*", "xy*", "*"];
+
+fn made() -> impl Strategy<Value = Vec<Made>> {
+    let one = || {
+        let value = proptest::option::of(proptest::sample::select(VALUES.as_slice()));
+        (proptest::sample::select(KEYS.as_slice()), value, any::<bool>())
+    };
+    let leaf = one().prop_map(|(key, value, limited)| Made { key, value, limited, below: Vec::new() });
+    let tree = leaf.prop_recursive(3, 24, 4, move |inner| {
+        (one(), proptest::collection::vec(inner, 0..4)).prop_map(|((key, value, limited), below)| Made {
+            key,
+            value,
+            limited,
+            below,
+        })
+    });
+    proptest::collection::vec(tree, 1..5).prop_map(distinct)
+}
+
+/// Of several with one key and value, the first.
+fn distinct(list: Vec<Made>) -> Vec<Made> {
+    let mut seen = HashMap::new();
+    let kept = list.into_iter().filter(|made| seen.insert((made.key, made.value), ()).is_none());
+    kept.map(|made| Made { below: distinct(made.below), ..made }).collect()
+}
+
+/// As YAML; each limit has another number, counted up in the order of the file.
+fn yaml(list: &[Made], indent: usize, number: &mut u32, text: &mut String) {
+    for made in list {
+        let space = " ".repeat(indent);
+        text.push_str(&format!("{space}- key: {}\n", made.key));
+        if let Some(value) = made.value {
+            text.push_str(&format!("{space}  value: \"{value}\"\n"));
+        }
+        if made.limited {
+            *number += 1;
+            text.push_str(&format!("{space}  rate_limit: {{unit: hour, requests_per_unit: {number}}}\n"));
+        }
+        if !made.below.is_empty() {
+            text.push_str(&format!("{space}  descriptors:\n"));
+            yaml(&made.below, indent + 4, number, text);
+        }
+    }
+}
+
+/// The same look-up, told plainly: the number of the limit, and the values that its key has.
+fn oracle(list: &[Made], entries: &[(&str, &str)], before: &mut u32) -> Option<(u32, Vec<String>)> {
+    let (first, rest) = entries.split_first()?;
+    let of_key = || list.iter().enumerate().filter(|(_, made)| made.key == first.0);
+    let exact = of_key().find(|(_, made)| made.value == Some(first.1));
+    let wildcard = of_key().find(|(_, made)| {
+        made.value.and_then(|value| value.strip_suffix('*')).is_some_and(|begin| first.1.starts_with(begin))
+    });
+    let (at, taken) = exact.or(wildcard).or_else(|| of_key().find(|(_, made)| made.value.is_none()))?;
+    for made in &list[..at] {
+        *before += count(made);
+    }
+    *before += u32::from(taken.limited);
+    let open = taken.value.is_none_or(|value| value.ends_with('*'));
+    let mut values: Vec<String> = if open { vec![first.1.to_owned()] } else { Vec::new() };
+    if rest.is_empty() {
+        return taken.limited.then_some((*before, values));
+    }
+    let (number, below) = oracle(&taken.below, rest, before)?;
+    values.extend(below);
+    Some((number, values))
+}
+
+fn count(made: &Made) -> u32 {
+    u32::from(made.limited) + made.below.iter().map(count).sum::<u32>()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_descriptor_leads_where_the_plain_rule_says(
+        list in made(),
+        asked in proptest::collection::vec(
+            proptest::collection::vec(
+                (proptest::sample::select(KEYS.as_slice()),
+                 proptest::sample::select(["x", "xy", "xyz", "b_x", "z", ""].as_slice())), 1..4), 1..12),
+    ) {
+        let mut text = String::from("domain: d\ndescriptors:\n");
+        yaml(&list, 2, &mut 0, &mut text);
+        let file = envoy::parse(&text, 0, Keeping::Memory).map_err(|p| TestCaseError::fail(format!("{p:?}\n{text}")))?;
+        let config = file.into_config();
+        for entries in asked {
+            let expected = oracle(&list, &entries, &mut 0);
+            let mut key = Vec::new();
+            let found = config.domains.find("d", entries.iter().copied(), &mut key);
+            let number = found.map(|found| found.rule.requests_per_unit);
+            prop_assert_eq!(number, expected.as_ref().map(|(number, _)| *number), "{:?} in\n{}", entries, text);
+            if let Some((_, values)) = expected {
+                let (last, before) = values.split_last().map_or(("", &[][..]), |(l, b)| (l.as_str(), b));
+                let mut plain: String = before.iter().map(|value| format!("{}:{value}", value.len())).collect();
+                plain.push_str(last);
+                prop_assert_eq!(String::from_utf8(key).unwrap(), plain);
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "(?s)[a-z:\\-\\*\\[\\]\\{\\} \n\"',0-9]{0,200}") {
+        let _ = envoy::parse(&text, 0, Keeping::Memory);
+        let _ = envoy::parse(&format!("domain: d\ndescriptors:\n{text}"), 0, Keeping::Store);
+    }
+}
