@@ -95,9 +95,12 @@ fn written(result: io::Result<()>) -> Result<(), SimulateError> {
 /// The command line, with quotes where a shell needs them.
 fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./,:=%+@".contains(c);
-    let quoted = |word: String| match word.chars().all(plain) && !word.is_empty() {
-        true => word,
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+    let quoted = |word: String| {
+        if word.chars().all(plain) && !word.is_empty() {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
     };
     let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
     std::iter::once("tidegate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")

@@ -1,6 +1,10 @@
 //! Algorithms as a command line names them: `sliding-window:slots=60:mode=balanced`.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    str::FromStr,
+    time::Duration,
+};
 
 use tidegate_core::{
     Policy, PolicyError, Quota,
@@ -104,12 +108,12 @@ impl AlgorithmSpec {
     pub fn yaml(&self, quota: Quota, by: &str) -> String {
         let mut parts = self.label.split(':');
         let algorithm = parts.next().unwrap_or_default();
-        let options: String = parts
-            .map(|option| {
-                let (name, value) = option.split_once('=').unwrap_or((option, "true"));
-                format!(", {}: {value}", name.replace('-', "_"))
-            })
-            .collect();
+        let mut options = String::new();
+        for option in parts {
+            let (name, value) = option.split_once('=').unwrap_or((option, "true"));
+            // Writing into a string cannot fail.
+            let _ = write!(options, ", {}: {value}", name.replace('-', "_"));
+        }
         if by == "global" {
             return format!(
                 "- {{name: everyone, limit: {quota}, algorithm: {algorithm}{options}, global: true}}"

@@ -17,7 +17,7 @@ use tidegate_sim::{
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: access logs (common, combined, vhost_combined, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
+    /// Logs: access logs (common, combined, `vhost_combined`, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
     /// Envoy, your own), or requests per second (whole numbers with blanks between them); plain, .gz, .bz2, .xz, .zst or
     /// .tar; `-` is standard input.
     #[arg(value_name = "FILE", required_unless_present = "synthetic", conflicts_with = "synthetic")]
@@ -62,12 +62,12 @@ pub struct Args {
     #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
     pub until: Option<Moment>,
 
-    /// The log's form: auto, common, combined, vhost_combined, envoy, alb, jsonl, rate (requests per second).
+    /// The log's form: auto, common, combined, `vhost_combined`, envoy, alb, jsonl, rate (requests per second).
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
     /// The field of JSON lines that holds the time: RFC 3339, or a number since 1970. [default: the first there is of
-    /// time, timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, date]
+    /// time, timestamp, @timestamp, ts, msec, `time_iso8601`, `time_local`, `start_time`, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 

@@ -1,7 +1,7 @@
 //! Lines that each hold one JSON object: a program's own, or those of nginx, Caddy and Envoy, whose names for the parts of
 //! a request are known.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 use serde_json::{Map, Value};
 
@@ -160,7 +160,8 @@ fn list(line: &Map<String, Value>) -> String {
     names.truncate(LISTED);
     let mut listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     if more > 0 {
-        listed.push_str(&format!(" and {more} more"));
+        // Writing into a string cannot fail.
+        let _ = write!(listed, " and {more} more");
     }
     listed
 }
