@@ -1,5 +1,7 @@
 //! Points in time as logs write them, as nanoseconds since 1970-01-01 UTC.
 
+use std::ops::Range;
+
 use jiff::{Timestamp, civil::Date};
 use tidegate_core::Nanos;
 
@@ -100,14 +102,22 @@ fn bounded(nanos: i128) -> Option<u64> {
     u64::try_from(nanos).ok().filter(|nanos| *nanos <= Nanos::MAX.get())
 }
 
-/// The last time that was read, with its text: most lines of a log have the time of the line before.
+/// The last time that was read, with its text, and the last day: a log's lines have few seconds and fewer days.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimeCache {
     text: Vec<u8>,
     time: u64,
+    /// `17/May/2015:` and ` +0200`, and the midnight that they stand for; empty where there is none.
+    day: Vec<u8>,
+    zone: Vec<u8>,
+    midnight: i128,
 }
 
 impl TimeCache {
+    /// The length of `17/May/2015:10:05:03 +0000`, and where in it the time of day begins and ends.
+    const LENGTH: usize = 26;
+    const CLOCK: Range<usize> = 12..20;
+
     /// Reads a time as `parse` does, which must be the same each time.
     #[inline]
     pub fn read(&mut self, text: &[u8], parse: impl Fn(&[u8]) -> Option<u64>) -> Option<u64> {
@@ -124,8 +134,33 @@ impl TimeCache {
     /// A time as access logs write it, or as RFC 3339 has it.
     #[inline]
     pub fn read_log_time(&mut self, text: &[u8]) -> Option<u64> {
-        self.read(text, |text| parse_access_log_time(text).or_else(|| parse_rfc3339(text)))
+        if text == self.text && !text.is_empty() {
+            return Some(self.time);
+        }
+        let usual = text.len() == Self::LENGTH && text[2] == b'/';
+        if usual
+            && text[..Self::CLOCK.start] == self.day
+            && text[Self::CLOCK.end..] == self.zone
+            && let Some(clock) = clock(&text[Self::CLOCK])
+        {
+            return bounded(self.midnight + clock);
+        }
+        let time = self.read(text, |text| parse_access_log_time(text).or_else(|| parse_rfc3339(text)))?;
+        if usual && let Some(clock) = clock(&text[Self::CLOCK]) {
+            self.day = text[..Self::CLOCK.start].to_vec();
+            self.zone = text[Self::CLOCK.end..].to_vec();
+            self.midnight = i128::from(time) - clock;
+        }
+        Some(time)
     }
+}
+
+/// `10:05:03` and nothing else.
+fn clock(text: &[u8]) -> Option<i128> {
+    let mut text = Scanner(text);
+    let clock = text.clock()?;
+    text.ends()?;
+    Some(clock)
 }
 
 /// What is left of a text.
