@@ -8,7 +8,9 @@ use super::{
     Config, Domain, Domains, Rule, Unit, names,
     tree::{Level, Node},
 };
-use crate::rules::{AlgorithmName, Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
+use crate::rules::{
+    AlgorithmName, Keeping, LimitSpec, PolicySpec, SharingSpec, TrafficSpec, options, sharing,
+};
 
 /// How deep descriptors may nest; each level is a list and a mapping of the YAML.
 const MAX_LEVELS: usize = 32;
@@ -329,6 +331,7 @@ impl Reader<'_> {
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),
             sharing,
+            traffic: TrafficSpec::default(),
         };
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
             sharing::check(&limit, fields, complaints);
