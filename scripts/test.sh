@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands. Installs what the tests need: on Debian and its kin by apt-get,
+# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server long ones. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
 set -euo pipefail
 cd "$(dirname "$0")/.."

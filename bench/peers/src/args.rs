@@ -73,7 +73,16 @@ impl Args {
     }
 
     pub fn threads(&self) -> Vec<usize> {
-        if self.threads.is_empty() { vec![1, 2] } else { self.threads.iter().map(|&n| n.into()).collect() }
+        self.threads_or(&[1, 2])
+    }
+
+    /// For a work that is usually done with these.
+    pub fn threads_or(&self, usual: &[usize]) -> Vec<usize> {
+        if self.threads.is_empty() {
+            usual.to_vec()
+        } else {
+            self.threads.iter().map(|&n| n.into()).collect()
+        }
     }
 
     pub fn rounds(&self) -> usize {

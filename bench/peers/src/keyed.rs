@@ -40,6 +40,42 @@ pub fn racers(
     racers
 }
 
+/// One by one, as the batch's rival.
+pub const ONE_BY_ONE: &str = "one-by-one";
+
+/// Keys a call.
+const BATCH: usize = 32;
+
+/// Tidegate with 32 keys a call, and with one.
+pub fn batches(trace: &Trace) -> Vec<Racer<'_>> {
+    let load = || {
+        let store = stores::tidegate_store(Algorithm::TokenBucket, Quota::ENDLESS_FOR_A_KEY, BOUND);
+        trace.keys.iter().for_each(|key| drop(black_box(store.acquire(key, 1))));
+        store
+    };
+    let (one, many) = (load(), load());
+    let single = move |stretch: Range<usize>| {
+        trace.requests[stretch].iter().filter(|key| one.acquire(key, 1).is_allowed()).count()
+    };
+    let batch = move |stretch: Range<usize>| {
+        let mut admitted = 0;
+        let mut requests = [("", 1); BATCH];
+        for keys in trace.requests[stretch].chunks(BATCH) {
+            for (request, key) in requests.iter_mut().zip(keys) {
+                request.0 = key;
+            }
+            let decisions = many.acquire_many(&requests[..keys.len()]);
+            admitted += decisions.iter().filter(|decision| decision.is_allowed()).count();
+        }
+        admitted
+    };
+    vec![
+        Racer { who: stores::TIDEGATE, how: "acquire_many, 32 keys a call", pass: Box::new(batch) },
+        Racer { who: ONE_BY_ONE, how: "Tidegate, acquire", pass: Box::new(single) },
+        floor(trace),
+    ]
+}
+
 /// Loads a store and makes a racer of it.
 struct Enter<'a> {
     trace: &'a Trace,

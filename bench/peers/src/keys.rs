@@ -96,6 +96,23 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// Of ten requests nine are for one of eight keys, the others for any.
+    pub fn hot(keys: usize, requests: usize) -> Self {
+        let mut trace = Self::zipf(keys, 0);
+        let mut random = Random::new(2);
+        let draw = |_| {
+            let among = if random.below(10) < 9 { HOT } else { keys };
+            trace.keys[random.below(among)]
+        };
+        trace.requests = (0..requests).map(draw).collect();
+        trace
+    }
+}
+
+/// How many keys are hot.
+const HOT: usize = 8;
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;

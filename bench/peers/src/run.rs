@@ -55,6 +55,25 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
             }
             Ok(figures)
         }
+        Work::Batch => {
+            eprintln!("  loading {} keys twice", keyed::KEYS);
+            let trace = Trace::zipf(keyed::KEYS, keyed::REQUESTS);
+            race(work, args, &all, keyed::REQUESTS, Expect::Admitted, keyed::batches(&trace))
+        }
+        Work::Hot => {
+            eprintln!("  loading {} keys into each store", keyed::KEYS);
+            let trace = Trace::hot(keyed::KEYS, keyed::REQUESTS);
+            let quota = Quota::ENDLESS_FOR_A_KEY;
+            let racers = keyed::racers(Algorithm::TokenBucket, quota, &trace, |who| args.wants(who));
+            // The mutex of throttlecrab's store only says how long a mutex's queue is.
+            let racers = racers.into_iter().filter(|racer| racer.who != "throttlecrab").collect();
+            let threads = args.threads_or(&[1, 2, 4, 8]);
+            let mut figures = race(work, args, &threads, keyed::REQUESTS, Expect::Either, racers)?;
+            for figures in figures.chunk_by_mut(|a, b| a.threads == b.threads) {
+                keyed::name_governor(figures);
+            }
+            Ok(figures)
+        }
         Work::Memory(algorithm) => memory_of(work, args, algorithm),
         Work::Flood { interleaved } => floods(work, args, interleaved),
         Work::Entry(guarded) => race(work, args, &all, ENDLESS, Expect::Admitted, entry::racers(guarded)),
@@ -74,7 +93,10 @@ pub fn contestants(work: Work) -> Vec<&'static str> {
             racers(&direct::token_bucket(Quota::SPENT))
         }
         Work::DirectSlidingWindow => racers(&direct::sliding_window(Quota::SPENT)),
-        Work::Keyed { algorithm, .. } => {
+        Work::Batch => vec![stores::TIDEGATE, keyed::ONE_BY_ONE, keyed::FLOOR],
+        Work::Keyed { .. } | Work::Hot => {
+            let algorithm =
+                if let Work::Keyed { algorithm, .. } = work { algorithm } else { Algorithm::TokenBucket };
             let mut all: Vec<_> = names(stores::contestants(algorithm));
             if algorithm == Algorithm::TokenBucket {
                 all.push(stores::BORROWED);

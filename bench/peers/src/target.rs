@@ -45,6 +45,8 @@ const RATIOS: &[(&str, usize, f64, &[&str])] = &[
     ("direct-token-bucket", 2, 0.7, &["governor"]),
     ("keyed-zipf-1m", 1, 0.5, &["governor", "rate-net"]),
     ("keyed-zipf-1m", 2, 0.5, &["governor", "rate-net"]),
+    ("keyed-batch", 1, 0.5, &["one-by-one"]),
+    ("keyed-batch", 2, 0.5, &["one-by-one"]),
     ("keyed-zipf-1m-sliding-window", 1, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-window", 2, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-counter", 1, 0.6, &["rate-net"]),

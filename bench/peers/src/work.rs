@@ -44,6 +44,10 @@ pub enum Work {
         algorithm: Algorithm,
         ordinary: bool,
     },
+    /// 32 keys a call.
+    Batch,
+    /// Nine of ten requests on eight keys.
+    Hot,
     Memory(Algorithm),
     Flood {
         interleaved: bool,
@@ -55,7 +59,7 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ClockRead,
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
@@ -66,6 +70,8 @@ impl Work {
         Self::Keyed { algorithm: Algorithm::TokenBucket, ordinary: true },
         Self::Keyed { algorithm: Algorithm::SlidingWindow, ordinary: true },
         Self::Keyed { algorithm: Algorithm::SlidingCounter, ordinary: true },
+        Self::Batch,
+        Self::Hot,
         Self::Memory(Algorithm::TokenBucket),
         Self::Memory(Algorithm::SlidingCounter),
         Self::Flood { interleaved: false },
@@ -95,6 +101,8 @@ impl Work {
                 Algorithm::SlidingWindow => "keyed-zipf-1m-ordinary-sliding-window",
                 Algorithm::SlidingCounter => "keyed-zipf-1m-ordinary-sliding-counter",
             },
+            Self::Batch => "keyed-batch",
+            Self::Hot => "keyed-hot",
             Self::Memory(Algorithm::TokenBucket) => "keyed-memory",
             Self::Memory(Algorithm::SlidingWindow) => "keyed-memory-sliding-window",
             Self::Memory(Algorithm::SlidingCounter) => "keyed-memory-sliding-counter",

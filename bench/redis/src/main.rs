@@ -1,9 +1,11 @@
 //! Tidegate's shared limits beside what Redis can do at all, and beside a rival, in one run (see `bench/README.md`).
 
+mod distance;
 mod exact;
 mod floor;
 mod latency;
 mod leased;
+mod leased_use;
 mod memory;
 mod processors;
 
@@ -50,6 +52,12 @@ fn main() {
     }
     if runs("leased") {
         leased::processes(&server);
+    }
+    if runs("distance") {
+        runtime.block_on(distance::by_callers(&server));
+    }
+    if runs("leased-use") {
+        runtime.block_on(leased_use::beside_exact(&server));
     }
     if runs("memory") {
         runtime.block_on(memory::log_of_a_thousand(&server));

@@ -41,6 +41,8 @@ For every limit:
   global: true         one state for all instead of one for each key
   shadow: true         counted and reported, never denies
   max_keys: N          keys remembered at most (else --max-keys)
+  when_full: forget    under a flood of exhausted keys, forget the one that ends first; or `deny`:
+                       refuse unknown keys instead
   overrides: {...}     keys with a limit of their own; what they do not name stays the limit's
   deny: [...]          keys that are always denied
   count_denied: true   denied requests consume too

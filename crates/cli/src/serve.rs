@@ -5,7 +5,11 @@ use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, tim
 
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
-use tidegate_server::{Ended, Options, Server, signals};
+use tidegate_server::{
+    Ended, OpenFiles, Options, Server, raise_open_files, signals,
+    throttle::{ThrottleAllowed, ThrottleQuota},
+};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
 /// What a limit without a bound of its own remembers.
@@ -33,12 +37,30 @@ pub struct Args {
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
     /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name
-    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...).
+    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
+    /// authority and ?cert=FILE&key=FILE a client's certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
     /// How a limit goes on while the store does not answer, its rules say: `tidegate
     /// check --help`.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// The store's password (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_STORE_PASSWORD", hide_env_values = true)]
+    store_password: Option<String>,
+    /// A file with the store's password, in one line
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEGATE_STORE_PASSWORD_FILE",
+        conflicts_with = "store_password"
+    )]
+    store_password_file: Option<PathBuf>,
+    /// How many servers share the store, at least
+    ///
+    /// While the store does not answer, a limit with `on_error: local` is divided by the number of servers: by as many as were
+    /// last counted, and never by fewer than this. A server that starts while the store is down has counted none.
+    #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
     /// What keys in the store begin with: servers of one prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
@@ -63,10 +85,24 @@ pub struct Args {
     /// Close a Redis connection after this long without a command; 0s for never
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
     resp_idle_timeout: Duration,
-    /// Connections that each protocol takes
+    /// The longest period, and time to fill, of a bucket that a client may ask for with CL.THROTTLE
+    ///
+    /// A bucket occupies its key until it is full again, so this bounds for how long a client can occupy memory.
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_MAX_PERIOD", default_value = "1d", value_parser = positive)]
+    resp_max_period: Duration,
+    /// Which buckets CL.THROTTLE takes: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
+    #[arg(long, value_name = "BUCKETS", env = "TIDEGATE_RESP_THROTTLE", default_value = "on", value_parser = throttle)]
+    resp_throttle: ThrottleOption,
+    /// Web pages of these origins may ask over HTTP, as in https://ops.example.com (separate several by commas)
+    #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
+    http_origin: Vec<String>,
+    /// Close an HTTP connection whose client has read nothing of its answer for so long
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
+    http_write_timeout: Duration,
+    /// Connections that each protocol takes; beyond that the one that has been idle longest is closed
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// How long requests under way may take when the server stops
+    /// How long requests under way, and then the last write of the state (at least 5s), may take when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
     grace: Duration,
     /// How the log on standard error is written
@@ -85,6 +121,43 @@ enum LogFormat {
     Json,
 }
 
+/// Which buckets `CL.THROTTLE` takes, as the option says it.
+#[derive(Clone, Debug)]
+enum ThrottleOption {
+    On,
+    Off,
+    Only(Vec<ThrottleQuota>),
+}
+
+fn throttle(text: &str) -> Result<ThrottleOption, String> {
+    let bucket = |text: &str| {
+        let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([max_burst, count, period]) => {
+                Ok(ThrottleQuota { max_burst: *max_burst, count: *count, period: *period })
+            }
+            _ => Err(format!("`{text}` is none of on, off and max_burst:count:period, as in 15:30:60")),
+        }
+    };
+    match text {
+        "on" => Ok(ThrottleOption::On),
+        "off" => Ok(ThrottleOption::Off),
+        list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleOption::Only),
+    }
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some((scheme, host)) if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) => {
+            Ok(text.to_owned())
+        }
+        _ => {
+            Err("an origin is a scheme, a host and perhaps a port, as in https://ops.example.com:8443"
+                .to_owned())
+        }
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|e| e.to_string())
 }
@@ -95,7 +168,9 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 pub fn run(args: Args) -> ExitCode {
-    start_log(args.log_format, args.log_level);
+    // Until it is dropped, lines are written by a thread of its own: a reader of standard error that stops reading must not
+    // stop the server. Lines that find no room are lost.
+    let _log = start_log(args.log_format, args.log_level);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}")),
@@ -113,7 +188,24 @@ async fn serve(args: Args) -> ExitCode {
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
     let told = Told::of(&args);
-    let server = match Server::start(args.options()).await {
+    let listeners = [&args.http, &args.resp].into_iter().filter(|address| *address != "off").count();
+    if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
+    {
+        tracing::warn!(
+            allowed,
+            needed,
+            "too few open files for --max-connections: raise the limit (ulimit -n, or LimitNOFILE of the service), or \
+             lower --max-connections",
+        );
+    }
+    let mut options = args.options();
+    if let Some(path) = &args.store_password_file {
+        match std::fs::read_to_string(path) {
+            Ok(text) => options.store_password = Some(text.trim_end_matches(['\r', '\n']).to_owned()),
+            Err(error) => return fail(&format!("--store-password-file {}: {error}", path.display())),
+        }
+    }
+    let server = match Server::start(options).await {
         Ok(server) => server,
         Err(error) => return fail(&error.to_string()),
     };
@@ -121,38 +213,56 @@ async fn serve(args: Args) -> ExitCode {
     match server.run(orders).await {
         // What was promised was done; that some connection did not end in time was logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
+        // What was used since the last interval is lost.
+        Ended::Unsaved => ExitCode::FAILURE,
     }
 }
 
 impl Args {
-    fn options(self) -> Options {
-        let listener = |address: String| (!address.eq_ignore_ascii_case("off")).then_some(address);
+    fn options(&self) -> Options {
+        let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Options {
-            http: listener(self.http),
-            resp: listener(self.resp),
-            rules: self.rules,
+            http: listener(&self.http),
+            resp: listener(&self.resp),
+            rules: self.rules.clone(),
             max_keys: self.max_keys as usize,
-            store: self.store.filter(|address| !address.is_empty()),
-            store_prefix: self.store_prefix,
+            store: given(&self.store),
+            store_password: given(&self.store_password),
+            nodes: self.nodes,
+            store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
-            state: self.state,
+            state: self.state.clone(),
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
-            resp_password: self.resp_password.filter(|password| !password.is_empty()),
+            resp_password: given(&self.resp_password),
             resp_threads: self.resp_threads.into(),
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,
+            http_write_timeout: self.http_write_timeout,
+            http_origins: self.http_origin.clone(),
+            throttle: match &self.resp_throttle {
+                ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
+                ThrottleOption::Off => ThrottleAllowed::Nothing,
+                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
+            },
             grace: self.grace,
         }
     }
 }
 
-fn start_log(format: LogFormat, level: LevelFilter) {
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+/// How many lines of the log wait for a reader.
+const LOG_LINES: usize = 10_000;
+
+fn start_log(format: LogFormat, level: LevelFilter) -> WorkerGuard {
+    let (stderr, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    guard
 }
 
 fn fail(why: &str) -> ExitCode {

@@ -74,8 +74,8 @@ fn a_hangup_reloads_the_rules_and_a_bad_file_is_told_in_one_line() {
     assert!(server.ask("PEEK second x").starts_with("*5"));
     fs::write(&rules, "limits:\n  - name: third\n    limit: 100\n").unwrap();
     server.signal("HUP");
-    let line = server.logs("rules refused");
-    for part in ["line=3", "a quota is N/duration", "mend=", "the old ones go on", "rules.yaml"] {
+    let line = server.logs("rules rejected");
+    for part in ["line=3", "a quota is N/duration", "mend=", "the previous rules stay active", "rules.yaml"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
     assert!(server.ask("PEEK second x").starts_with("*5"));
@@ -97,7 +97,7 @@ fn a_damaged_state_is_refused_clearly_and_set_aside() {
     let state = scratch("damaged").join("state");
     fs::write(&state, "TIDEGATE but not really").unwrap();
     let server = Serving::with(&["--state", state.to_str().unwrap()]);
-    let line = server.logs("the state file is refused");
+    let line = server.logs("state file refused");
     assert!(line.contains("state.damaged-1"), "{line}");
     assert!(server.ask("PEEK logins alice").starts_with("*5 :0 :5 :5"));
 }
@@ -114,6 +114,8 @@ fn every_option_is_a_variable_too_and_either_protocol_may_be_off() {
     assert!(server.ask("AUTH sesame").starts_with("+OK"));
     let help = text(&tidegate().args(["serve", "--help"]).output().unwrap().stdout);
     let options = help.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next());
+    // Not the end of a sentence that was wrapped there.
+    let options = options.filter(|option| !option.contains('`'));
     for option in options {
         let variable = format!("TIDEGATE_{}", option.to_uppercase().replace('-', "_"));
         assert!(help.contains(&format!("[env: {variable}")), "--{option} has no {variable}");
@@ -125,11 +127,18 @@ fn a_log_in_json_is_one_object_a_line() {
     let mut command = tidegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-format", "json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
     let mut log = BufReader::new(child.stderr.take().unwrap());
-    log.read_line(&mut first).unwrap();
-    let line: serde_json::Value = serde_json::from_str(&first).unwrap();
-    assert_eq!((&line["message"], &line["level"]), (&"listening".into(), &"INFO".into()));
+    let line = loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if line["level"] == "INFO" {
+            break line;
+        }
+        // All that may come before: this machine lets the program open few files.
+        assert!(line["message"].as_str().unwrap().starts_with("too few open files"), "{line}");
+    };
+    assert_eq!(line["message"], "listening");
     assert!(TcpStream::connect(line["resp"].as_str().unwrap()).is_ok());
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     for line in log.lines() {

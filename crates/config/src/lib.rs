@@ -22,6 +22,6 @@ mod problem;
 mod tree;
 
 pub use fields::{Complaints, Fields};
-pub use nearest::nearest;
+pub use nearest::{likest, nearest};
 pub use problem::Problem;
 pub use tree::{Kind, Node, abridged, parse, parse_nested};

@@ -1,34 +1,32 @@
-//! Guessing what was meant.
+//! Finding what was meant by a word that is not known.
 
-/// The candidate that `word` was most likely meant to be: at most two letters (a third of a short word) away.
+/// The candidate that a slip of the finger away is `word`, if there is one.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word: Vec<char> = word.chars().take(64).map(|c| c.to_ascii_lowercase()).collect();
+    let word = lower(word);
     candidates
         .into_iter()
-        .map(|candidate| (distance(&word, candidate), candidate))
+        .map(|candidate| (strsim::osa_distance(&word, &lower(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= 2.min(candidate.chars().count().div_ceil(3)))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's edit distance, one row at a time; two neighbours that changed places are one edit.
-fn distance(word: &[char], candidate: &str) -> usize {
-    let candidate: Vec<char> = candidate.chars().map(|c| c.to_ascii_lowercase()).collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=candidate.len()).collect();
-    for (i, a) in word.iter().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, b) in candidate.iter().enumerate() {
-            let mut best = (row[j] + usize::from(a != b)).min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && *a == candidate[j - 1] && word[i - 1] == *b {
-                best = best.min(before[j - 1] + 1);
-            }
-            next.push(best);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[candidate.len()]
+/// The up to `most` candidates that look most like `word`, the likest first; of many candidates only the first thousand are
+/// looked at.
+#[must_use]
+pub fn likest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+    let word = lower(word);
+    let candidates = candidates.into_iter().take(1_000);
+    let mut all: Vec<_> =
+        candidates.map(|candidate| (strsim::osa_distance(&word, &lower(candidate)), candidate)).collect();
+    all.sort_by_key(|(distance, _)| *distance);
+    all.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+}
+
+/// In lower case, and not longer than any name.
+fn lower(word: &str) -> String {
+    word.chars().take(64).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]
@@ -44,5 +42,13 @@ mod tests {
         assert_eq!(nearest("Slot", options), Some("slots"));
         assert_eq!(nearest("colour", options), None);
         assert_eq!(nearest("", options), None);
+    }
+
+    #[test]
+    fn the_likest_come_first_and_are_few() {
+        let names = ["logins", "per-user", "per-ip", "everyone"];
+        assert_eq!(likest("per-usr", names, 2), ["per-user", "per-ip"]);
+        assert_eq!(likest("x", names, 0), [""; 0]);
+        assert_eq!(likest("x", [], 3), [""; 0]);
     }
 }

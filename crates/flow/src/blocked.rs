@@ -54,6 +54,25 @@ pub struct Blocked {
 }
 
 impl Blocked {
+    /// A refusal as a test of a caller needs one; those of a gate come from its entries.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate_flow::{BlockKind, Blocked};
+    /// let blocked = Blocked::new(BlockKind::Flow, "100/1s", "db").with_retry_after(Duration::from_millis(20));
+    /// assert_eq!(blocked.to_string(), "db is blocked by the flow rule 100/1s; retry after 20ms");
+    /// ```
+    #[must_use]
+    pub fn new(kind: BlockKind, rule: impl Into<Arc<str>>, resource: impl Into<Arc<str>>) -> Self {
+        Self { kind, rule: rule.into(), resource: resource.into(), retry_after: None }
+    }
+
+    /// The same refusal with a time after which to ask again.
+    #[must_use]
+    pub fn with_retry_after(self, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..self }
+    }
+
     /// The kind of rule that blocked.
     #[must_use]
     pub const fn kind(&self) -> BlockKind {

@@ -4,7 +4,7 @@ use crate::{
     node::Node,
     pass::{Outcome, Part, Pass},
     resource::Resource,
-    rules::{CallSample, breaker::Verdict},
+    rules::{adaptive::CallSample, breaker::Verdict},
 };
 
 #[inline]
@@ -51,7 +51,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         && let Some(in_flight) = in_flight
     {
         for adaptive in &rules.adaptive {
-            adaptive.learn(&CallSample { rt: rt.into(), in_flight, failed });
+            adaptive.learn(now, &CallSample { rt, in_flight, failed });
         }
     }
     let tell = resource.tells(now);

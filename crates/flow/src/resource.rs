@@ -151,13 +151,13 @@ impl Resource {
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
     }
 
-    /// Entries whose origin, context or argument value found no place of its own, ever: they shared one with others, or
-    /// were counted in the resource alone.
+    /// Entries whose origin or context found no room for statistics of its own, ever, and argument values that were
+    /// forgotten though they had used some of their share.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         let state = &self.placed().state;
         let rules = state.rules();
-        let values: u64 = rules.iter().flat_map(|rules| &rules.params).map(|param| param.crowded()).sum();
+        let values: u64 = rules.iter().flat_map(|rules| &rules.params).map(|param| param.forgotten()).sum();
         values + state.origins.left_out() + state.contexts.left_out()
     }
 }

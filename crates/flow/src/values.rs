@@ -1,4 +1,11 @@
 //! A bounded number of values, each with its state: what hot-parameter rules keep.
+//!
+//! So many values are kept whole. A newcomer beyond them takes, of a few that are looked at, the place of one that is as good
+//! as new, or else of the one that has used the smallest part of its share; and that one leaves a record: the hash of the
+//! value, and its state. A value that comes back takes its record with it. Records stand in buckets, several for each value
+//! that is kept. Only where a bucket is full is one forgotten, again the one that has used least. So made-up values push out
+//! made-up values, one that has used up its share goes last, and nobody ever has a stranger's state. What is lost is bounded:
+//! a forgotten value gets what it had used a second time.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -9,176 +16,240 @@ use std::{
 };
 
 use hashbrown::HashTable;
+use tidegate_core::Nanos;
 
 use crate::arg::Arg;
 
 const SHARDS: usize = 16;
-/// How many places are looked at for one whose value has recovered.
+/// How many values are looked at for one that makes room.
 const TRIED: usize = 8;
+/// Records for each value that is kept.
+const RECORDS: usize = 4;
+/// Records in a bucket.
+const BUCKET: usize = 8;
 
-/// States by value, at most a given number. When all places of a shard are taken and none of those looked at has
-/// recovered, the value shares the shard's spare state with all others in the same case. A value that gets a place of
-/// its own later may have used or may hold some of the spare, so its own state begins with the spare's.
+/// States by value.
 pub(crate) struct Values<S> {
     shards: Box<[Mutex<Shard<S>>]>,
     /// Keyed by chance, so that nobody can choose values that meet.
     hasher: RandomState,
-    crowded: AtomicU64,
+    forgotten: AtomicU64,
 }
 
 struct Shard<S> {
-    /// Indices into `places`, by the hash of the value there.
+    /// Indices into `kept`, by the hash of the value there.
     index: HashTable<u32>,
-    places: Vec<Own<S>>,
+    kept: Vec<Kept<S>>,
     most: usize,
-    /// Where the search for a recovered value goes on.
+    /// Where the search for one that makes room goes on.
     hand: usize,
-    spare: S,
+    /// Empty until the first value has to go.
+    records: Vec<Option<Record<S>>>,
 }
 
-/// The state of one value.
-struct Own<S> {
+/// A value with its state.
+struct Kept<S> {
     hash: u64,
     value: Arg<'static>,
     state: S,
-    /// How many values had the place before.
-    earlier: u32,
 }
 
-/// Where a value's state is; stays there while the state is not recovered.
+/// What is left of a value that had to go. Its hash has 64 bits, keyed by chance: a stranger has the same with a probability
+/// of 10⁻¹⁸.
+struct Record<S> {
+    hash: u64,
+    state: S,
+    stake: Stake,
+}
+
+/// What a value would gain by being forgotten; the least goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stake {
+    /// The part of its share that it has used, in thousandths.
+    pub(crate) used: u64,
+    /// When it is as good as new.
+    pub(crate) until: Nanos,
+}
+
+/// A value as its state is found again, whether kept or recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    shard: usize,
-    /// `None` for the shared state. And how many values had the place before, so that it is not taken for another's.
-    at: Option<(u32, u32)>,
-}
-
-impl Place {
-    pub(crate) const fn is_shared(&self) -> bool {
-        self.at.is_none()
-    }
+pub(crate) struct ValueKey {
+    hash: u64,
 }
 
 impl<S: Copy + Default> Values<S> {
     pub(crate) fn new(most: usize) -> Self {
         let shards = if most < SHARDS * 8 { 1 } else { SHARDS };
         let shard = |_| {
-            let (index, places, most) = (HashTable::new(), Vec::new(), most.div_ceil(shards));
-            Mutex::new(Shard { index, places, most, hand: 0, spare: S::default() })
+            let most = most.div_ceil(shards);
+            Mutex::new(Shard {
+                index: HashTable::new(),
+                kept: Vec::new(),
+                most,
+                hand: 0,
+                records: Vec::new(),
+            })
         };
         Self {
             shards: (0..shards).map(shard).collect(),
             hasher: RandomState::new(),
-            crowded: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
         }
     }
 
     /// Keeps at most this many values from now on (and up to a shard's worth more, as from the start); those that are too
-    /// many then go when they have recovered and another value comes.
+    /// many then leave their records when another value comes.
     pub(crate) fn keep_at_most(&self, most: usize) {
-        for shard in 0..self.shards.len() {
-            self.lock(shard).most = most.div_ceil(self.shards.len());
+        for shard in &self.shards {
+            Self::lock(shard).most = most.div_ceil(self.shards.len());
         }
     }
 
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard<S>> {
+    fn lock(shard: &Mutex<Shard<S>>) -> MutexGuard<'_, Shard<S>> {
         // States are changed in single steps: one that a panic left behind is whole.
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn crowded(&self) -> u64 {
-        self.crowded.load(Ordering::Relaxed)
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<S>> {
+        Self::lock(&self.shards[(hash >> 32) as usize % self.shards.len()])
     }
 
-    /// Runs `change` on the state of `value` and the spare one. A value that has no state gets a place, perhaps from one
-    /// that `recovered` finds to be as good as fresh, and there what `begun` makes of the spare state; or the spare.
+    /// How many values that had used some of their share were forgotten, ever.
+    pub(crate) fn forgotten(&self) -> u64 {
+        // Relaxed: a count for people.
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Runs `change` on the state of `value`. `stake` says what a value would gain by being forgotten; `None` where it is as
+    /// good as new.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,
-        recovered: impl Fn(&Arg<'static>, &S) -> bool,
-        begun: impl FnOnce(&S) -> S,
-        change: impl FnOnce(&mut S, &S, Place) -> T,
+        now: Nanos,
+        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
+        change: impl FnOnce(&mut S, ValueKey) -> T,
     ) -> T {
         let hash = self.hasher.hash_one(value);
-        let at_shard = (hash >> 32) as usize % self.shards.len();
-        let mut shard = self.lock(at_shard);
-        let at = shard.find_or_place(hash, value, recovered, begun);
-        if at.is_none() {
-            // Relaxed: a count for people.
-            self.crowded.fetch_add(1, Ordering::Relaxed);
+        let mut shard = self.shard(hash);
+        let (at, forgotten) = shard.find_or_keep(hash, value, now, stake);
+        if forgotten > 0 {
+            self.forgotten.fetch_add(forgotten, Ordering::Relaxed);
         }
-        let at = at.map(|at| (at, shard.places[at as usize].earlier));
-        let (spare, place) = (shard.spare, Place { shard: at_shard, at });
-        shard.state(&place).map_or_else(|| unreachable!("just found"), |state| change(state, &spare, place))
+        change(&mut shard.kept[at].state, ValueKey { hash })
     }
 
-    /// Runs `change` on the state at a place, unless the place has gone to another value.
-    pub(crate) fn at(&self, place: &Place, change: impl FnOnce(&mut S)) {
-        self.lock(place.shard).state(place).map(change);
+    /// Runs `change` on the state of a value, unless that was forgotten.
+    pub(crate) fn at(&self, key: ValueKey, change: impl FnOnce(&mut S)) {
+        let mut shard = self.shard(key.hash);
+        let known = shard.index.find(key.hash, |&at| shard.kept[at as usize].hash == key.hash).copied();
+        if let Some(at) = known {
+            change(&mut shard.kept[at as usize].state);
+        } else if let Some(record) = shard.record(key.hash) {
+            change(&mut record.state);
+        }
     }
 }
 
 impl<S: Copy + Default> Shard<S> {
-    fn state(&mut self, place: &Place) -> Option<&mut S> {
-        let Some((at, earlier)) = place.at else { return Some(&mut self.spare) };
-        let own = self.places.get_mut(at as usize)?;
-        (own.earlier == earlier).then_some(&mut own.state)
-    }
-
-    fn find_or_place(
+    /// Where the value's state is, and how many values were forgotten for it.
+    fn find_or_keep(
         &mut self,
         hash: u64,
         value: &Arg<'_>,
-        recovered: impl Fn(&Arg<'static>, &S) -> bool,
-        begun: impl FnOnce(&S) -> S,
-    ) -> Option<u32> {
-        let known = self.index.find(hash, |&at| &self.places[at as usize].value == value);
-        if let Some(&at) = known {
-            return Some(at);
+        now: Nanos,
+        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
+    ) -> (usize, u64) {
+        if let Some(&at) = self.index.find(hash, |&at| &self.kept[at as usize].value == value) {
+            return (at as usize, 0);
         }
-        self.shrink(&recovered);
-        let new = |state, earlier| Own { hash, value: value.clone().into_owned(), state, earlier };
-        let at = if self.places.len() < self.most {
-            self.places.push(new(begun(&self.spare), 0));
-            self.places.len() - 1
+        let mut forgotten = 0;
+        while self.kept.len() > self.most
+            && let Some(gone) = self.kept.pop()
+        {
+            self.unlist(gone.hash, self.kept.len());
+            forgotten += self.record_of(&gone, now, &stake);
+        }
+        let state = self.take_record(hash).unwrap_or_default();
+        let new = Kept { hash, value: value.clone().into_owned(), state };
+        let at = if self.kept.len() < self.most {
+            self.kept.push(new);
+            self.kept.len() - 1
         } else {
-            let at = self.free_place(recovered)?;
-            let Own { hash: gone, earlier, .. } = self.places[at];
-            self.forget(gone, at);
-            self.places[at] = new(begun(&self.spare), earlier.wrapping_add(1));
+            let at = self.least(&stake);
+            let gone = std::mem::replace(&mut self.kept[at], new);
+            self.unlist(gone.hash, at);
+            forgotten += self.record_of(&gone, now, &stake);
             at
         };
-        let places = &self.places;
-        self.index.insert_unique(hash, at as u32, |&at| places[at as usize].hash);
-        Some(at as u32)
+        let kept = &self.kept;
+        self.index.insert_unique(hash, at as u32, |&at| kept[at as usize].hash);
+        (at, forgotten)
     }
 
-    /// Gives up places beyond the most, from the last on, as far as they have recovered: the others stay where they are.
-    fn shrink(&mut self, recovered: impl Fn(&Arg<'static>, &S) -> bool) {
-        while self.places.len() > self.most
-            && let Some(gone) = self.places.pop_if(|own| recovered(&own.value, &own.state))
-        {
-            self.forget(gone.hash, self.places.len());
-        }
-    }
-
-    fn forget(&mut self, hash: u64, at: usize) {
+    fn unlist(&mut self, hash: u64, at: usize) {
         if let Ok(entry) = self.index.find_entry(hash, |&other| other as usize == at) {
             entry.remove();
         }
     }
 
-    fn free_place(&mut self, recovered: impl Fn(&Arg<'static>, &S) -> bool) -> Option<usize> {
-        let places = self.places.len().min(self.most);
-        for _ in 0..TRIED.min(places) {
-            let at = self.hand % places;
+    /// Of the next few values one that is as good as new, or that with the least at stake.
+    fn least(&mut self, stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>) -> usize {
+        let mut least: Option<(Stake, usize)> = None;
+        for _ in 0..TRIED.min(self.kept.len()) {
+            let at = self.hand % self.kept.len();
             self.hand = at + 1;
-            let Own { value, state, .. } = &self.places[at];
-            if recovered(value, state) {
-                return Some(at);
+            let Kept { value, state, .. } = &self.kept[at];
+            match stake(value, state) {
+                None => return at,
+                Some(stake) if least.is_none_or(|(of, _)| stake < of) => least = Some((stake, at)),
+                Some(_) => {}
             }
         }
-        None
+        least.map_or(0, |(_, at)| at)
+    }
+
+    /// Records a value that had to go; returns how many were forgotten.
+    fn record_of(
+        &mut self,
+        gone: &Kept<S>,
+        now: Nanos,
+        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
+    ) -> u64 {
+        let Some(stake) = stake(&gone.value, &gone.state) else { return 0 };
+        if self.records.is_empty() {
+            let buckets = (self.most * RECORDS).div_ceil(BUCKET).max(1);
+            self.records.resize_with(buckets * BUCKET, || None);
+        }
+        let record = Record { hash: gone.hash, state: gone.state, stake };
+        let bucket = self.bucket(gone.hash);
+        let is_free = |of: &Option<Record<S>>| of.as_ref().is_none_or(|of| of.stake.until <= now);
+        if let Some(free) = bucket.iter_mut().find(|of| is_free(of)) {
+            *free = Some(record);
+            return 0;
+        }
+        let least = bucket.iter_mut().flatten().min_by_key(|of| of.stake);
+        if let Some(least) = least
+            && least.stake < stake
+        {
+            *least = record;
+        }
+        1
+    }
+
+    fn bucket(&mut self, hash: u64) -> &mut [Option<Record<S>>] {
+        let buckets = self.records.len() / BUCKET;
+        let at = if buckets == 0 { 0 } else { hash as usize % buckets };
+        self.records.get_mut(at * BUCKET..(at + 1) * BUCKET).unwrap_or_default()
+    }
+
+    fn record(&mut self, hash: u64) -> Option<&mut Record<S>> {
+        self.bucket(hash).iter_mut().flatten().find(|record| record.hash == hash)
+    }
+
+    fn take_record(&mut self, hash: u64) -> Option<S> {
+        let bucket = self.bucket(hash);
+        let of = bucket.iter_mut().find(|of| of.as_ref().is_some_and(|record| record.hash == hash))?;
+        of.take().map(|record| record.state)
     }
 }
 
@@ -186,93 +257,88 @@ impl<S: Copy + Default> Shard<S> {
 mod tests {
     use super::*;
 
+    /// The state is what a value has used of ten.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as Values::with has it")]
+    fn stake(_: &Arg<'_>, used: &u64) -> Option<Stake> {
+        (*used > 0).then_some(Stake { used: used * 100, until: Nanos::MAX })
+    }
+
+    fn with<'a>(values: &Values<u64>, value: impl Into<Arg<'a>>, change: impl FnOnce(&mut u64)) -> u64 {
+        values.with(&value.into(), Nanos::ZERO, stake, |used, _| {
+            change(used);
+            *used
+        })
+    }
+
+    fn kept(values: &Values<u64>) -> usize {
+        values.shards.iter().map(|shard| shard.lock().unwrap().kept.len()).sum()
+    }
+
     #[test]
-    fn a_flood_of_values_resets_nobody_and_grows_no_memory() {
+    fn a_flood_of_values_resets_no_exhausted_one_grows_no_memory_and_lends_nobody_a_strangers_state() {
         let values: Values<u64> = Values::new(100);
-        let used = |_: &Arg<'_>, state: &u64| *state == 0;
-        values.with(&"limited".into(), used, |_| 0, |state, _, _| *state = 7);
-        for value in 0..100_000_i64 {
-            values.with(&Arg::from(value), used, |_| 0, |state, _, _| *state += 1);
+        for value in 0..50_i64 {
+            with(&values, value, |used| *used = 10);
         }
-        values.with(
-            &"limited".into(),
-            used,
-            |_| 0,
-            |state, _, place| {
-                assert_eq!(*state, 7);
-                assert!(place.at.is_some());
-            },
-        );
-        let kept: usize = values.shards.iter().map(|shard| shard.lock().unwrap().places.len()).sum();
-        assert_eq!(kept, 100);
-        assert_eq!(values.crowded(), 100_000 - 99);
+        for value in 1_000..101_000_i64 {
+            let before = with(&values, value, |used| *used += 1);
+            assert_eq!(before, 1, "a newcomer begins fresh, whatever strangers did");
+        }
+        for value in 0..50_i64 {
+            assert_eq!(with(&values, value, |_| ()), 10, "{value} has used up its share");
+        }
+        let records: usize = values.shards.iter().map(|shard| shard.lock().unwrap().records.len()).sum();
+        assert_eq!(kept(&values), 100);
+        assert_eq!(records, 100 * RECORDS);
+        assert!(values.forgotten() > 90_000);
     }
 
     #[test]
-    fn a_recovered_value_makes_room() {
+    fn a_value_that_is_as_good_as_new_makes_room_and_leaves_no_record() {
         let values: Values<u64> = Values::new(2);
-        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
-        for (value, state) in [("a", 1), ("b", 0), ("c", 2)] {
-            values.with(&Arg::from(value), recovered, |_| 0, |s, _, _| *s = state);
+        for (value, used) in [("a", 1), ("b", 0), ("c", 2)] {
+            with(&values, value, |of| *of = used);
         }
-        let mut seen = Vec::new();
-        for value in ["a", "c"] {
-            values.with(&Arg::from(value), recovered, |_| 0, |s, _, _| seen.push(*s));
-        }
-        assert_eq!((seen, values.crowded()), (vec![1, 2], 0));
+        assert!(values.shards[0].lock().unwrap().records.is_empty());
+        assert_eq!([with(&values, "a", |_| ()), with(&values, "c", |_| ())], [1, 2]);
     }
 
     #[test]
-    fn fewer_values_are_kept_once_those_too_many_have_recovered() {
+    fn a_value_that_comes_back_takes_its_record_with_it() {
+        let values: Values<u64> = Values::new(1);
+        with(&values, "a", |used| *used = 3);
+        with(&values, "b", |used| *used = 5);
+        assert_eq!(with(&values, "a", |used| *used += 1), 4);
+        let recorded = values.shards[0].lock().unwrap().records.iter().flatten().count();
+        assert_eq!((recorded, with(&values, "b", |_| ()), values.forgotten()), (1, 5, 0));
+    }
+
+    #[test]
+    fn what_a_call_holds_is_found_whether_its_value_is_kept_recorded_or_forgotten() {
+        let values: Values<u64> = Values::new(1);
+        let key = values.with(&"a".into(), Nanos::ZERO, stake, |used, key| {
+            *used = 3;
+            key
+        });
+        values.at(key, |used| *used -= 1);
+        with(&values, "b", |used| *used = 5);
+        values.at(key, |used| *used -= 1);
+        assert_eq!(with(&values, "a", |_| ()), 1);
+        for value in 0..1_000_i64 {
+            with(&values, value, |used| *used = 9);
+        }
+        values.at(key, |_| panic!("forgotten"));
+    }
+
+    #[test]
+    fn fewer_values_are_kept_and_those_too_many_leave_records() {
         let values: Values<u64> = Values::new(4);
-        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
-        let set = |value: &'static str, to: u64| {
-            values.with(
-                &value.into(),
-                recovered,
-                |_| 0,
-                |state, _, place| {
-                    let before = std::mem::replace(state, to);
-                    (before, place)
-                },
-            )
-        };
-        let places = || values.shards[0].lock().unwrap().places.len();
         for value in ["a", "b", "c", "d"] {
-            set(value, 1);
+            with(&values, value, |used| *used = 1);
         }
         values.keep_at_most(1);
-        set("d", 0);
-        assert!(set("e", 1).1.is_shared());
-        assert_eq!((places(), set("b", 0).0, set("c", 0).0), (3, 1, 1), "those in use stay where they are");
-        set("a", 0);
-        assert!(!set("f", 1).1.is_shared());
-        assert_eq!(places(), 1);
-        values.keep_at_most(2);
-        assert_eq!((set("f", 1).0, set("b", 5).0, places()), (1, 0, 2));
-    }
-
-    #[test]
-    fn a_value_that_leaves_the_shared_state_takes_it_along_and_a_lost_place_is_nobodys() {
-        let values: Values<u64> = Values::new(1);
-        let recovered = |_: &Arg<'_>, state: &u64| *state == 0;
-        let add = |value: &'static str, n| {
-            values.with(
-                &value.into(),
-                recovered,
-                |spare| *spare,
-                |state, _, place| {
-                    *state += n;
-                    (*state, place)
-                },
-            )
-        };
-        let (_, first) = add("a", 1);
-        assert_eq!(add("b", 5).0, 5);
-        values.at(&first, |state| *state = 0);
-        let (state, own) = add("b", 1);
-        assert_eq!((state, own.is_shared()), (6, false));
-        values.at(&first, |state| *state = 99);
-        assert_eq!(add("b", 0).0, 6, "the place is no longer that of a");
+        with(&values, "e", |used| *used = 2);
+        assert_eq!(kept(&values), 1);
+        assert_eq!(["a", "b", "c", "d", "e"].map(|value| with(&values, value, |_| ())), [1, 1, 1, 1, 2]);
     }
 }

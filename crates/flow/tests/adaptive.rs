@@ -9,31 +9,44 @@ use tidegate_flow::{
     rules::{AdaptiveRule, Aimd, Algorithm, BreakerRule, IsolationRule, Rules, Trip},
 };
 
+/// Ten calls that take as long, over more than a second; each is beside one that is blocked.
+fn window(gate: &Gate, timer: &ManualTimer, takes: Duration) {
+    let r = gate.resource("r");
+    for _ in 0..12 {
+        let calls: Vec<_> = std::iter::from_fn(|| r.enter().ok()).collect();
+        assert!(r.enter().is_err());
+        timer.advance(takes);
+        drop(calls);
+    }
+    timer.advance(Duration::from_secs(5));
+}
+
 #[test]
-fn the_limit_follows_the_calls_and_blocks_what_is_beyond() {
+fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    let slow = Duration::from_millis(100);
+    let slow = Some(Duration::from_millis(150));
     let aimd = Algorithm::Aimd(Aimd { initial: 2, slow, ..Aimd::default() });
     gate.load(Rules { adaptive: vec![AdaptiveRule::new("r", aimd).bounds(1, 4)], ..Rules::default() })
         .unwrap();
     let r = gate.resource("r");
     let limit = || r.adaptive_limits()[0].1;
-    let first = r.enter().unwrap();
-    let second = r.enter().unwrap();
+    let inside = [r.enter().unwrap(), r.enter().unwrap()];
     let blocked = r.enter().unwrap_err();
     assert_eq!((blocked.kind(), blocked.rule()), (BlockKind::Adaptive, "aimd 1..4 in flight"));
-    drop(first);
-    assert_eq!(limit(), 3, "a good call");
-    timer.advance(slow + Duration::from_millis(1));
-    drop(second);
+    drop(inside);
+    timer.advance(Duration::from_secs(5));
+    window(&gate, &timer, Duration::from_millis(140));
+    assert_eq!(limit(), 3, "a good window");
+    window(&gate, &timer, Duration::from_millis(160));
     assert_eq!(limit(), 2, "a slow one");
-    r.enter().unwrap().mark_failed();
-    let after_failure = limit();
-    assert!(after_failure <= 2);
-    r.enter().unwrap().cancel();
-    assert_eq!(limit(), after_failure, "a cancelled call teaches nothing");
     for _ in 0..50 {
+        timer.advance(Duration::from_millis(100));
+        r.enter().unwrap().cancel();
+    }
+    assert_eq!(limit(), 2, "a cancelled call teaches nothing");
+    for _ in 0..200 {
+        timer.advance(Duration::from_millis(100));
         r.enter().unwrap().mark_failed();
     }
     assert_eq!(limit(), 1, "never below its bound");

@@ -212,7 +212,7 @@ fn a_failure_stands_until_the_rules_are_what_the_source_says() {
         None,
     ];
     let found = failures(steps, report);
-    let refused = "script: no rule was loaded, the old ones go on: flow rule 0 (-5/1s): \
+    let refused = "script: rules rejected; the previous rules stay active: flow rule 0 (-5/1s): \
                    the threshold is -5; it must be a number from 0 on";
     let (refused, down) = (Some(refused.to_owned()), Some("script: down".to_owned()));
     assert_eq!(found, [None, refused.clone(), down.clone(), refused.clone(), None, None]);

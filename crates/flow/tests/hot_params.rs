@@ -128,13 +128,28 @@ fn an_entry_that_another_rule_blocks_gives_its_share_back() {
 }
 
 #[test]
-fn a_flood_of_values_does_not_renew_a_used_one() {
-    let (r, _) = gate(rule(1).max_values(50));
-    assert_eq!(passes(&r, "used", 2), 1);
-    let flood = (0..10_000_u32).filter(|n| r.entry().arg(*n).enter().is_ok()).count();
-    assert!(flood <= 50, "49 places and the shared one: {flood}");
-    assert_eq!(passes(&r, "used", 2), 0);
-    assert!(r.crowded() > 9_000);
+fn a_flood_of_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
+    flood(400, 100_000);
+}
+
+#[test]
+#[ignore = "takes a minute without --release"]
+fn a_flood_of_a_million_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
+    flood(4_000, 1_000_000);
+}
+
+fn flood(kept: usize, values: u32) {
+    let (r, _) = gate(rule(10).max_values(kept));
+    for value in ["a", "b", "c"] {
+        assert_eq!(passes(&r, value, 11), 10);
+    }
+    let enter = |n: u32| r.entry().arg(n).enter().is_ok();
+    assert!((0..values).all(enter), "each value has its own share");
+    assert!((values..values + values / 10).all(enter), "whoever comes after the flood, too");
+    for value in ["a", "b", "c"] {
+        assert_eq!(passes(&r, value, 1), 0, "{value} has used up its share");
+    }
+    assert!(r.crowded() > u64::from(values / 2), "what was forgotten is counted: {}", r.crowded());
 }
 
 #[test]
@@ -152,20 +167,19 @@ fn batches_in_flight_leave_whole() {
 }
 
 #[test]
-fn a_value_in_flight_at_the_shared_place_is_counted_at_its_own() {
+fn a_value_in_flight_that_had_to_go_is_counted_when_it_comes_back() {
     let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
     let enter = |value: &'static str| r.entry().arg(value).enter();
     let a = enter("a").unwrap();
-    let shared = enter("x").unwrap();
+    let x = enter("x").unwrap();
+    let more = enter("a").expect("two of a");
+    assert!(enter("a").is_err());
+    drop(x);
     drop(a);
-    let own = enter("x").unwrap();
-    assert!(enter("x").is_err(), "two are in flight, one elsewhere");
-    drop(shared);
-    let other = enter("y").unwrap();
-    let both = enter("x").expect("what others have there now is not x's");
-    assert!(enter("x").is_err());
-    drop((own, both, other));
-    assert!(r.entry().arg("y").count(2).enter().is_ok());
+    let again = enter("a").unwrap();
+    assert!(enter("a").is_err());
+    drop((more, again));
+    assert!(r.entry().arg("a").count(2).enter().is_ok());
 }
 
 #[test]
@@ -183,7 +197,8 @@ fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
             *passed.entry((value, ms / 999)).or_insert(0) += passes(&r, value, asked);
         }
         let most = passed.iter().filter(|((value, _), _)| *value == "x").map(|(_, passed)| passed).max();
-        assert_eq!(most, Some(&9), "ten within a second is the bound: {passed:?}");
+        let within_bound = most.is_some_and(|most| (5..=10).contains(most));
+        assert!(within_bound, "ten within a second is the bound: {passed:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
 use crate::table::{Full, Joint, Tag, Wanted};
-use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
     KeyedLimiter, Limiter,
@@ -105,7 +105,7 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
     // What is blocked denies without any lock.
     let blocked: Vec<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
     loop {
-        let generations: Vec<Option<(Home<'_>, Tag)>> = requests
+        let generations: Vec<Option<(Home, Tag)>> = requests
             .iter()
             .map(|request| match request {
                 Request::Keyed { limiter, key, .. } => {
@@ -123,6 +123,19 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
     }
 }
 
+/// [`acquire_all_at`] at the time of the first limiter's clock.
+///
+/// # Errors
+/// As [`acquire_all_at`].
+pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
+    let now = match requests.first() {
+        Some(Request::Keyed { limiter, .. }) => limiter.clock().now(),
+        Some(Request::Unkeyed { limiter, .. }) => limiter.clock().now(),
+        None => Nanos::ZERO,
+    };
+    acquire_all_at(requests, now)
+}
+
 fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     match request {
         Request::Keyed { limiter, key, .. } => limiter.blocked_at(limiter.tag(key), now),
@@ -134,7 +147,7 @@ fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
 fn decide<C>(
     requests: &[Request<'_, C>],
     blocked: &[Option<Decision>],
-    generations: &[Option<(Home<'_>, Tag)>],
+    generations: &[Option<(Home, Tag)>],
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Full> {
     // What a key still has in an older generation is brought over before anything else is locked.
@@ -170,7 +183,7 @@ fn decide<C>(
         .iter()
         .map(|&(limiter, generation, tag)| Wanted {
             table: &generation.table,
-            algorithm: &generation.policy,
+            algorithm: generation.policy(),
             tag,
             rank: (std::ptr::from_ref(limiter) as usize, generation.rank()),
         })
@@ -182,21 +195,7 @@ fn decide<C>(
         }
     }
 
-    // Each request's own number among the keyed or the unkeyed, and what earlier requests want of the same state.
-    let mut next_keyed = 0;
-    let places: Vec<Place> = requests
-        .iter()
-        .map(|request| match request {
-            Request::Keyed { .. } => {
-                next_keyed += 1;
-                Place::Keyed(next_keyed - 1)
-            }
-            Request::Unkeyed { limiter, .. } => {
-                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
-                Place::Unkeyed(at.unwrap_or_default())
-            }
-        })
-        .collect();
+    let places = places(requests, &unkeyed);
     let same = |one: &Place, other: &Place| match (one, other) {
         (Place::Keyed(a), Place::Keyed(b)) => {
             std::ptr::eq(&raw const *keyed[*a].0, &raw const *keyed[*b].0) && keyed[*a].1 == keyed[*b].1
@@ -214,7 +213,7 @@ fn decide<C>(
             (Some(denied), _) => *denied,
             (None, Place::Keyed(k)) => {
                 let (limiter, generation, tag) = homes[*k];
-                let policy = &generation.policy;
+                let policy = generation.policy();
                 match joint.state(*k) {
                     Ok((state, _)) => {
                         let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
@@ -240,7 +239,7 @@ fn decide<C>(
                 Place::Keyed(k) => {
                     // Admitted, so not refused.
                     if let Ok((state, _)) = joint.state(*k) {
-                        keyed[*k].0.policy.record(state, now, request.cost());
+                        keyed[*k].0.policy().record(state, now, request.cost());
                     }
                 }
                 Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
@@ -254,4 +253,22 @@ fn decide<C>(
 enum Place {
     Keyed(usize),
     Unkeyed(usize),
+}
+
+/// Each request's own number among the keyed or the unkeyed.
+fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Place> {
+    let mut next_keyed = 0;
+    requests
+        .iter()
+        .map(|request| match request {
+            Request::Keyed { .. } => {
+                next_keyed += 1;
+                Place::Keyed(next_keyed - 1)
+            }
+            Request::Unkeyed { limiter, .. } => {
+                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
+                Place::Unkeyed(at.unwrap_or_default())
+            }
+        })
+        .collect()
 }

@@ -20,15 +20,17 @@ mod joint;
 mod keyed;
 mod limit;
 mod limiter;
+mod permit;
 mod sync;
 mod table;
 mod wait;
 
 pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};
-pub use joint::{AllDecision, Request, acquire_all_at};
-pub use keyed::{BuildError, Entry, KeyedBuilder, KeyedLimiter};
+pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
+pub use keyed::{BuildError, Change, Entry, KeyedBuilder, KeyedLimiter, Sweeping};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
+pub use permit::Permit;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Algorithm, Clock, Debt, Decision, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome, ParseQuotaError,

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use tidegate_core::{
@@ -55,6 +56,11 @@ impl<C> Limiter<C> {
     #[must_use]
     pub const fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The clock.
+    pub const fn clock(&self) -> &C {
+        &self.clock
     }
 
     /// Asks for `cost` at a time of the caller's.
@@ -206,6 +212,12 @@ impl<C> Limiter<C> {
 }
 
 impl<C: Clock> Limiter<C> {
+    /// Asks for one unit now.
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.acquire(1)
+    }
+
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, cost: u32) -> Decision {
@@ -223,6 +235,11 @@ impl<C: Clock> Limiter<C> {
     /// Takes as much of `cost` as there is; returns how much, and the decision on it.
     pub fn acquire_up_to(&self, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(cost, self.clock.now())
+    }
+
+    /// Denies everything for a span.
+    pub fn block_for(&self, span: Duration) {
+        self.block(self.clock.now().saturating_add(span.into()));
     }
 
     /// Ends a [`block`](Self::block); returns whether there was one that still held.
@@ -251,6 +268,14 @@ impl<T: Timer> Limiter<T> {
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
     pub async fn wait(&self, cost: u32, deadline: Option<Nanos>) -> Result<Decision, WaitError> {
         wait(self, cost, deadline, &self.clock).await
+    }
+
+    /// [`wait`](Self::wait) for at most `span`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn wait_for(&self, cost: u32, span: Duration) -> Result<Decision, WaitError> {
+        self.wait(cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }
 

@@ -4,7 +4,7 @@
 pub(crate) use std::{
     sync::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering},
     },
     thread::yield_now,
 };
@@ -13,7 +13,60 @@ pub(crate) use std::{
 pub(crate) use loom::{
     sync::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering},
     },
     thread::yield_now,
 };
+
+/// One of several things behind an `Arc`, read without writing to a word that others read.
+#[cfg(not(loom))]
+pub(crate) struct Shared<T>(arc_swap::ArcSwap<T>);
+
+/// What was read; it is kept for as long as this is.
+#[cfg(not(loom))]
+pub(crate) type Loaded<T> = arc_swap::Guard<std::sync::Arc<T>>;
+
+#[cfg(not(loom))]
+impl<T> Shared<T> {
+    pub fn new(value: std::sync::Arc<T>) -> Self {
+        Self(arc_swap::ArcSwap::new(value))
+    }
+
+    pub fn load(&self) -> Loaded<T> {
+        self.0.load()
+    }
+
+    pub fn load_full(&self) -> std::sync::Arc<T> {
+        self.0.load_full()
+    }
+
+    /// Afterwards whoever still has the old one counts as a holder of its `Arc`.
+    pub fn store(&self, value: std::sync::Arc<T>) {
+        self.0.store(value);
+    }
+}
+
+#[cfg(loom)]
+pub(crate) struct Shared<T>(Mutex<std::sync::Arc<T>>);
+
+#[cfg(loom)]
+pub(crate) type Loaded<T> = std::sync::Arc<T>;
+
+#[cfg(loom)]
+impl<T> Shared<T> {
+    pub fn new(value: std::sync::Arc<T>) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub fn load(&self) -> Loaded<T> {
+        self.load_full()
+    }
+
+    pub fn load_full(&self) -> std::sync::Arc<T> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub fn store(&self, value: std::sync::Arc<T>) {
+        *self.0.lock().unwrap() = value;
+    }
+}

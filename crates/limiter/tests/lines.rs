@@ -381,3 +381,38 @@ fn threads_that_wait_and_threads_that_do_not_never_get_more_than_the_limit() {
     let most = (spent / 1_000_000_000 + 1) * 100;
     assert!(total <= most, "{total} of {most}");
 }
+
+#[test]
+fn a_permit_comes_back_when_it_is_dropped_and_goes_to_whoever_waits() {
+    let (_, keys) = keyed(Policy::concurrency(1));
+    let first = keys.permit("a", 1).unwrap();
+    assert!(keys.permit("a", 1).is_err() && keys.permit("b", 1).is_ok());
+    let mut waiting = Box::pin(keys.wait_permit("a", 1, None));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    drop(first);
+    let Poll::Ready(Ok(second)) = waiting.as_mut().poll(&mut cx) else { panic!("the permit is back") };
+    assert!(keys.check("a").is_denied());
+    second.keep();
+    assert!(keys.check("a").is_denied(), "kept for good");
+
+    let (_, one) = unkeyed(Policy::concurrency(1));
+    let first = one.permit(1).unwrap();
+    assert!(one.check().is_denied());
+    drop(first);
+    assert!(one.check().is_allowed());
+}
+
+#[test]
+fn a_wait_of_a_span_ends_with_it() {
+    let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
+    assert!(keys.check("a").is_allowed());
+    let mut late: Waiting<'_> = Box::pin(keys.wait_for("a", 1, Duration::from_millis(999)));
+    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    let mut in_time: Waiting<'_> = Box::pin(keys.wait_for("a", 1, Duration::from_secs(1)));
+    assert!(poll(&mut in_time).is_pending());
+    timer.advance(Duration::from_secs(1));
+    assert!(is_admitted(&mut in_time));
+    keys.block_for("a", Duration::from_secs(9)).unwrap();
+    assert!(keys.check("a").is_denied() && keys.unblock("a"));
+}

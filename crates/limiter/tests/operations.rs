@@ -144,9 +144,9 @@ fn a_reset_key_begins_anew_and_the_others_go_on() {
         }
         assert!((0..9_u8).all(|key| limiter.peek([key], 1).is_denied()), "{}", policy.name());
         limiter.reset_all();
+        assert_eq!((limiter.stats().keys, limiter.stats().records), (0, 0));
         assert!((0..9_u8).all(|key| limiter.peek([key], 10).is_allowed()), "{}", policy.name());
         assert!(limiter.peek([9], 1).is_denied(), "a block is no use");
-        assert_eq!((limiter.stats().keys, limiter.stats().records), (0, 0));
     }
 }
 
@@ -308,5 +308,23 @@ proptest! {
                 prop_assert_eq!(together.acquire_at([key], cost, at), alone[usize::from(key)].acquire_at(cost, at));
             }
         }
+    }
+}
+
+#[test]
+fn many_at_once_are_decided_as_one_by_one() {
+    for policy in policies(Quota::per_hour(3)) {
+        let build = || KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
+        let (many, single) = (build(), build());
+        for limiter in [&many, &single] {
+            limiter.block_at([7], Nanos::MAX, NOW).unwrap();
+            limiter.set_override_at([8], policies(Quota::per_hour(1))[0], NOW).unwrap();
+        }
+        // More than are fetched at once; keys come several times, and some only look.
+        let requests: Vec<([u8; 1], u32)> = (0..150_u8).map(|n| ([n % 40], u32::from(n) % 3)).collect();
+        let together = many.acquire_many_at(&requests, NOW);
+        let apart: Vec<_> = requests.iter().map(|(key, cost)| single.acquire_at(key, *cost, NOW)).collect();
+        assert_eq!(together, apart, "{}", policy.name());
+        assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
     }
 }

@@ -34,9 +34,10 @@
 //! all or nothing, and else by the store. While nodes of one limit differ in mode or slack (during a change of
 //! configuration), leased sliding logs and token buckets may be over by what is used in the slack.
 //!
-//! A request of a lease goes on when its caller gives up: what it brings is for others, too. One that gives back is never
-//! sent twice. As the cluster's client repeats calls by itself, nothing is given back in a cluster: what a node has not used
-//! stays charged until the algorithm forgets it. [`Store::close`] gives everything back at the end of a program.
+//! A request of a lease goes on when its caller gives up: what it brings is for others, too. Units are given back once,
+//! however often a call is repeated: a call that gives back is not sent a second time, and in a cluster, whose client repeats
+//! calls by itself, it has a key by which the script refuses the second one. [`Store::close`] gives everything back at the
+//! end of a program.
 //!
 //! # What holds, and what it rests on
 //!

@@ -249,3 +249,41 @@ async fn nodes_that_are_not_there_are_told_for_what_they_are() {
     }
     told(Health::Down).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_once() {
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let open = async || {
+        let store = Store::open(&address).expect("the address is well formed");
+        eventually("the store is reached", || store.health() == Health::Up);
+        store
+    };
+    let log =
+        || Policy::sliding_log("4000/1h".parse::<Quota>().expect("well formed")).expect("the log is short");
+    let window = || Policy::sliding_window("4000/1h".parse::<Quota>().expect("the quota is well formed"));
+    for policy in [window(), log()] {
+        let node = open().await;
+        let name = policy.name();
+        let leased = node.limit(name, policy).mode(Mode::Leased).on_error(OnError::Closed).deadline(PATIENCE);
+        let leased = leased.build().expect("the policy can be shared");
+        let keys = ["a", "b", "{c}d", "e}f", "{}g"];
+        let mut used = [0_u64; 5];
+        while node.stats().leased < 1_000 {
+            for (key, used) in keys.iter().zip(&mut used) {
+                *used += u64::from(leased.acquire(key, 1).await.is_allowed());
+            }
+        }
+        node.close().await;
+        let other = open().await;
+        // By the same policy as the leased limit's, whose state it is.
+        let exact = other.limit(name, *leased.plan().policy()).deadline(PATIENCE).build();
+        let exact = exact.expect("the policy can be shared");
+        for (key, used) in keys.iter().zip(used) {
+            let told = exact.peek(key, 0).await;
+            assert_eq!(told.source, Source::Store);
+            assert_eq!(told.decision.remaining(), 4_000 - used, "{name}, {key}: {used} used");
+        }
+        assert_eq!(node.stats().errors.iter().sum::<u64>(), 0, "{:?}", node.stats());
+    }
+}

@@ -105,3 +105,27 @@ async fn an_automatic_deadline_is_long_enough_for_the_distance() {
     let (made, failed) = asked(&limit, 10, Duration::from_secs(1)).await;
     assert!(failed == 0 && made >= 50, "{made} made, {failed} failed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_waits_for_the_answer_to_another_callers() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let trip = Duration::from_millis(30);
+    proxy.delay(trip);
+    let store = reach(&proxy.address()).await;
+    let limit = limit(&store, Duration::from_secs(2));
+    until("the round trip is known", || store.round_trip().is_some()).await;
+    let quickest = async |caller: usize| {
+        let mut quickest = Duration::MAX;
+        for _ in 0..12 {
+            let begun = Instant::now();
+            let answer = limit.acquire(format!("k{caller}"), 1).await;
+            assert_eq!(answer.source, Source::Store);
+            quickest = quickest.min(begun.elapsed());
+        }
+        quickest
+    };
+    let (a, b, c) = tokio::join!(quickest(0), quickest(1), quickest(2));
+    let slowest = a.max(b).max(c);
+    assert!(slowest < trip * 3 / 2, "{slowest:?}, where a round trip takes {trip:?}");
+}

@@ -72,6 +72,10 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
     let port = secured.port;
     let address = format!("rediss://localhost:{port}");
     assert!(matches!(ask(&address).await, Source::Local(_)), "a certificate of nobody's is not trusted");
+    // Named in the address, with a client's certificate that the server does not ask for.
+    let file = |name: &str| secured.directory.join(name).to_string_lossy().into_owned();
+    let (cert, key) = (file("cert.pem"), file("key.pem"));
+    assert_eq!(ask(&format!("{address}?ca={cert}&cert={cert}&key={key}")).await, Source::Store);
     // Whom to trust comes from the environment, which only another process can have another of.
     let inner = Command::new(std::env::current_exe().expect("the test is a program"))
         .args(["--exact", "tls_is_spoken_with_who_is_trusted_and_nobody_else"])

@@ -27,8 +27,13 @@
 
 pub mod envoy;
 pub mod http;
+mod idle;
+mod latency;
 pub mod limits;
 mod metrics;
+mod occupancy;
+mod once_a_minute;
+mod open_files;
 mod options;
 mod reload;
 pub mod resp;
@@ -42,9 +47,11 @@ mod state;
 mod state_file;
 pub mod throttle;
 
+pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};
 pub use shutdown::signals;
 pub use start_error::StartError;
+pub use state_file::StatePathError;
 #[doc(hidden)]
 pub use state_file::check_and_restore;

@@ -41,6 +41,10 @@ pub(crate) struct Events {
     pub state_bytes: AtomicU64,
     pub http_connections: AtomicUsize,
     pub http_accepted: AtomicU64,
+    /// Idle connections that gave way to new ones.
+    pub http_evicted: AtomicU64,
+    /// New connections for which not even an idle one could give way.
+    pub http_refused: AtomicU64,
 }
 
 /// All metrics of one server.
@@ -201,8 +205,22 @@ impl AtScrape {
         let mut family =
             out.encode_descriptor("connections_accepted", "Connections accepted", None, MetricType::Counter)?;
         accepted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        let evicted = protocols(read(&events.http_evicted), read(&resp.evicted));
+        let help = "Idle connections that gave way to new ones";
+        let mut family = out.encode_descriptor("connections_evicted", help, None, MetricType::Counter)?;
+        evicted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        let help = "Seconds from the arrival of RESP commands to their answers";
+        let latency = resp.latency.read();
+        out.encode_descriptor("resp_command_seconds", help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(latency.sum, latency.count, &latency.buckets, None)?;
         for (name, help, value) in [
             ("resp_commands", "RESP commands", read(&resp.commands)),
+            ("resp_auth_failures", "Wrong passwords given to RESP", read(&resp.auth_failures)),
+            (
+                "http_connections_refused",
+                "HTTP connections for which there was no slot",
+                read(&events.http_refused),
+            ),
             ("resp_connections_refused", "RESP connections beyond the bound", read(&resp.refused)),
             (
                 "resp_protocol_errors",

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::throttle::ThrottleAllowed;
+
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
 /// system's choice.
 #[derive(Clone, Debug)]
@@ -16,6 +18,10 @@ pub struct Options {
     pub max_keys: usize,
     /// The address of a store that servers share their limits over; `None` to keep them in memory.
     pub store: Option<String>,
+    /// The store's password, where it does not stand in the address.
+    pub store_password: Option<String>,
+    /// How many servers share the store, at least: while it does not answer, each holds its limits to its share.
+    pub nodes: u32,
     /// What the keys in the store begin with: servers of one prefix share their limits.
     pub store_prefix: String,
     /// How long the store may take for a decision, unless the limit says otherwise.
@@ -32,8 +38,14 @@ pub struct Options {
     pub resp_threads: usize,
     /// After this long without a command a RESP connection is closed; zero for never.
     pub resp_idle_timeout: Duration,
-    /// How many connections each protocol takes.
+    /// How many connections each protocol takes. Beyond that the connection that has been idle longest gives way.
     pub max_connections: usize,
+    /// How long an HTTP client may take nothing of its answer.
+    pub http_write_timeout: Duration,
+    /// Web pages of these origins may ask over HTTP, as in `https://ops.example.com`; browsers tell the origin.
+    pub http_origins: Vec<String>,
+    /// Which buckets `CL.THROTTLE` may ask for.
+    pub throttle: ThrottleAllowed,
     /// How long requests under way may take when the server stops.
     pub grace: Duration,
 }
@@ -46,6 +58,8 @@ impl Default for Options {
             rules: None,
             max_keys: 1 << 20,
             store: None,
+            store_password: None,
+            nodes: 1,
             store_prefix: "tidegate".to_owned(),
             store_deadline: Duration::from_millis(50),
             state: None,
@@ -55,6 +69,9 @@ impl Default for Options {
             resp_threads: 1,
             resp_idle_timeout: Duration::ZERO,
             max_connections: 10_000,
+            http_write_timeout: Duration::from_secs(10),
+            http_origins: Vec::new(),
+            throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
         }
     }

@@ -1,11 +1,19 @@
 //! Loading the rules again while the server runs: all of them or none, and one line in the log either way.
+//!
+//! Nothing here runs on the server's main loop, as a file system may hang: a step that takes too long is told, and no
+//! further one begins before it has ended.
 
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{
+    sync::{mpsc, watch},
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval, timeout},
+};
 
 use crate::{
     metrics::Events,
@@ -13,10 +21,18 @@ use crate::{
     service::Service,
 };
 
+/// After this long a file that does not answer is told.
+const SLOW: Duration = Duration::from_secs(10);
+
+/// Loads rules into a service; how many limits they have.
+type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
+
 /// What follows a rules file.
 pub(crate) struct Reload {
     /// `None` for the built-in rules, which do not change.
     watch: Option<Watch>,
+    load: Arc<Load>,
+    slow: Duration,
     events: Arc<Events>,
     /// How often the file has been loaded or refused.
     attempts: watch::Sender<u64>,
@@ -25,7 +41,16 @@ pub(crate) struct Reload {
 impl Reload {
     /// To be made before the file is loaded for the first time, so that no change between is missed.
     pub fn new(path: Option<PathBuf>, events: Arc<Events>) -> Self {
-        Self { watch: path.map(Watch::new), events, attempts: watch::Sender::new(0) }
+        let from = path.clone().unwrap_or_default();
+        let load = move |service: &Service| {
+            let rules = rules::load_to_serve(&from, service.keeping())?;
+            let next = service.limits().follow(rules, service.now())?;
+            let limits = next.limits().len();
+            service.set_limits(next);
+            Ok(limits)
+        };
+        let load = Arc::new(load);
+        Self { watch: path.map(Watch::new), load, slow: SLOW, events, attempts: watch::Sender::new(0) }
     }
 
     /// Tells each time that the file has been loaded or refused: how often by now.
@@ -33,60 +58,125 @@ impl Reload {
         self.attempts.subscribe()
     }
 
-    /// Loads the file if it has changed.
-    pub async fn if_changed(&mut self, service: &Arc<Service>) {
-        let Some(watch) = &mut self.watch else { return };
-        if watch.has_changed() {
-            self.load(service).await;
+    /// Loads the file whenever it has changed, and when an order says so, until the orders end.
+    pub async fn follow(mut self, service: Arc<Service>, look: Duration, mut orders: mpsc::Receiver<()>) {
+        let mut looks = interval(look.max(Duration::from_millis(1)));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_ordered = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(()) => true,
+                    None => return,
+                },
+                _ = looks.tick() => false,
+            };
+            self.step(&service, is_ordered).await;
         }
     }
 
-    /// Loads the file, changed or not.
-    pub async fn now(&mut self, service: &Arc<Service>) {
-        if let Some(watch) = &mut self.watch {
-            watch.catch_up();
-            self.load(service).await;
-        } else {
-            tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
-        }
-    }
-
-    async fn load(&self, service: &Arc<Service>) {
-        let Some(path) = self.watch.as_ref().map(|watch| watch.path().to_owned()) else { return };
-        let to_load = path.clone();
-        let its = Arc::clone(service);
-        // Many keys may change their quota: not on a thread that serves.
-        let loaded = tokio::task::spawn_blocking(move || {
-            let next = its.limits().follow(rules::load_to_serve(&to_load, its.keeping())?, its.now())?;
-            let limits = next.limits().len();
-            its.set_limits(next);
-            Ok::<_, RulesError>(limits)
+    /// Looks at the file, and loads it if it has changed, or if so ordered.
+    async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) {
+        let Some(mut watch) = self.watch.take() else {
+            if is_ordered {
+                tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
+            }
+            return;
+        };
+        let path = watch.path().to_owned();
+        let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
+        let mut work = spawn_blocking(move || {
+            let is_due = if is_ordered { watch.catch_up() } else { watch.has_changed() };
+            let loaded = is_due.then(|| load(&its));
+            (watch, loaded)
         });
-        match loaded.await {
-            Ok(Ok(limits)) => {
+        let done = if let Ok(done) = timeout(self.slow, &mut work).await {
+            done
+        } else {
+            tracing::error!(
+                file = %path.display(),
+                "rules cannot be read: the file system does not answer; the previous rules stay active",
+            );
+            self.refused();
+            work.await
+        };
+        let Ok((watch, loaded)) = done else {
+            // A panic was told by itself; the previous rules are still in place.
+            self.watch = Some(Watch::new(path));
+            return self.refused();
+        };
+        self.watch = Some(watch);
+        match loaded {
+            Some(Ok(limits)) => {
                 self.events.reloads.fetch_add(1, Ordering::Relaxed);
                 self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
                 tracing::info!(file = %path.display(), limits, "rules loaded");
+                self.attempts.send_modify(|attempts| *attempts += 1);
             }
-            Ok(Err(error)) => {
-                self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
-                let first = error.problems().first();
-                let problems: Vec<String> =
-                    error.problems().iter().skip(1).map(ToString::to_string).collect();
-                tracing::error!(
-                    file = %path.display(),
-                    line = first.and_then(rules::Problem::line),
-                    reason = first.map_or_else(|| error.to_string(), |first| first.what().to_owned()),
-                    mend = first.and_then(rules::Problem::mending),
-                    further = (!problems.is_empty()).then(|| problems.join(" | ")),
-                    "rules refused; the old ones go on",
-                );
+            Some(Err(error)) => {
+                tell(&path, &error);
+                self.refused();
             }
-            // A panic was told by itself; the old rules are still in place.
-            Err(_) => {
-                self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
-            }
+            None => {}
         }
+    }
+
+    fn refused(&self) {
+        self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
         self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+}
+
+fn tell(path: &std::path::Path, error: &RulesError) {
+    let first = error.problems().first();
+    let problems: Vec<String> = error.problems().iter().skip(1).map(ToString::to_string).collect();
+    tracing::error!(
+        file = %path.display(),
+        line = first.and_then(rules::Problem::line),
+        reason = first.map_or_else(|| error.to_string(), |first| first.what().to_owned()),
+        mend = first.and_then(rules::Problem::mending),
+        further = (!problems.is_empty()).then(|| problems.join(" | ")),
+        "rules rejected; the previous rules stay active",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc as blocking};
+
+    use tidegate_core::{ManualClock, Nanos};
+
+    use super::*;
+    use crate::{limits::Limits, throttle::Throttle};
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_is_told_and_nothing_waits_for_it() {
+        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
+        let throttle = Throttle::new(10, None).unwrap();
+        let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
+        let events = Arc::new(Events::default());
+        let (answer, hung) = blocking::channel::<()>();
+        let hung = Mutex::new(hung);
+        let mut reload = Reload::new(Some("/nonexistent".into()), Arc::clone(&events));
+        reload.slow = Duration::from_millis(1);
+        reload.load = Arc::new(move |_| {
+            let _ = hung.lock().unwrap().recv();
+            Ok(3)
+        });
+        let mut attempts = reload.attempts();
+        let (orders, receiver) = mpsc::channel(1);
+        let following = tokio::spawn(reload.follow(service, Duration::from_secs(1_000), receiver));
+        orders.send(()).await.unwrap();
+        attempts.wait_for(|attempts| *attempts == 1).await.unwrap();
+        assert_eq!(events.reloads_refused.load(Ordering::Relaxed), 1);
+        // It answers in the end: then the rules are loaded.
+        answer.send(()).unwrap();
+        attempts.wait_for(|attempts| *attempts == 2).await.unwrap();
+        assert_eq!(events.reloads.load(Ordering::Relaxed), 1);
+        // Stopping does not wait for a file system that hangs.
+        orders.send(()).await.unwrap();
+        attempts.wait_for(|attempts| *attempts == 3).await.unwrap();
+        following.abort();
+        assert!(following.await.unwrap_err().is_cancelled());
+        drop(answer);
     }
 }

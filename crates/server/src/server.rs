@@ -12,16 +12,18 @@ use std::{
 
 use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
+use tidegate_redis::Address;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
-    time::{MissedTickBehavior, interval, timeout},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
     http::{self, App, HttpConfig},
     limits::Limits,
     metrics::{Events, Metrics},
+    occupancy::{self, Occupancy},
     options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
@@ -48,9 +50,14 @@ pub enum Order {
 pub enum Ended {
     /// Everything under way was answered, and the state written.
     Complete,
-    /// Some connections were cut off: the grace was over, or a second stop came.
+    /// Some connections were cut off: the grace was over, or a second stop came. The state was written.
     Cut,
+    /// The state could not be written. The file is as it was at the last interval.
+    Unsaved,
 }
+
+/// How long the last write of the state may take when the grace is used up.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// A server that listens.
 pub struct Server {
@@ -59,6 +66,7 @@ pub struct Server {
     app: Arc<App>,
     events: Arc<Events>,
     reload: Reload,
+    attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
     http: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
@@ -72,7 +80,7 @@ impl Server {
     /// When any of it cannot be had: see [`StartError`].
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
-        let state = State::open(options.state.clone(), &events)?;
+        let state = State::open(options.state.clone(), SystemClock::new().now(), &events)?;
         // Time does not run backwards across a restart.
         let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
         Self::assemble(options, state, events, Arc::new(SystemClock::not_before(floor))).await
@@ -84,7 +92,7 @@ impl Server {
     /// As [`start`](Self::start).
     pub async fn start_on(options: Options, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
-        let state = State::open(options.state.clone(), &events)?;
+        let state = State::open(options.state.clone(), clock.now(), &events)?;
         Self::assemble(options, state, events, clock).await
     }
 
@@ -112,7 +120,9 @@ impl Server {
         }
         let stats = Arc::new(RespStats::default());
         let metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        let app = Arc::new(App { service: Arc::clone(&service), metrics, ready: AtomicBool::new(true) });
+        let origins = options.http_origins.clone();
+        let app =
+            Arc::new(App { service: Arc::clone(&service), metrics, ready: AtomicBool::new(true), origins });
         let (stop_http, stopped) = watch::channel(false);
         // Both addresses are taken before either is served.
         let http = match &options.http {
@@ -124,9 +134,13 @@ impl Server {
             None => None,
         };
         let http = http.map(|(listener, address)| {
-            let config = HttpConfig { max_connections: options.max_connections };
+            let config = HttpConfig {
+                max_connections: options.max_connections,
+                write_timeout: options.http_write_timeout,
+            };
             let router = http::router(Arc::clone(&app));
-            let serve = http::serve(listener, router, config, Arc::clone(&events), stopped);
+            let (service, events) = (Arc::clone(&service), Arc::clone(&events));
+            let serve = http::serve(listener, router, config, service, events, stopped);
             (address, tokio::spawn(serve))
         });
         let resp = match resp {
@@ -148,7 +162,9 @@ impl Server {
             }
             None => None,
         };
-        Ok(Self { options, service, app, events, reload, state: state.map(Arc::new), http, resp, stop_http })
+        let attempts = reload.attempts();
+        let state = state.map(Arc::new);
+        Ok(Self { options, service, app, events, reload, attempts, state, http, resp, stop_http })
     }
 
     /// Where HTTP listens.
@@ -166,7 +182,7 @@ impl Server {
     /// Tells each time that the rules file has been loaded again, or refused: how often by now.
     #[must_use]
     pub fn reloads(&self) -> watch::Receiver<u64> {
-        self.reload.attempts()
+        self.attempts.clone()
     }
 
     /// The limits.
@@ -176,26 +192,31 @@ impl Server {
     }
 
     /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
-    /// the orders is dropped the server stops, too.
-    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let mut look = interval(self.options.reload_interval.max(Duration::from_millis(1)));
-        let mut write = interval(self.options.state_interval.max(Duration::from_millis(1)));
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        write.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first tick is at once: nothing has been used yet that was not just read.
-        write.tick().await;
-        loop {
-            tokio::select! {
-                order = orders.recv() => match order {
-                    Some(Order::Reload) => self.reload.now(&self.service).await,
-                    Some(Order::Stop) | None => break,
-                },
-                _ = look.tick() => self.reload.if_changed(&self.service).await,
-                _ = write.tick() => self.write_state().await,
-            }
+    /// the orders is dropped the server stops, too. Nothing that may hang, such as a disk, keeps it from stopping.
+    pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
+        let Self { options, service, app, events, reload, state, http, resp, stop_http, .. } = self;
+        let mut background = JoinSet::new();
+        let (reload_now, reload_orders) = mpsc::channel(1);
+        background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
+        if let Some(state) = &state {
+            let (state, service) = (Arc::clone(state), Arc::clone(&service));
+            background.spawn(state.write_at_intervals(service, options.state_interval));
+        }
+        background.spawn(watch_occupancy(Arc::clone(&service)));
+        while let Some(Order::Reload) = orders.recv().await {
+            // One that waits already is enough.
+            let _ = reload_now.try_send(());
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
-        let ended = self.stop(&mut orders).await;
+        // A step that hangs goes on in its own thread, and ends with the process.
+        background.shutdown().await;
+        let stopping = Instant::now();
+        let mut listeners = Listeners { app, events, http, resp, stop_http };
+        let ended = listeners.stop(options.grace, &mut orders).await;
+        let Some(state) = state else {
+            tracing::info!(complete = ended == Ended::Complete, "stopped");
+            return ended;
+        };
         // A second order to stop (which may be the first one, passed on twice) does not cost the state; a third one says
         // that the disk is not worth waiting for.
         let third = async {
@@ -204,23 +225,41 @@ impl Server {
             }
             stop_again(&mut orders).await;
         };
-        tokio::select! {
-            () = self.write_state() => {}
-            () = third => tracing::warn!("told to stop a third time: the state may not be written"),
-        }
-        tracing::info!(complete = ended == Ended::Complete, "stopped");
-        ended
+        let most = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
+        let is_saved = tokio::select! {
+            is_saved = state.write_last(service, most) => is_saved,
+            () = third => {
+                tracing::warn!("told to stop a third time: the state may not be written");
+                false
+            }
+        };
+        tracing::info!(complete = ended == Ended::Complete, is_saved, "stopped");
+        if is_saved { ended } else { Ended::Unsaved }
     }
+}
 
-    async fn write_state(&self) {
-        if let Some(state) = &self.state {
-            let (state, service) = (Arc::clone(state), Arc::clone(&self.service));
-            // A panic while writing was told by the panic itself.
-            let _ = tokio::task::spawn_blocking(move || state.write(&service)).await;
-        }
+/// Looks after the room for keys, until the future is dropped.
+async fn watch_occupancy(service: Arc<Service>) {
+    let mut occupancy = Occupancy::default();
+    let mut ticks = interval(occupancy::EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        occupancy.look(&service);
     }
+}
 
-    async fn stop(&mut self, orders: &mut mpsc::Receiver<Order>) -> Ended {
+/// What listens, and what tells it to stop.
+struct Listeners {
+    app: Arc<App>,
+    events: Arc<Events>,
+    http: Option<(SocketAddr, JoinHandle<()>)>,
+    resp: Option<(SocketAddr, Reactors)>,
+    stop_http: watch::Sender<bool>,
+}
+
+impl Listeners {
+    async fn stop(&mut self, grace: Duration, orders: &mut mpsc::Receiver<Order>) -> Ended {
         self.app.ready.store(false, Ordering::Release);
         // Nobody may be listening for it; then there is nothing to stop.
         let _ = self.stop_http.send(true);
@@ -237,7 +276,7 @@ impl Server {
             }
         };
         let ended = tokio::select! {
-            in_time = timeout(self.options.grace, finished) => {
+            in_time = timeout(grace, finished) => {
                 if in_time.is_ok() { Ended::Complete } else { Ended::Cut }
             }
             () = stop_again(orders) => Ended::Cut,
@@ -286,7 +325,14 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
-    let open = |address| SharedStore::new(address, prefix, options.store_deadline);
+    let open = |mut address: Address| {
+        if let Some(password) = &options.store_password {
+            address = address.with_password(password);
+        }
+        let store = SharedStore::new(address, prefix, options.store_deadline)?;
+        store.store().set_least_nodes(options.nodes);
+        Ok(store)
+    };
     match address.parse().and_then(open) {
         Ok(store) => Ok(Some(Arc::new(store))),
         Err(error) => refuse(format!("--store: {error}")),
@@ -302,7 +348,8 @@ fn make_service(
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let throttle = Throttle::new(options.max_keys, hash_keys(crate::service::THROTTLE))
-        .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?;
+        .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?
+        .allowing(options.throttle.clone());
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, options.max_keys, clock.now())?,
         None => Limits::new(rules, options.max_keys, hash_keys, clock.now())?,

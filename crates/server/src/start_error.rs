@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use crate::rules::RulesError;
+use crate::{rules::RulesError, state_file::StatePathError};
 
 /// Why a server does not start. The message says what to do.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub enum StartError {
     State {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// What is in the way.
+        source: StatePathError,
     },
     /// The threads, or the memory of `CL.THROTTLE`'s keys, cannot be had.
     Resources(String),
@@ -52,11 +52,9 @@ impl fmt::Display for StartError {
                     _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
                 })
             }
-            Self::State { path, source } => write!(
-                f,
-                "the state cannot be kept in {}: {source}; choose a file in a directory that the server may write",
-                path.display()
-            ),
+            Self::State { path, source } => {
+                write!(f, "the state cannot be kept in {}: {source}", path.display())
+            }
             Self::Store(what) | Self::Resources(what) => f.write_str(what),
         }
     }
@@ -66,7 +64,8 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Rules(e) => Some(e),
-            Self::Listen { source, .. } | Self::State { source, .. } => Some(source),
+            Self::Listen { source, .. } => Some(source),
+            Self::State { source, .. } => Some(source),
             _ => None,
         }
     }

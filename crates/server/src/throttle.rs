@@ -8,7 +8,7 @@
 
 use std::{fmt, time::Duration};
 
-use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket};
+use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::limits::counts::Counts;
@@ -17,6 +17,27 @@ use crate::limits::counts::Counts;
 pub struct Throttle {
     limiter: KeyedLimiter<()>,
     counts: Counts,
+    allowed: ThrottleAllowed,
+}
+
+/// Which buckets clients may ask for. A bucket occupies its key until it is full again, so whoever chooses the period
+/// chooses for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ThrottleAllowed {
+    /// None: the command is off.
+    Nothing,
+    /// Those whose period, and whose time to fill, is at most this.
+    Within(Duration),
+    /// These alone.
+    Only(Vec<ThrottleQuota>),
+}
+
+impl Default for ThrottleAllowed {
+    /// Buckets that fill within a day.
+    fn default() -> Self {
+        Self::Within(Duration::from_hours(24))
+    }
 }
 
 /// A request's limit: up to `max_burst + 1` at once, and `count` more in each `period`.
@@ -42,11 +63,26 @@ pub enum ThrottleError {
     TooLarge,
     /// The bucket would take more than 73 years to fill.
     TooSlow,
+    /// The server takes no such bucket, as it would take longer than this to fill.
+    NotWithin(Duration),
+    /// The server takes other buckets only.
+    NotListed,
+    /// The server takes none at all.
+    Off,
 }
 
 impl fmt::Display for ThrottleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::NotWithin(most) = self {
+            f.write_str("Cell error: this server takes buckets whose period and time to fill are at most ")?;
+            write_duration(f, *most)?;
+        }
         f.write_str(match self {
+            Self::NotWithin(_) => "; lower the period or max_burst (or raise --resp-max-period)",
+            Self::NotListed => {
+                "Cell error: this server does not take this bucket (--resp-throttle lists those it takes)"
+            }
+            Self::Off => "Cell error: CL.THROTTLE is off on this server (--resp-throttle off)",
             // redis-cell's own words, as clients may look for them.
             Self::ZeroRate => "Cell error: Zero rates are not supported",
             Self::Negative => "Cell error: max_burst, count, period and quantity must not be negative",
@@ -127,7 +163,30 @@ impl Throttle {
         if let Some(hash_keys) = hash_keys {
             builder = builder.hash_keys(hash_keys);
         }
-        Ok(Self { limiter: builder.build()?, counts: Counts::default() })
+        Ok(Self { limiter: builder.build()?, counts: Counts::default(), allowed: ThrottleAllowed::default() })
+    }
+
+    /// The same store for these buckets alone.
+    #[must_use]
+    pub fn allowing(self, allowed: ThrottleAllowed) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// The bucket of a quota, if it makes sense and is allowed here.
+    pub(crate) fn ask(&self, quota: ThrottleQuota, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
+        let ask = quota.ask(quantity)?;
+        match &self.allowed {
+            ThrottleAllowed::Nothing => Err(ThrottleError::Off),
+            ThrottleAllowed::Within(most) => {
+                let period = Duration::from_secs(quota.period.unsigned_abs());
+                if period > *most || Duration::from_nanos(ask.fills_in) > *most {
+                    return Err(ThrottleError::NotWithin(*most));
+                }
+                Ok(ask)
+            }
+            ThrottleAllowed::Only(quotas) if !quotas.contains(&quota) => Err(ThrottleError::NotListed),
+            ThrottleAllowed::Only(_) => Ok(ask),
+        }
     }
 
     /// Takes `quantity` from a key's bucket; 0 is a peek.
@@ -141,9 +200,13 @@ impl Throttle {
         quantity: i64,
         now: Nanos,
     ) -> Result<Decision, ThrottleError> {
-        let ask = quota.ask(quantity)?;
-        let decision = self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now);
-        Ok(self.told(&ask, decision))
+        let ask = self.ask(quota, quantity)?;
+        Ok(self.acquire_share(key, &ask, now))
+    }
+
+    /// Takes from a key's bucket what was found to be allowed.
+    pub(crate) fn acquire_share(&self, key: &[u8], ask: &ThrottleAsk, now: Nanos) -> Decision {
+        self.told(ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now))
     }
 
     /// What a client is told of a bucket's decision, which is counted.

@@ -1,5 +1,9 @@
 //! The configuration of envoyproxy/ratelimit: what it means, and what is wrong with it.
-
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::zero_sized_map_values,
+    reason = "one type for rates and their absence"
+)]
 #![allow(clippy::format_push_string, clippy::format_collect, reason = "short texts, once in a test")]
 #![allow(clippy::type_complexity, clippy::needless_pass_by_value, reason = "the shapes are plain here")]
 

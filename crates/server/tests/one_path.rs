@@ -1,10 +1,11 @@
 //! Whatever the edge, and wherever the states are, a decision is taken and counted in the same way.
 
+#![cfg_attr(not(feature = "servers"), allow(dead_code, reason = "what needs a store is left out"))]
+
 mod harness;
 
-use harness::{Running, on_store};
+use harness::Running;
 use serde_json::json;
-use tidegate_redis_servers::Server;
 
 const RULES: &str = "
 limits:
@@ -89,11 +90,12 @@ fn a_cost_of_zero_is_a_peek_and_is_never_counted() {
     assert_eq!(counts(&server), [0, 0, 1, 0, 0, 0]);
 }
 
+#[cfg(feature = "servers")]
 #[test]
 fn a_server_with_a_store_decides_and_counts_as_one_without() {
-    let redis = Server::start(&[]);
+    let redis = tidegate_redis_servers::Server::start(&[]);
     let local = Running::with_rules("one-path-local", RULES);
-    let shared = on_store("one-path-shared", &redis.address(), RULES);
+    let shared = harness::on_store("one-path-shared", &redis.address(), RULES);
     assert_eq!(script(&local), script(&shared));
     assert_eq!(counts(&local), counts(&shared));
     assert_ne!(counts(&local), [0; 6]);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate_limiter::WhenFull;
 use tidegate_server::rules::{self, AlgorithmName, PolicySpec};
 
 /// The complaints about a text, one a line.
@@ -60,7 +61,7 @@ limits:
   - {name: e, algorithm: token-bucket, limit: 5/1m30s, burst: 20}
   - {name: f, algorithm: leaky-bucket, limit: 5/1s, max_wait: 250ms}
   - {name: g, algorithm: concurrency, limit: 8, hold: 30s}
-  - {name: h, limit: 1/1s}
+  - {name: h, limit: 1/1s, when_full: deny}
 ";
     let limits = rules::parse(text).unwrap().limits;
     assert!(limits[0].policy.first_hit && limits[0].policy.count_denied);
@@ -72,6 +73,7 @@ limits:
     assert_eq!(limits[5].policy.max_wait, Some(Duration::from_millis(250)));
     assert_eq!((limits[6].policy.limit, limits[6].policy.hold), (8, Some(Duration::from_secs(30))));
     assert_eq!(limits[7].policy.algorithm, AlgorithmName::SlidingWindow);
+    assert_eq!((limits[6].when_full, limits[7].when_full), (WhenFull::Forget, WhenFull::Deny));
     for limit in &limits {
         let written = limit.policy.to_string();
         assert_eq!(rules::parse_policy(&written).unwrap(), limit.policy, "{written} reads back");

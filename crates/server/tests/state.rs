@@ -124,7 +124,7 @@ fn a_damaged_file_is_set_aside_and_the_server_begins_anew() {
     let mut flipped = good.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    for (number, bad) in [(1, &flipped[..]), (2, &good[..good.len() - 1]), (3, b""), (4, b"something else")] {
+    for (number, bad) in [(1, &flipped[..]), (2, &good[..good.len() - 1]), (3, b""), (4, b"TIDE")] {
         fs::write(&state, bad).unwrap();
         let server = Running::start_at(options(&directory, RULES), START);
         asks(&server, &[("PEEK log alice", "[0 3 3 -1 0]")]);

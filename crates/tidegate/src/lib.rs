@@ -1,14 +1,6 @@
 //! Flow control for services: decide whether a piece of work may go ahead now, later, or not at all.
 //!
-//! * [`Limiter`]: one limit for everything. [`KeyedLimiter`]: one for each key, bounded in memory.
-//! * [`Policy`]: which algorithm, with what [`Quota`] and options; [`algorithm`] tells the bound of each.
-//! * [`Decision`]: allowed, delayed or denied; how much remains, when to try again, when all is fresh.
-//! * [`acquire_all_at`]: several limits in one atomic decision.
-//!
-//! With the feature `flow`, the module `flow` and the attribute `guard` guard resources: entries, flow rules, circuit
-//! breakers, hot parameters, system protection, and the statistics behind them. With the feature `redis` the module of that
-//! name shares limits between processes, with `tower` that one limits services as middleware. [`KeyedLimit`] is the trait of
-//! limits of both kinds, local or shared.
+//! # Limit each user
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
@@ -16,7 +8,7 @@
 //! // 100 requests a minute for each user, in any window of a minute.
 //! let per_user = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
 //!
-//! let decision = per_user.acquire("alice", 1);
+//! let decision = per_user.check("alice");
 //! if let Some(wait) = decision.retry_after() {
 //!     println!("too many requests, try again in {wait:?}");
 //! } else {
@@ -24,10 +16,76 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Limiter`] is one limit for everything, [`KeyedLimiter`] one for each key, bounded in memory. [`Policy`] says which
+//! algorithm, with what [`Quota`] and options; [`algorithm`] tells the bound of each. [`acquire_all`] decides over several
+//! limits in one atomic step: all admit, or none is charged.
+//!
+//! # Wait instead of being denied
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::{Limiter, Policy, Quota};
+//!
+//! # futures::executor::block_on(async {
+//! let pace = Limiter::new(Policy::token_bucket(Quota::per_second(1_000)));
+//! match pace.wait_for(1, Duration::from_secs(2)).await {
+//!     Ok(_) => println!("our turn"),
+//!     Err(late) => println!("{late}"),
+//! }
+//! # });
+//! ```
+//!
+//! Waiting is first come, first served, and needs no particular async runtime.
+//!
+//! # Bound what is in flight
+//!
+//! ```
+//! use tidegate::{KeyedLimiter, Policy};
+//!
+//! let downloads = KeyedLimiter::new(Policy::concurrency(2))?;
+//! if let Ok(permit) = downloads.permit("alice", 1) {
+//!     // The permit comes back when it is dropped.
+//!     drop(permit);
+//! }
+//! # Ok::<(), tidegate::BuildError>(())
+//! ```
+//!
+//! # Test with a clock of your own
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::{KeyedLimiter, ManualTimer, Nanos, Policy, Quota};
+//!
+//! let timer = ManualTimer::new(Nanos::from_secs(1_000));
+//! let logins = KeyedLimiter::builder(Policy::fixed_window(Quota::per_minute(1))).clock(timer.clone()).build()?;
+//! assert!(logins.check("alice").is_allowed());
+//! assert!(logins.check("alice").is_denied());
+//! timer.advance(Duration::from_mins(1));
+//! assert!(logins.check("alice").is_allowed());
+//! # Ok::<(), tidegate::BuildError>(())
+//! ```
+//!
+//! # Guard, share, and limit at the door
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
+//! | `redis` | the module `redis`: limits that several processes share |
+//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper |
+//!
+//! [`KeyedLimit`] is the trait of limits of both kinds, local or shared.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "flow")]
 pub use tidegate_flow as flow;
-pub use tidegate_limiter::*;
+pub use tidegate_limiter::{
+    Algorithm, AllDecision, BuildError, Change, Clock, CoarseClock, Debt, Decision, Entry, Forgotten, Full,
+    HashKeys, KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_WINDOW, ManualClock, ManualTimer,
+    Nanos, Outcome, ParseQuotaError, Permit, Policy, PolicyError, Quota, QuotaError, RecordPlace, Request,
+    Share, Stats, Sweeping, SystemClock, TableError, Timer, WaitError, WhenFull, acquire_all, acquire_all_at,
+    algorithm,
+};
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;
 #[cfg(feature = "redis")]

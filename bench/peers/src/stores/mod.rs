@@ -9,7 +9,7 @@ mod trypema;
 
 pub use self::governor::{BORROWED, Borrowed as GovernorBorrowed, OWNED, quota as governor_quota};
 pub use self::rate_net::algorithm as rate_net_algorithm;
-pub use self::tidegate::quota as tidegate_quota;
+pub use self::tidegate::{NAME as TIDEGATE, open as tidegate_store, quota as tidegate_quota};
 pub use self::trypema::NAME as TRYPEMA;
 
 use self::rate_net::{RateNet, TscClock};

@@ -64,6 +64,7 @@ pub(super) fn own_fits(
     }
     for adaptive in &rules.adaptive {
         if usage.in_flight() + u64::from(n) > adaptive.units() {
+            adaptive.note_blocked(n);
             return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
         }
     }

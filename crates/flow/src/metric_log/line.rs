@@ -62,26 +62,16 @@ impl fmt::Display for MetricLine {
 }
 
 /// Why a text is no line of a metric log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseLineError {
     /// It does not have eight to eleven fields.
+    #[error("a metric line has 8 to 11 fields between bars, this has {0}")]
     Fields(usize),
     /// A field that should be a number is none.
-    Number(ParseIntError),
+    #[error("a count is not a number: {0}")]
+    Number(#[source] ParseIntError),
 }
-
-impl fmt::Display for ParseLineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fields(found) => {
-                write!(f, "a metric line has 8 to 11 fields between bars, this has {found}")
-            }
-            Self::Number(e) => write!(f, "a count is no number: {e}"),
-        }
-    }
-}
-
-impl std::error::Error for ParseLineError {}
 
 impl FromStr for MetricLine {
     type Err = ParseLineError;

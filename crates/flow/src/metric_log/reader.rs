@@ -1,7 +1,6 @@
 //! Reading a metric log.
 
 use std::{
-    fmt,
     fs::{self, File},
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -43,25 +42,13 @@ pub struct Found {
 }
 
 /// A log that cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", path.display())]
 pub struct ReadError {
     /// The file or directory.
     pub path: PathBuf,
     /// What the system says.
     pub source: io::Error,
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, source } = self;
-        write!(f, "cannot read {}: {source}", path.display())
-    }
-}
-
-impl std::error::Error for ReadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
 }
 
 /// The lines of an application's log that a query asks for. `app` is the name that the log was opened with.

@@ -119,7 +119,7 @@ pub struct LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no rule was loaded, the old ones go on: ")?;
+        f.write_str("rules rejected; the previous rules stay active: ")?;
         for (at, rule) in self.rules.iter().enumerate() {
             write!(f, "{}{rule}", if at == 0 { "" } else { "; " })?;
         }

@@ -29,7 +29,7 @@ impl WarmUp {
     /// Up to `count` a second within `period`, from `count / factor`.
     pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, String> {
         if factor <= 1.0 || !factor.is_finite() {
-            return Err(format!("the cold factor is {factor}; it must be above 1, as 3 is"));
+            return Err(format!("the cold factor is {factor}; it must be greater than 1 (typically 3)"));
         }
         if count <= 0.0 {
             return Err("a warm-up needs a threshold above 0".into());

@@ -1,50 +1,38 @@
 //! Changing a policy while others decide: nothing that was used is forgotten.
 
-use std::sync::{Arc, PoisonError};
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Arc, PoisonError},
+    task::{Context, Poll},
+};
 
-use tidegate_core::{Nanos, Policy};
+use tidegate_core::{Clock, Nanos, Policy};
 
 use super::{BuildError, Generation, KeyedLimiter};
-use crate::table::Cursor;
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
     ///
-    /// Decisions go on meanwhile; a key's state moves over when it is asked for, at the latest when this returns. Both
-    /// tables are in memory until then.
+    /// Returns at once, however many keys there are. A key's state moves over when it is asked for; the rest moves when
+    /// the returned [`Change`] is finished or awaited, and at the latest with the next change of policy or snapshot. Both
+    /// tables are in memory until then. Where the change before is not finished, it is finished first.
     ///
     /// # Errors
     /// When the memory for the new states cannot be reserved; then nothing has changed.
-    pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<(), BuildError> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = Arc::clone(self.generations.current());
+    pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.generations.current_full();
         let policy = policy.into();
-        if policy == old.policy {
-            return Ok(());
+        if policy != *old.policy() {
+            while old.sweep(now) {}
+            let new = self.generations.make(policy, self.max_keys, self.when_full, Arc::clone(&old))?;
+            old.retire();
+            self.generations.publish(new);
         }
-        let new = Arc::new(Generation::new(policy, self.max_keys, self.when_full, Some(Arc::clone(&old)))?);
-        old.retire();
-        self.generations.push(Arc::clone(&new));
-        // Who began in the old table before it was retired may still add a key there, and move another.
-        old.table.close();
-        let mut cursor = Some(Cursor::default());
-        while let Some(from) = cursor {
-            let mut tags = Vec::new();
-            cursor = old.table.walk(from, |tag, _| tags.push(tag));
-            for tag in tags {
-                // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation
-                // cannot be retired meanwhile, as that takes the lock that is held.
-                let _ = new.apply(&policy, tag, now, |_| ());
-            }
-        }
-        let mut cursor = Some(Cursor::default());
-        while let Some(from) = cursor {
-            let convert = |debt| new.receive_debt(&old.policy, debt, now);
-            cursor = old.table.move_records(from, &new.table, now, convert);
-        }
-        new.finish();
+        drop((one_at_a_time, old));
         self.serve_all(now);
-        Ok(())
+        Ok(Change { limiter: self })
     }
 
     /// Gives one key a policy of its own, keeping what it has used.
@@ -62,8 +50,8 @@ impl<C> KeyedLimiter<C> {
         let (policy, old) = (policy.into(), self.generation_of(tag));
         let own = Arc::new(Generation::own(policy)?);
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
-        let moved = old.apply(&old.policy, tag, now, |state| {
-            let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, &old.policy, state, now));
+        let moved = old.apply(old.policy(), tag, now, |state| {
+            let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, old.policy(), state, now));
             let replaced = self
                 .exceptions
                 .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
@@ -89,13 +77,116 @@ impl<C> KeyedLimiter<C> {
         let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
         let general = self.generations.current();
         // As above, and the general table's lock before the own one's, there as here.
-        let _ = general.apply(&general.policy, tag, now, |state| {
+        let _ = general.apply(general.policy(), tag, now, |state| {
             own.retire();
-            own.table.take_out(&own.policy, tag, now, |old| general.receive(state, &own.policy, old, now));
+            own.table.take_out(own.policy(), tag, now, |old| general.receive(state, own.policy(), old, now));
             // The only error is a new key beyond the bound; this one is not new.
             let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
         });
         self.serve(tag, now);
         true
+    }
+}
+
+/// A change of policy that holds already, and whose states still move over (see [`KeyedLimiter::set_policy_at`]).
+///
+/// Dropped, it leaves the rest where it is until it is asked for: nothing is lost, and both tables stay in memory.
+///
+/// ```
+/// use tidegate_limiter::{KeyedLimiter, Policy, Quota};
+/// # async fn change() -> Result<(), tidegate_limiter::BuildError> {
+/// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_second(10)))?;
+/// // The new quota holds from here on; the future moves the states in pieces.
+/// limiter.set_policy(Policy::token_bucket(Quota::per_second(20)))?.await;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Change<'a, C> {
+    limiter: &'a KeyedLimiter<C>,
+}
+
+/// Moves the states of a [`Change`] a stretch at a time, and lets other tasks run in between.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sweeping<'a, C>(&'a KeyedLimiter<C>);
+
+/// Stretches (of a page each) that one poll moves.
+const A_POLL: usize = 16;
+
+impl<C> Change<'_, C> {
+    /// Moves a stretch of the states, about a page; returns whether there is more. The time is the present one: what a state
+    /// of another kind has in use counts as taken then.
+    #[must_use = "it says whether there is more to move"]
+    pub fn step_at(&self, now: Nanos) -> bool {
+        self.limiter.generations.current().sweep(now)
+    }
+
+    /// Moves everything that is still to be moved.
+    pub fn finish_at(self, now: Nanos) {
+        while self.step_at(now) {}
+    }
+}
+
+impl<C: Clock> Change<'_, C> {
+    /// Moves everything that is still to be moved: about a second for a million keys.
+    pub fn finish(self) {
+        while self.step_at(self.limiter.clock().now()) {}
+    }
+}
+
+impl<'a, C: Clock> IntoFuture for Change<'a, C> {
+    type Output = ();
+    type IntoFuture = Sweeping<'a, C>;
+
+    fn into_future(self) -> Sweeping<'a, C> {
+        Sweeping(self.limiter)
+    }
+}
+
+impl<C: Clock> Future for Sweeping<'_, C> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let generation = self.0.generations.current();
+        let now = self.0.clock().now();
+        if (0..A_POLL).all(|_| generation.sweep(now)) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<C> fmt::Debug for Change<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Change").field("to", &self.limiter.policy()).finish_non_exhaustive()
+    }
+}
+
+impl<C> fmt::Debug for Sweeping<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeping").field("to", &self.0.policy()).finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// [`set_policy_at`](Self::set_policy_at), now.
+    ///
+    /// # Errors
+    /// When the memory for the new states cannot be reserved; then nothing has changed.
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<Change<'_, C>, BuildError> {
+        self.set_policy_at(policy, self.clock().now())
+    }
+
+    /// Gives one key a policy of its own now, keeping what it has used.
+    ///
+    /// # Errors
+    /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
+    pub fn set_override(&self, key: impl AsRef<[u8]>, policy: impl Into<Policy>) -> Result<(), BuildError> {
+        self.set_override_at(key, policy, self.clock().now())
+    }
+
+    /// Takes a key's own policy away now; what it has used counts on. Returns whether it had one.
+    pub fn remove_override(&self, key: impl AsRef<[u8]>) -> bool {
+        self.remove_override_at(key, self.clock().now())
     }
 }

@@ -1,6 +1,6 @@
 //! The keyed limiter and its operations.
 
-use std::{fmt, sync::PoisonError};
+use std::{fmt, sync::PoisonError, time::Duration};
 
 use crate::table::{HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
@@ -19,8 +19,6 @@ use crate::{
 
 /// A limit for each key: of any length, and as many as the bound allows.
 ///
-/// What happens beyond the bound, and what a key costs, is told in the crate's page: recovered keys give way first,
-/// and a limited key never gets a fresh allowance.
 ///
 /// ```
 /// use tidegate_limiter::{KeyedLimiter, Policy};
@@ -30,6 +28,26 @@ use crate::{
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # When the table is full
+///
+/// Recovered keys give way first. After them the key that has least to lose does, and leaves a record of its own: the share
+/// of its limit that it used, and when that ends. It takes the record back when it returns. A flood of made-up keys pushes
+/// keys out of the table, and in the end records out of theirs: the smallest share first. These are the bounds;
+/// `tests/flood.rs` shows them.
+///
+/// | what | bound |
+/// |---|---|
+/// | a new key is taken for an evicted one, and gets its debt | 1 of 19,000,000 |
+/// | a key that has a record when it returns: how much stricter than before | token and leaky bucket: a millionth of the time that it had left. Fixed window, sliding counter: a 126th of the limit, nothing for limits up to 127. Sliding log and window: also, all that was in use counts as taken at the newest admission |
+/// | an exhausted key among made-up keys that have something left, however many | never forgotten |
+/// | an exhausted key among made-up keys that are exhausted, too | kept until 4 × `max_keys` of them have come in the time that a limit takes to end; then forgotten, or with [`WhenFull::Deny`] the made-up keys are refused |
+/// | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
+/// | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
+///
+/// "Exhausted" is a key that would be denied a cost of 1 when it is evicted. Where limits come with requests, the table knows
+/// none of them: what has the earliest end goes first. [`Stats`] counts what is evicted, returned, refused and forgotten, the
+/// last by the share used.
 pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
@@ -84,7 +102,7 @@ impl<C> KeyedLimiter<C> {
     /// The policy of keys without one of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.generations.current().policy
+        *self.generations.current().policy()
     }
 
     /// The clock.
@@ -107,7 +125,7 @@ impl<C> KeyedLimiter<C> {
     /// memory; who knows the next few keys (a batch of requests) can let them all be fetched at once. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl AsRef<[u8]>) {
-        self.generations.current().table.prefetch(self.tag(key.as_ref()));
+        self.generations.newest().table.prefetch(self.tag(key.as_ref()));
     }
 
     /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
@@ -121,12 +139,12 @@ impl<C> KeyedLimiter<C> {
     /// Decides by the general policy where that is all there is to it, as most of the time it is.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation: &Generation = self.generations.current();
+    pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
             // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
-            plain.then(|| generation.policy.decide(state, now, cost))
+            plain.then(|| generation.policy().decide(state, now, cost))
         });
         match near {
             Some(decision) => decision,
@@ -164,7 +182,7 @@ impl<C> KeyedLimiter<C> {
         let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
-            let policy = &generation.policy;
+            let policy = generation.policy();
             let result = generation.apply(policy, tag, now, |state| {
                 let step = if self.is_home(tag, &generation) { step.take() } else { None };
                 step.map(|step| step(policy, state))
@@ -248,7 +266,7 @@ impl<C> KeyedLimiter<C> {
     fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
         loop {
             let generation = self.generation_of(tag);
-            if let Ok(result) = generation.look(tag, now, |state| step(&generation.policy, state)) {
+            if let Ok(result) = generation.look(tag, now, |state| step(generation.policy(), state)) {
                 return result;
             }
             yield_now();
@@ -256,7 +274,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Where a key's state lives.
-    pub(crate) fn generation_of(&self, tag: Tag) -> Home<'_> {
+    pub(crate) fn generation_of(&self, tag: Tag) -> Home {
         let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
@@ -269,7 +287,7 @@ impl<C> KeyedLimiter<C> {
         if blocked > Nanos::ZERO && blocked <= now {
             self.exceptions.drop_passed(&self.marks, tag, now);
         }
-        denied_until(&self.generation_of(tag).policy, blocked, now)
+        denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
@@ -346,7 +364,10 @@ impl<C> KeyedLimiter<C> {
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
     pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
-        let tag = self.tag(key.as_ref());
+        self.refund_tag(self.tag(key.as_ref()), cost, now);
+    }
+
+    pub(crate) fn refund_tag(&self, tag: Tag, cost: u32, now: Nanos) {
         // A key that has no place has taken nothing.
         let _ = self.on_line(
             tag,
@@ -371,7 +392,9 @@ impl<C> KeyedLimiter<C> {
         {
             // A change of policy would move keys that are still to be reset to where that has been done.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.generations.current().table.clear();
+            let generation = self.generations.current_full();
+            while generation.sweep(now) {}
+            generation.table.clear();
             for (_, exception) in self.exceptions.all() {
                 if let Some(own) = exception.own {
                     own.table.clear();
@@ -405,6 +428,26 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
+    /// Asks for one unit now.
+    #[inline]
+    pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
+        self.acquire(key, 1)
+    }
+
+    /// Denies a key for a span.
+    ///
+    /// # Errors
+    /// As [`block_at`](Self::block_at).
+    pub fn block_for(&self, key: impl AsRef<[u8]>, span: Duration) -> Result<(), BuildError> {
+        let now = self.clock.now();
+        self.block_at(key, now.saturating_add(span.into()), now)
+    }
+
+    /// Ends a block now; returns whether there was one that still held.
+    pub fn unblock(&self, key: impl AsRef<[u8]>) -> bool {
+        self.unblock_at(key, self.clock.now())
+    }
+
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
@@ -452,6 +495,19 @@ impl<T: Timer> KeyedLimiter<T> {
         let tag = self.tag(key.as_ref());
         wait(&Key { limiter: self, tag }, cost, deadline, &self.clock).await
     }
+
+    /// [`wait`](Self::wait) for at most `span`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn wait_for(
+        &self,
+        key: impl AsRef<[u8]>,
+        cost: u32,
+        span: Duration,
+    ) -> Result<Decision, WaitError> {
+        self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
+    }
 }
 
 /// A key that somebody waits for.
@@ -487,7 +543,7 @@ impl<C> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
-            .field("policy", &generation.policy)
+            .field("policy", generation.policy())
             .field("stats", &generation.table.stats())
             .finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use loom::{sync::Arc, thread};
 use tidegate_core::{Nanos, Policy, clock::ManualTimer};
 
 use super::KeyedLimiter;
-use crate::HashKeys;
+use crate::{HashKeys, Request, acquire_all_at};
 
 const NOW: Nanos = Nanos::from_secs(9);
 
@@ -21,6 +21,13 @@ fn one_an_hour() -> Policy {
     Policy::fixed_window("1/1h".parse().unwrap())
 }
 
+/// Every interleaving with up to two switches in the middle of things.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(run);
+}
+
 /// Waits for one unit of `key`, and gives up where it is not there.
 fn tries_to_wait(limiter: &KeyedLimiter<ManualTimer>, key: &str) -> bool {
     let mut waiting = Box::pin(limiter.wait(key, 1, None));
@@ -29,7 +36,7 @@ fn tries_to_wait(limiter: &KeyedLimiter<ManualTimer>, key: &str) -> bool {
 
 #[test]
 fn a_unit_goes_to_the_waiter_or_to_the_caller_and_never_to_both() {
-    loom::model(|| {
+    model(|| {
         let limiter = limiter(one_an_hour());
         let other = {
             let limiter = limiter.clone();
@@ -44,7 +51,7 @@ fn a_unit_goes_to_the_waiter_or_to_the_caller_and_never_to_both() {
 
 #[test]
 fn a_unit_given_back_reaches_whoever_waits_for_it() {
-    loom::model(|| {
+    model(|| {
         let limiter = limiter(one_an_hour());
         assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
         let other = {
@@ -58,5 +65,57 @@ fn a_unit_given_back_reaches_whoever_waits_for_it() {
         // By the refund itself, before the future is polled again.
         assert!(limiter.acquire_at("a", 1, NOW).is_denied());
         assert!(at_once || waiting.as_mut().poll(&mut cx).is_ready());
+    });
+}
+
+#[test]
+fn a_state_that_moves_to_a_new_policy_is_neither_lost_nor_doubled() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.acquire_at("a", 1, NOW).is_allowed())
+        };
+        let next = Policy::sliding_counter("1/1h".parse().unwrap());
+        limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+        let mine = limiter.acquire_at("a", 1, NOW).is_allowed();
+        assert!(mine != other.join().unwrap());
+    });
+}
+
+#[test]
+fn a_joint_decision_and_a_change_of_policy_wait_for_each_other_in_no_circle() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || {
+                let both = [Request::keyed(&*limiter, b"a", 1), Request::keyed(&*limiter, b"b", 1)];
+                acquire_all_at(&both, NOW).unwrap().is_allowed()
+            })
+        };
+        let next = Policy::sliding_counter("1/1h".parse().unwrap());
+        limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+        assert!(!other.join().unwrap() && limiter.acquire_at("a", 1, NOW).is_denied());
+    });
+}
+
+#[test]
+fn a_decision_that_comes_late_to_a_generation_finds_it_left_or_in_its_new_life() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.acquire_at("a", 1, NOW).is_allowed())
+        };
+        // The third change uses the first change's table again.
+        for limit in ["1/2h", "1/3h", "1/4h"] {
+            let next = Policy::fixed_window(limit.parse().unwrap());
+            limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+        }
+        let mine = limiter.acquire_at("a", 1, NOW).is_allowed();
+        assert!(mine != other.join().unwrap());
+        assert!(limiter.generations.count() <= 3);
     });
 }

@@ -1,5 +1,6 @@
 //! A limit for each key.
 
+mod batch;
 mod build;
 mod change;
 mod exceptions;
@@ -9,8 +10,11 @@ mod limiter;
 mod loom_tests;
 mod marks;
 mod snapshot;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use build::{BuildError, KeyedBuilder};
+pub use change::{Change, Sweeping};
 pub(crate) use exceptions::TagHasher;
 use generation::Generation;
 pub(crate) use generation::Home;

@@ -49,11 +49,13 @@ impl<C> KeyedLimiter<C> {
     /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
     /// key that moves within the table just then may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
-        let generation = self.generations.current();
-        let policy = &generation.policy;
+        let generation = self.generations.current_full();
+        // What a change of policy has left where it was is moved first: then all is in one place.
+        while generation.sweep(now) {}
+        let policy = generation.policy();
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
-                show(Entry::Key { tag: tag.get(), state: state.to_vec() });
+                show(Entry::Key { tag: tag.get(), state: state[..policy.words()].to_vec() });
             }
         });
         generation.table.for_each_record(|place, debt| {

@@ -27,11 +27,14 @@ pub type Rank = (usize, u64);
 /// A bucket's place in that order: its table's, then its address.
 type Position = (Rank, usize);
 
+/// A locked state's bucket and cell, and whether its key is new.
+type Cell = (usize, usize, Found);
+
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
     /// For each state wanted: which bucket, which cell, and whether the key is new; or until when it is refused.
-    cells: SmallVec<[Result<(usize, usize, Found), Nanos>; INLINE]>,
+    cells: SmallVec<[Result<Cell, Nanos>; INLINE]>,
 }
 
 impl<'a> Joint<'a> {

@@ -97,6 +97,13 @@ impl Table {
         }
     }
 
+    /// Lets keys in again, into a table that was [released](Self::release); its figures begin anew.
+    pub fn reopen(&self) {
+        self.counters.reset();
+        // Relaxed: whoever comes in has been told of it by something that came after.
+        self.closed.store(false, Ordering::Relaxed);
+    }
+
     /// Whether a key may be added. The caller holds the locks of its two buckets, whose stretches are marked.
     pub(crate) fn is_open(&self) -> bool {
         // As `close` says; the lock orders nothing between two different buckets.

@@ -15,23 +15,7 @@
 //! * When all the places of a new key are taken by keys that still owe something, the one that has least to lose gives way
 //!   and leaves a record of its own, which it takes back when it returns.
 //!
-//! # What a flood can do
-//!
-//! A flood of made-up keys pushes keys out of the table, and in the end records out of their table. These are the bounds;
-//! `tests/flood.rs` shows them.
-//!
-//! | what | bound |
-//! |---|---|
-//! | a new key is taken for an evicted one, and gets its debt | 1 of 19,000,000 |
-//! | a key that has a record when it returns: how much stricter than before | token and leaky bucket: a millionth of the time that it had left. Fixed window, sliding counter: a 126th of the limit, nothing for limits up to 127. Sliding log and window: also, all that was in use counts as taken at the newest admission |
-//! | an exhausted key among made-up keys that have something left, however many | never forgotten |
-//! | an exhausted key among made-up keys that are exhausted, too | kept until 4 × `max_keys` of them have come in the time that a limit takes to end; then forgotten, or with [`WhenFull::Deny`] the made-up keys are refused |
-//! | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
-//! | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
-//!
-//! "Exhausted" is a key that would be denied a cost of 1 when it is evicted. Where limits come with requests, the table knows
-//! none of them: what has the earliest end goes first. [`Stats`] counts what is evicted, returned, refused and forgotten, the
-//! last by the share used.
+//! What a flood can do, and the bounds: [`KeyedLimiter`](crate::KeyedLimiter)'s page.
 
 mod error;
 mod hash;

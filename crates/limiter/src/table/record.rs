@@ -141,7 +141,7 @@ mod tests {
             let read = decode(word, base).unwrap();
             prop_assert!(word != 0 && print_of(word) == print && read.share == debt.share);
             let Lasts::Until(read) = read.lasts else { panic!("an end") };
-            prop_assert!(read >= end && (read.get() - end.get()) as u128 * 2_000_000 <= u128::from(end.get() - base));
+            prop_assert!(read >= end && u128::from(read.get() - end.get()) * 2_000_000 <= u128::from(end.get() - base));
             // Read back and written again with the same base, it is what it was.
             prop_assert_eq!(encode(print, Debt { lasts: Lasts::Until(read), ..debt }, base), word);
         }

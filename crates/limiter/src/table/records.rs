@@ -76,7 +76,7 @@ struct Survey {
 impl Records {
     pub fn new(max_keys: usize) -> Result<Self, TableError> {
         let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(TableError::TooLarge)? / 8;
-        let half = ((buckets + SLACK.min(max_keys)) / 2).max(1);
+        let half = usize::midpoint(buckets, SLACK.min(max_keys)).max(1);
         // One cell each, whose tag is the base and whose state the records.
         let layout = Layout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };
         let stretches = Stretches::new(&layout);
@@ -193,12 +193,11 @@ impl Records {
         let mut pair = self.lock(at);
         let (slot, debt) = pair.find(at.print).filter(|(_, debt)| !debt.is_over(now))?;
         let (debt, result) = step(debt)?;
-        match debt {
-            Some(debt) => pair.write(slot, at.print, debt, now),
-            None => {
-                pair.set(slot, 0);
-                self.count.sub(1);
-            }
+        if let Some(debt) = debt {
+            pair.write(slot, at.print, debt, now);
+        } else {
+            pair.set(slot, 0);
+            self.count.sub(1);
         }
         Some(result)
     }

@@ -164,7 +164,7 @@ impl Table {
             let gone = Tag::new(pair.tag(victim));
             return match self.evict(gone, debt, comes, now) {
                 Ok(()) => Ok(victim),
-                Err(until) => Err(NoRoom::Refused(self.soonest(algorithm, pair, until, now))),
+                Err(until) => Err(NoRoom::Refused(Self::soonest(algorithm, pair, until, now))),
             };
         }
         let place = empty.ok_or(NoRoom::Pinned)?;
@@ -187,13 +187,7 @@ impl Table {
     }
 
     /// When a cell of a pair may go at the latest, or a record ends.
-    fn soonest(
-        &self,
-        algorithm: &impl Algorithm,
-        pair: &mut Pair<'_, '_>,
-        until: Nanos,
-        now: Nanos,
-    ) -> Nanos {
+    fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
         let mut soonest = until;
         for at in pair.occupied(&[]) {
             let state = pair.state(at);

@@ -104,12 +104,28 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Begins anew. Relaxed, as all counters: nobody comes or goes meanwhile.
+    pub fn reset(&self) {
+        let plain = [
+            &self.keys,
+            &self.added,
+            &self.reclaimed,
+            &self.evicted,
+            &self.returned,
+            &self.refused,
+            &self.untracked,
+        ];
+        for counter in plain.into_iter().chain(&self.forgotten) {
+            counter.0.store(0, Ordering::Relaxed);
+        }
+    }
+
     pub fn forget(&self, share: Share) {
         let at = match share.get() {
-            ..=31 => 0,
-            ..=63 => 1,
-            ..=94 => 2,
-            ..=126 => 3,
+            0..=31 => 0,
+            32..=63 => 1,
+            64..=94 => 2,
+            95..=126 => 3,
             _ => 4,
         };
         self.forgotten[at].add(1);

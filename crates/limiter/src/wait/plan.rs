@@ -72,7 +72,8 @@ pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u32)
         return Turn::Never;
     }
     let Some(mut at) = at else { return Turn::Unknown };
-    // A denial names the time exactly, so the second look admits; the bound is for a state that does not keep to that.
+    // A denial names the time exactly, so the second look admits. It may be too early where `at` is older than the state:
+    // then the time that was found is one to look again at.
     for _ in 0..8 {
         let decision = policy.check(state, at, cost);
         if decision.is_allowed() {
@@ -86,5 +87,5 @@ pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u32)
         }
         at = at.saturating_add(wait.max(Nanos::new(1)));
     }
-    Turn::Unknown
+    Turn::At(at, Nanos::ZERO)
 }

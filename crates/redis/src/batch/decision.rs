@@ -71,6 +71,10 @@ impl Request for Question {
         self.follows
     }
 
+    fn apart(&self) -> bool {
+        false
+    }
+
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
         let Call { limit: plan, keys, requests, deadline, .. } = call;
         let mut batch = Batch { keys, ..Batch::default() };

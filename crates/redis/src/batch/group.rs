@@ -11,6 +11,7 @@ use crate::Deadline;
 pub struct Call<R: Request> {
     pub limit: Arc<R::Limit>,
     slot: u16,
+    apart: bool,
     pub keys: Vec<Vec<u8>>,
     /// Those of each key, in turn.
     pub requests: Vec<Vec<R>>,
@@ -25,6 +26,7 @@ impl<R: Request> Call<R> {
         Self {
             limit: Arc::clone(request.limit()),
             slot: request.slot(),
+            apart: request.apart(),
             keys: Vec::new(),
             requests: Vec::new(),
             deadline: request.deadline(),
@@ -36,6 +38,7 @@ impl<R: Request> Call<R> {
     fn has_room_for(&self, request: &R) -> bool {
         Arc::ptr_eq(&self.limit, request.limit())
             && self.slot == request.slot()
+            && self.apart == request.apart()
             && self.count < R::REQUESTS
             && (self.requests.len() < R::KEYS || self.places.contains_key(request.key()))
     }

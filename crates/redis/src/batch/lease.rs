@@ -9,6 +9,8 @@ use tokio::sync::oneshot;
 use super::{Batcher, Call, Queue, Request, Shard};
 use crate::{
     Deadline, StoreError,
+    connection::beside,
+    health::random,
     lease::{Held, Leases},
     script::call::{self, Before},
 };
@@ -22,6 +24,7 @@ pub struct Errand {
     request: Option<Asked>,
     caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
     slot: u16,
+    is_cluster: bool,
     deadline: Deadline,
 }
 
@@ -64,6 +67,11 @@ impl Request for Errand {
         false
     }
 
+    /// In a cluster a call that gives back has a key more: while a slot moves it may have to wait, and nobody with it.
+    fn apart(&self) -> bool {
+        self.is_cluster && self.gives_back()
+    }
+
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
         let Call { limit: leases, keys, requests, deadline, .. } = call;
         match batcher.grant_batch(shard, &leases, &keys, &requests, deadline).await {
@@ -85,6 +93,10 @@ impl Request for Errand {
 }
 
 impl Errand {
+    fn gives_back(&self) -> bool {
+        self.request.is_some_and(|request| matches!(request.back, Some(GiveBack { units: 1.., .. })))
+    }
+
     fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant) {
         let Some(request) = self.request.take() else { return };
         let now = batcher.monitor.clock.now();
@@ -128,22 +140,31 @@ impl Batcher {
         &self,
         leases: &Arc<Leases>,
         held: &Arc<Held>,
-        mut request: Asked,
+        request: Asked,
         caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
         deadline: Deadline,
     ) -> Errand {
-        if self.monitor.is_cluster() {
-            // The cluster's client repeats a call whose connection broke, and giving back must not be repeated. What is
-            // not given back stays charged until the algorithm forgets it.
-            request.back = None;
-        }
         leases.request_goes_out();
-        let (slot, request) = (self.monitor.slot(&held.key), Some(request));
-        Errand { leases: Arc::clone(leases), held: Arc::clone(held), request, caller, slot, deadline }
+        let (slot, is_cluster) = (self.monitor.slot(&held.key), self.monitor.is_cluster());
+        let (leases, held, request) = (Arc::clone(leases), Arc::clone(held), Some(request));
+        Errand { leases, held, request, caller, slot, is_cluster, deadline }
+    }
+
+    /// What goes with a request in a cluster only by itself: what it gives back.
+    fn send_back_apart(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: &mut Asked) {
+        let says_more = request.cost > 0 || request.ahead > 0 || request.spent > 0;
+        if says_more
+            && self.monitor.is_cluster()
+            && let Some(back) = request.back.take()
+        {
+            let alone = Asked { cost: 0, ahead: 0, back: Some(back), spent: 0, sent: request.sent };
+            self.send_errand(leases, held, alone);
+        }
     }
 
     /// Sends a request that nobody waits for.
-    pub fn send_errand(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: Asked) {
+    pub fn send_errand(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, mut request: Asked) {
+        self.send_back_apart(leases, held, &mut request);
         let errand = self.errand(leases, held, request, None, leases.deadline());
         let shard = self.monitor.shard_of(&held.key);
         if self.monitor.admit(shard).is_ok() {
@@ -157,9 +178,10 @@ impl Batcher {
         self: &Arc<Self>,
         leases: &Arc<Leases>,
         held: &Arc<Held>,
-        request: Asked,
+        mut request: Asked,
         deadline: Deadline,
     ) -> Result<Decision, StoreError> {
+        self.send_back_apart(leases, held, &mut request);
         let (caller, answered) = oneshot::channel();
         let errand = self.errand(leases, held, request, Some(caller), deadline.max(leases.deadline()));
         let shard = self.monitor.shard_of(&held.key);
@@ -187,10 +209,16 @@ impl Batcher {
         let requests = || errands.iter().flatten().filter_map(|errand| errand.request.as_ref());
         let counts = errands.iter().map(|same| same.len() as u32);
         let arguments = call::lease_arguments(&leases.numbers, leases.terms.mode(), requests(), counts);
-        // What is given back twice would be others' units; what is charged twice errs on the safe side.
-        let gives_back = |request: &Asked| matches!(request.back, Some(GiveBack { units: 1.., .. }));
-        let may_repeat = !requests().any(gives_back);
-        let reply = self.monitor.call(shard, &leases.script, keys, &arguments, deadline, may_repeat).await?;
+        let gives_back = errands.iter().flatten().any(Errand::gives_back);
+        let mut all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        // What is given back twice would be others' units (what is charged twice errs on the safe side). A cluster's client
+        // repeats calls by itself; by one more key the script knows the second one.
+        let once = (gives_back && self.monitor.is_cluster()).then(|| {
+            let text = format!("{}:returned:", self.monitor.runner.connector.prefix());
+            beside(&keys[0], &text, &format!("{:016x}{:016x}", random(), random()))
+        });
+        all.extend(once.as_deref());
+        let reply = self.monitor.call(shard, &leases.script, &all, &arguments, deadline, !gives_back).await?;
         call::parse(reply, keys.len())
     }
 }

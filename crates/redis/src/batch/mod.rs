@@ -54,6 +54,8 @@ trait Request: Sized + Send + 'static {
     fn is_wanted(&self) -> bool;
     /// Goes in one call with the request before it, and behind it: it is about the same key, by the same caller.
     fn follows(&self) -> bool;
+    /// Shares no call with those of which this is not so.
+    fn apart(&self) -> bool;
     /// Makes a call, and answers every request in it.
     fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) -> impl Future<Output = ()> + Send;
 }

@@ -1,8 +1,11 @@
 //! Where a store is, as one line of text.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, fs, str::FromStr, sync::Arc};
 
-use redis::{IntoConnectionInfo, RedisConnectionInfo};
+use redis::{
+    ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
+    io::tcp::TcpSettings,
+};
 
 use crate::StoreError;
 
@@ -15,8 +18,13 @@ use crate::StoreError;
 /// | `redis+cluster://[user:password@]host:port[,host:port…]` | a cluster; any of its nodes will do |
 /// | `redis+sentinel://[user:password@]host:port[,host:port…]/name[/db]` | the master that sentinels know by a name. User and password are the master's; those of the sentinels, if they want any, follow as `?sentinel_username=…&sentinel_password=…` |
 ///
-/// In names and passwords `: / ? # & @ %` are written as `%3A %2F %3F %23 %26 %40 %25`. `rediss` instead of `redis` is TLS (`rediss+cluster`, `rediss+sentinel`), checked against the system's certificates; the
-/// port is 6379 where none is given (26379 for sentinels). `?protocol=resp3` at the end speaks RESP3.
+/// In names and passwords write `: / ? # & @ %` as `%3A %2F %3F %23 %26 %40 %25`; or keep the password out of the address (see
+/// [`with_password`](Self::with_password)). The port is 6379 where none is given (26379 for sentinels). `?protocol=resp3` at
+/// the end speaks RESP3.
+///
+/// `rediss` instead of `redis` is TLS (`rediss+cluster`, `rediss+sentinel`), checked against the system's certificates.
+/// `?ca=FILE` checks against the authority in that file instead; `?cert=FILE&key=FILE` show a client's certificate. The files
+/// are PEM, and read when the address is.
 ///
 /// ```
 /// use tidegate_redis::Address;
@@ -27,16 +35,17 @@ use crate::StoreError;
 /// ```
 #[derive(Clone)]
 pub struct Address {
-    pub(crate) target: Target,
+    pub(super) target: Target,
+    pub(super) certificates: Option<TlsCertificates>,
     tls: bool,
     shown: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Target {
-    Single(String),
-    Cluster(Vec<String>),
-    Sentinel { sentinels: Vec<String>, name: String, login: RedisConnectionInfo },
+    Single(ConnectionInfo),
+    Cluster(Vec<ConnectionInfo>),
+    Sentinel { sentinels: Vec<ConnectionInfo>, name: String, login: RedisConnectionInfo },
 }
 
 impl Address {
@@ -46,7 +55,24 @@ impl Address {
         matches!(self.target, Target::Cluster(_))
     }
 
-    pub(crate) const fn is_tls(&self) -> bool {
+    /// The same store, with a password that does not stand in the address; of sentinels the master's.
+    #[must_use]
+    pub fn with_password(mut self, password: &str) -> Self {
+        let with = |info: &ConnectionInfo| {
+            let settings = info.redis_settings().clone().set_password(password);
+            info.clone().set_redis_settings(settings)
+        };
+        self.target = match self.target {
+            Target::Single(info) => Target::Single(with(&info)),
+            Target::Cluster(nodes) => Target::Cluster(nodes.iter().map(with).collect()),
+            Target::Sentinel { sentinels, name, login } => {
+                Target::Sentinel { sentinels, name, login: login.set_password(password) }
+            }
+        };
+        self
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
         self.tls
     }
 }
@@ -55,6 +81,13 @@ const FORMS: &str = "an address begins with redis://, rediss://, redis+unix://, 
 
 const FORM: &str = "it is user:password@host:port behind the ://, with : / ? # & @ % in names and passwords written as %3A %2F %3F %23 %26 %40 %25";
 
+/// Calls follow each other without waiting for answers: the system must not hold the second back until the first is
+/// acknowledged (Nagle's algorithm).
+pub(super) fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// What is wrong, in words that hold nothing of the address: any part of it may be a password.
 fn wrong(why: impl fmt::Display) -> StoreError {
     StoreError::Address(Arc::from(why.to_string().as_str()))
 }
@@ -71,33 +104,34 @@ impl FromStr for Address {
             _ => return Err(wrong(FORMS)),
         };
         let base = if tls { "rediss" } else { "redis" };
+        if rest.ends_with("#insecure") {
+            return Err(wrong(
+                "certificates are always checked, and #insecure is not supported; name a private authority with ?ca=FILE",
+            ));
+        }
         let (main, query) = rest.split_once('?').map_or((rest, ""), |(main, query)| (main, query));
-        let options = Options::read(query, kind)?;
-        let query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
+        if rest.contains('#') || query.contains(['@', '?']) {
+            return Err(wrong(FORM));
+        }
+        let options = Options::read(query, kind, tls)?;
+        let certificates = options.certificates()?;
+        let own_query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
         let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
         // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
-        let info = |url: &str| {
-            // The client's own words may hold a part of the password.
-            url.into_connection_info().map_err(|_| wrong(FORM))
+        // The client's own words may hold a part of the password.
+        let info = |url: String| match url.into_connection_info() {
+            Ok(info) => Ok(info.set_tcp_settings(tcp())),
+            Err(_) => Err(wrong(FORM)),
         };
         let target = match kind {
-            "" => {
-                let url = format!("{base}://{rest}");
-                info(&url)?;
-                Target::Single(url)
-            }
-            "unix" if !tls => {
-                let url = format!("redis+unix://{rest}");
-                info(&url)?;
-                Target::Single(url)
-            }
+            "" => Target::Single(info(format!("{base}://{main}{own_query}"))?),
+            // The client reads the options itself.
+            "unix" if !tls => Target::Single(info(format!("redis+unix://{rest}"))?),
             "cluster" => {
-                let hosts = hosts.trim_end_matches('/');
-                let nodes: Vec<String> =
-                    hosts.split(',').map(|host| format!("{base}://{login}{at}{host}{query}")).collect();
-                nodes.iter().try_for_each(|node| info(node).map(drop))?;
-                Target::Cluster(nodes)
+                let hosts = hosts.trim_end_matches('/').split(',');
+                let node = |host: &str| info(format!("{base}://{login}{at}{host}{own_query}"));
+                Target::Cluster(hosts.map(node).collect::<Result<_, _>>()?)
             }
             "sentinel" => {
                 let (hosts, path) = hosts
@@ -106,22 +140,18 @@ impl FromStr for Address {
                     .ok_or_else(|| wrong("name the master, as in redis+sentinel://host:26379/mymaster"))?;
                 let (name, db) = path.split_once('/').unwrap_or((path, "0"));
                 let own = options.sentinel_login();
-                let sentinels: Vec<String> = hosts
-                    .split(',')
-                    .map(|host| {
-                        let port = if host.contains(':') { "" } else { ":26379" };
-                        format!("{base}://{own}{host}{port}")
-                    })
-                    .collect();
-                sentinels.iter().try_for_each(|sentinel| info(sentinel).map(drop))?;
-                let login =
-                    info(&format!("{base}://{login}{at}localhost/{db}{query}"))?.redis_settings().clone();
-                Target::Sentinel { sentinels, name: name.into(), login }
+                let sentinel = |host: &str| {
+                    let port = if host.contains(':') { "" } else { ":26379" };
+                    info(format!("{base}://{own}{host}{port}"))
+                };
+                let sentinels = hosts.split(',').map(sentinel).collect::<Result<_, _>>()?;
+                let login = info(format!("{base}://{login}{at}localhost/{db}{own_query}"))?;
+                Target::Sentinel { sentinels, name: name.into(), login: login.redis_settings().clone() }
             }
             _ => return Err(wrong(FORMS)),
         };
         let shown = format!("{scheme}://{hosts}");
-        Ok(Self { target, tls, shown })
+        Ok(Self { target, certificates, tls, shown })
     }
 }
 
@@ -131,17 +161,29 @@ struct Options<'a> {
     protocol: Option<&'a str>,
     sentinel_username: Option<&'a str>,
     sentinel_password: Option<&'a str>,
+    ca: Option<&'a str>,
+    cert: Option<&'a str>,
+    key: Option<&'a str>,
 }
 
 impl<'a> Options<'a> {
-    fn read(query: &'a str, kind: &str) -> Result<Self, StoreError> {
+    fn read(query: &'a str, kind: &str, tls: bool) -> Result<Self, StoreError> {
         let mut options = Self::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let option = match (name, kind) {
-                ("protocol", _) => &mut options.protocol,
-                ("sentinel_username", "sentinel") => &mut options.sentinel_username,
-                ("sentinel_password", "sentinel") => &mut options.sentinel_password,
+            let mut is_file = false;
+            let (known, place) = match (name, kind) {
+                ("protocol", _) => ("protocol", &mut options.protocol),
+                ("sentinel_username", "sentinel") => ("sentinel_username", &mut options.sentinel_username),
+                ("sentinel_password", "sentinel") => ("sentinel_password", &mut options.sentinel_password),
+                ("ca" | "cert" | "key", _) if tls => {
+                    is_file = true;
+                    match name {
+                        "ca" => ("ca", &mut options.ca),
+                        "cert" => ("cert", &mut options.cert),
+                        _ => ("key", &mut options.key),
+                    }
+                }
                 // The client reads these itself.
                 ("user" | "pass" | "db", "unix") => continue,
                 _ => {
@@ -150,17 +192,24 @@ impl<'a> Options<'a> {
                         "unix" => "protocol, user, pass and db",
                         _ => "protocol",
                     };
-                    return Err(wrong(format!("there is no option `{name}`; known here: {known}")));
+                    let of_tls = if tls { "; ca, cert and key" } else { "" };
+                    // Its name may be the rest of a password.
+                    return Err(wrong(format!(
+                        "there is an unknown option behind the ?; known here: {known}{of_tls}. If the ? belongs to a password, write %3F"
+                    )));
                 }
             };
-            if value.is_empty() || value.contains(['@', '/', ':', '?', '#']) {
-                let what = format!("the option `{name}` has no value, or one with @ / : ? or # in it");
-                return Err(wrong(format!("{what}; write these as %40 %2F %3A %3F %23")));
+            if value.is_empty() || (!is_file && value.contains(['/', ':'])) {
+                let what = format!("the option `{known}` has no value, or one with / or : in it");
+                return Err(wrong(format!("{what}; write these as %2F %3A")));
             }
-            *option = Some(value);
+            *place = Some(value);
         }
         if options.sentinel_username.is_some() && options.sentinel_password.is_none() {
             return Err(wrong("there is a sentinel_username without a sentinel_password"));
+        }
+        if options.cert.is_some() != options.key.is_some() {
+            return Err(wrong("a client's certificate needs both cert=FILE and key=FILE"));
         }
         Ok(options)
     }
@@ -169,6 +218,22 @@ impl<'a> Options<'a> {
     fn sentinel_login(&self) -> String {
         let password = self.sentinel_password.map(|password| format!(":{password}@"));
         format!("{}{}", self.sentinel_username.unwrap_or_default(), password.unwrap_or_default())
+    }
+
+    fn certificates(&self) -> Result<Option<TlsCertificates>, StoreError> {
+        let read = |option: &str, path: Option<&str>| {
+            let read = |path| {
+                fs::read(path).map_err(|error| wrong(format!("the file of the option `{option}`: {error}")))
+            };
+            path.map(read).transpose()
+        };
+        let root_cert = read("ca", self.ca)?;
+        let client_tls = match (read("cert", self.cert)?, read("key", self.key)?) {
+            (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
+            _ => None,
+        };
+        let any = root_cert.is_some() || client_tls.is_some();
+        Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
     }
 }
 
@@ -209,21 +274,59 @@ mod tests {
         else {
             panic!("sentinels are sentinels");
         };
-        assert_eq!(
-            (sentinels, name.as_str()),
-            (vec!["redis://a:26379".into(), "redis://b:1".into()], "main")
-        );
+        let at: Vec<String> = sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        assert_eq!((at, name.as_str()), (vec!["a:26379".into(), "b:1".into()], "main"));
         assert_eq!((login.username(), login.password(), login.db()), (Some("u"), Some("p"), 3));
-        for (options, own) in [
-            ("sentinel_password=s%40", "redis://:s%40@a:26379"),
-            ("protocol=resp3&sentinel_username=w&sentinel_password=s", "redis://w:s@a:26379"),
+        for (options, user) in [
+            ("sentinel_password=s%40", None),
+            ("protocol=resp3&sentinel_username=w&sentinel_password=s%40", Some("w")),
         ] {
             let address = format!("redis+sentinel://u:p@a/main?{options}").parse::<Address>();
             let Target::Sentinel { sentinels, .. } = address.expect("it is well formed").target else {
                 panic!("sentinels are sentinels");
             };
-            assert_eq!(sentinels, [own]);
+            let own = sentinels[0].redis_settings();
+            assert_eq!((own.username(), own.password()), (user, Some("s@")));
         }
+    }
+
+    #[test]
+    fn a_password_may_come_from_elsewhere() {
+        for text in ["redis://u@h", "redis+cluster://u@h:1,i:2", "redis+sentinel://u@h/main"] {
+            let address = text.parse::<Address>().expect("it is well formed").with_password("p@:/?#");
+            let settings = match &address.target {
+                Target::Single(info) => info.redis_settings(),
+                Target::Cluster(nodes) => nodes[1].redis_settings(),
+                Target::Sentinel { login, .. } => login,
+            };
+            assert_eq!((settings.username(), settings.password()), (Some("u"), Some("p@:/?#")));
+            assert!(!format!("{address} {address:?}").contains("p@"), "{address}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_in_an_error_whatever_is_wrong_with_the_address() {
+        for text in [
+            "redis://tg:my?Secret99word@h",
+            "redis://tg:my?Secret99word",
+            "redis://tg:Secret99/word@h/x",
+            "redis://tg:Secret99#word@h",
+            "redis://tg:Secret99word@h:port",
+            "redis://tg:Secret99%zzword@h:1:2",
+            "rediss://:Secret99word@h?ca=/nowhere/Secret99&word",
+            "redis+sentinel://h/main?sentinel_password=Secret99@word",
+            "redis+sentinel://h/main?sentinel_pasword=Secret99word",
+            "redis+cluster://tg:Secret99word@h:1,tg:Secret99word@i:bad",
+            "Secret99word",
+            "redis+Secret99word://h",
+        ] {
+            let told = match text.parse::<Address>() {
+                Ok(address) => format!("{address} {address:?}"),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!told.contains("Secret99"), "{text}: {told}");
+        }
+        assert!("redis://tg:my?Secret99word@h".parse::<Address>().is_err());
     }
 
     #[test]
@@ -240,16 +343,19 @@ mod tests {
             assert!(error.to_string().contains("redis"), "{text}: {error}");
         }
         for (text, told) in [
-            ("redis://a?protcol=resp3", "there is no option `protcol`; known here: protocol"),
-            ("redis://a?sentinel_password=x", "there is no option `sentinel_password`"),
+            ("redis://a?protcol=resp3", "known here: protocol"),
+            ("redis://a?sentinel_password=x", "known here: protocol"),
+            ("redis://a?ca=x", "known here: protocol"),
             ("redis+sentinel://a/main?sentinel_pasword=x", "known here: protocol, sentinel_username"),
             ("redis+sentinel://a/main?sentinel_password=", "has no value"),
-            ("redis+sentinel://a/main?sentinel_password=p@ss", "write these as %40"),
+            ("redis+sentinel://a/main?sentinel_password=p@ss", "%40"),
             ("redis+sentinel://a/main?sentinel_username=x", "without a sentinel_password"),
+            ("rediss://a/#insecure", "#insecure is not supported"),
+            ("rediss://a?cert=x", "needs both"),
+            ("rediss://a?ca=/nowhere", "the file of the option `ca`"),
         ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains(told), "{text}: {error}");
-            assert!(!error.to_string().contains("p@ss"), "{error}");
         }
     }
 }

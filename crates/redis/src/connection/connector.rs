@@ -7,16 +7,17 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, ConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
+    TlsCertificates, TlsMode, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
+    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    address::{Address, Target},
+    address::{Address, Target, tcp},
     fault,
 };
 use crate::StoreError;
@@ -230,40 +231,77 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 async fn connect(address: &Address) -> RedisResult<Connection> {
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+    let certificates = address.certificates.as_ref();
     Ok(match &address.target {
-        Target::Single(url) => {
-            let client = redis::Client::open(url.as_str())?;
+        Target::Single(info) => {
+            let client = client(info, certificates)?;
             Connection::Single(client.get_multiplexed_async_connection_with_config(&config).await?)
         }
         Target::Cluster(nodes) => {
-            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
+            let mut builder = ClusterClient::builder(nodes.iter().cloned())
+                .tcp_settings(tcp())
                 .connection_timeout(CONNECT)
                 .response_timeout(ANSWER)
                 .retries(3)
                 .min_retry_wait(5)
-                .max_retry_wait(50)
-                .build()?;
-            match client.get_async_connection().await {
+                .max_retry_wait(50);
+            if let Some(certificates) = certificates {
+                builder = builder.certs(certificates.clone());
+            }
+            match builder.build()?.get_async_connection().await {
                 Ok(connection) => Connection::Cluster(connection),
                 // The client tells in words alone why it reached none of the nodes: one of them alone tells it by its kind.
-                Err(error) => return Err(alone(nodes, &config).await.unwrap_or(error)),
+                Err(error) => {
+                    let alone = client(&nodes[0], certificates)?;
+                    let alone = alone.get_multiplexed_async_connection_with_config(&config).await;
+                    return Err(alone.err().unwrap_or(error));
+                }
             }
         }
         Target::Sentinel { sentinels, name, login } => {
-            let mut node = SentinelNodeConnectionInfo::default().set_redis_connection_info(login.clone());
-            if address.is_tls() {
-                node = node.set_tls_mode(redis::TlsMode::Secure);
-            }
-            let sentinels = sentinels.iter().map(String::as_str).collect();
-            let mut client =
-                SentinelClient::build(sentinels, name.clone(), Some(node), SentinelServerType::Master)?;
+            let mut client = sentinel(sentinels, name, login, address)?;
             Connection::Single(client.get_async_connection_with_config(&config).await?)
         }
     })
 }
 
-/// What a connection to the first node by itself fails with, if it does.
-async fn alone(nodes: &[String], config: &AsyncConnectionConfig) -> Option<RedisError> {
-    let client = redis::Client::open(nodes.first()?.as_str()).ok()?;
-    client.get_multiplexed_async_connection_with_config(config).await.err()
+fn client(info: &ConnectionInfo, certificates: Option<&TlsCertificates>) -> RedisResult<redis::Client> {
+    match certificates {
+        Some(certificates) => redis::Client::build_with_tls(info.clone(), certificates.clone()),
+        None => redis::Client::open(info.clone()),
+    }
+}
+
+fn sentinel(
+    sentinels: &[ConnectionInfo],
+    name: &str,
+    login: &RedisConnectionInfo,
+    address: &Address,
+) -> RedisResult<SentinelClient> {
+    let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
+    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
+        .set_client_to_redis_tcp_settings(tcp())
+        .set_client_to_redis_db(login.db())
+        .set_client_to_redis_protocol(login.protocol());
+    if address.is_tls() {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    if let Some(username) = login.username() {
+        builder = builder.set_client_to_redis_username(username);
+    }
+    if let Some(password) = login.password() {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let own = sentinels.first().map(ConnectionInfo::redis_settings);
+    if let Some(username) = own.and_then(RedisConnectionInfo::username) {
+        builder = builder.set_client_to_sentinel_username(username);
+    }
+    if let Some(password) = own.and_then(RedisConnectionInfo::password) {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    if let Some(certificates) = &address.certificates {
+        builder = builder.set_client_to_redis_certificates(certificates.clone());
+        builder = builder.set_client_to_sentinel_certificates(certificates.clone());
+    }
+    builder.build()
 }

@@ -218,3 +218,41 @@ fn the_sliding_log_script_serves_nodes_as_the_terms_do() {
     hold_to(logs().map(leased).into(), 19);
     hold_to(logs().map(reported).into(), 20);
 }
+
+#[test]
+fn a_call_that_gives_back_and_arrives_twice_gives_back_once() {
+    let window = leased(Policy::sliding_window(quota("100/1h")));
+    let log = leased(Policy::sliding_log(quota("100/1h")).expect("the log is short"));
+    for terms in [window, log] {
+        let mut bench = Bench::new(21);
+        let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
+        let script = bench.scripts.lease(plan.kind()).expect("it can be leased").clone();
+        let arguments = |request: &Request| {
+            call::lease_arguments(
+                &plan.lease_numbers(),
+                terms.mode(),
+                std::iter::once(request),
+                std::iter::once(1),
+            )
+        };
+        let ask = |cost, back| Request { cost, ahead: 0, back, spent: 0, sent: Nanos::ZERO };
+        let (key, once) = (b"k".to_vec(), b"once".to_vec());
+        let taken = Nanos::from_micros(bench.now);
+        for cost in [60, 40] {
+            bench.call(&script, std::slice::from_ref(&key), &arguments(&ask(cost, None)));
+        }
+        let back = ask(0, Some(GiveBack { units: 10, taken }));
+        let both = [key.clone(), once];
+        let given = bench.reply(&script, &both, &arguments(&back));
+        call::parse(given, 1).expect("the first is as any");
+        let command = [&arguments(&back)[..], &[format!("{:016}", bench.now).into_bytes()]].concat();
+        let repeated: Result<redis::Value, _> =
+            call::command(&script, false, &both, &command).query(&mut bench.connection);
+        assert_eq!(repeated.expect_err("it is refused").code(), Some("REPEATED"));
+        let (now, found) = bench.call(&script, &[key], &arguments(&ask(0, None)));
+        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let grants =
+            plan.grants(&terms, value.as_deref(), now, [ask(0, None)].iter()).expect("it is a state");
+        assert_eq!(grants[0].decision.remaining(), 10, "{terms:?}");
+    }
+}

@@ -127,18 +127,6 @@ impl SharedLimit {
         }
     }
 
-    /// As [`acquire_by`](Self::acquire_by), after so much of the deadline is spent.
-    pub async fn acquire_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
-        let left = self.deadline().left().saturating_sub(spent);
-        self.acquire_by(key, cost, Deadline::after(left)).await
-    }
-
-    /// As [`peek_by`](Self::peek_by), after so much of the deadline is spent.
-    pub async fn peek_after(&self, key: impl AsRef<[u8]>, cost: u32, spent: Duration) -> SharedDecision {
-        let left = self.deadline().left().saturating_sub(spent);
-        self.peek_by(key, cost, Deadline::after(left)).await
-    }
-
     #[inline]
     async fn acquire_leased(
         &self,

@@ -327,6 +327,7 @@ impl Reader<'_> {
             policy,
             global,
             shadow: rule.shadow,
+            when_full: tidegate_limiter::WhenFull::default(),
             max_keys,
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),

@@ -1,13 +1,16 @@
 //! HTTP/1.1 with JSON: the limits for programs in any language, and the server's health and metrics.
 //!
-//! `ask` reads what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back,
-//! `serve` has the connections.
+//! `ask` reads what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back.
+//! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
+//! waits for a client that does not read.
 
 mod answer;
 mod ask;
 mod problem;
 mod routes;
 mod serve;
+mod slots;
+mod write_deadline;
 
 pub use ask::MAX_ALL;
 pub(crate) use routes::{App, router};

@@ -16,13 +16,13 @@ pub(super) struct Problem {
     detail: String,
     /// Where in the body, as a JSON pointer.
     pointer: Option<String>,
-    /// The limits that exist, where an unknown one was asked.
-    known: Option<Vec<String>>,
+    /// The limits with the nearest names, where an unknown one was asked.
+    nearest: Option<Vec<String>>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, title, detail: detail.into(), pointer: None, known: None }
+        Self { status, title, detail: detail.into(), pointer: None, nearest: None }
     }
 
     pub fn bad_json(detail: impl Into<String>) -> Self {
@@ -39,9 +39,9 @@ impl Problem {
         let detail = refusal.to_string();
         let at = |field: &str| Some(format!("{place}/{field}"));
         match refusal {
-            Refusal::UnknownLimit { known, .. } => Self {
+            Refusal::UnknownLimit { nearest, .. } => Self {
                 pointer: at("limit"),
-                known: Some(known),
+                nearest: Some(nearest),
                 ..Self::new(StatusCode::NOT_FOUND, "Unknown limit", detail)
             },
             Refusal::KeyMissing { .. } => {
@@ -64,6 +64,9 @@ impl Problem {
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }
+            Refusal::InStore { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
+            }
             Refusal::DeniedByRules { .. } => {
                 Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }
             }
@@ -80,8 +83,8 @@ impl Problem {
         if let Some(pointer) = &self.pointer {
             body["pointer"] = json!(pointer);
         }
-        if let Some(known) = &self.known {
-            body["known_limits"] = json!(known);
+        if let Some(nearest) = &self.nearest {
+            body["nearest_limits"] = json!(nearest);
         }
         body
     }

@@ -10,7 +10,7 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::{Body, Bytes, HttpBody as _},
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header},
     routing::{MethodFilter, on},
@@ -41,6 +41,8 @@ pub(crate) struct App {
     pub metrics: Metrics,
     /// Whether new work is welcome: not any more once the server stops.
     pub ready: AtomicBool,
+    /// The origins whose web pages may ask.
+    pub origins: Vec<String>,
 }
 
 /// What a path does.
@@ -56,6 +58,8 @@ pub enum Endpoint {
     Block,
     /// Let a blocked key ask again.
     Unblock,
+    /// Forget what was used.
+    Reset,
     /// Whether the process lives.
     Health,
     /// Whether it wants requests.
@@ -67,12 +71,13 @@ pub enum Endpoint {
 }
 
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 9] = [
+pub const ROUTES: [(&str, &str, Endpoint); 10] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
     ("POST", "/v1/block", Endpoint::Block),
     ("POST", "/v1/unblock", Endpoint::Unblock),
+    ("POST", "/v1/reset", Endpoint::Reset),
     ("GET", "/healthz", Endpoint::Health),
     ("GET", "/readyz", Endpoint::Ready),
     ("GET", "/metrics", Endpoint::Metrics),
@@ -97,7 +102,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
-    refuse_foreign_pages(request.headers())?;
+    refuse_foreign_pages(app, request.headers())?;
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready => ready(app),
@@ -107,24 +112,35 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
         Endpoint::Refund => {
-            let ask = ask::one(&body(request).await?)?;
+            let ask = ask::read::<Ask>(&body(request).await?)?;
             let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
         Endpoint::Block => {
-            let block = ask::block(&body(request).await?)?;
+            let block = ask::read::<ask::Block>(&body(request).await?)?;
             let key = block.key.as_deref().map(str::as_bytes);
             let done = app.service.block(block.limit.as_bytes(), key, block.span);
             done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
-            let block = ask::unblock(&body(request).await?)?;
+            let block = ask::read::<ask::Named>(&body(request).await?)?;
             let key = block.key.as_deref().map(str::as_bytes);
             let was_blocked = app.service.unblock(block.limit.as_bytes(), key);
             let was_blocked = was_blocked.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
+        }
+        Endpoint::Reset => {
+            let named = ask::read::<ask::Named>(&body(request).await?)?;
+            let key = named.key.map(String::into_bytes);
+            let its = Arc::clone(&app.service);
+            // A whole limit may hold many keys: not on a thread that serves.
+            let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
+            // A panic was told by the panic itself.
+            let done = done.await.unwrap_or(Ok(()));
+            done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::json(&json!({"reset": true})))
         }
     }
 }
@@ -139,7 +155,12 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
-            let store = if health == Health::Partly { "partly down" } else { "down" };
+            let store = match health {
+                Health::Up => "up",
+                Health::Slow => "slow",
+                Health::Partly => "partly down",
+                Health::Down => "down",
+            };
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
         Readiness::Closed { limit, why } => {
@@ -151,15 +172,16 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     }
 }
 
-/// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells which
-/// page; only pages of this very server are let through.
-fn refuse_foreign_pages(headers: &HeaderMap) -> Result<(), Refused> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let from = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-    if from.is_some() && from == headers.get(header::HOST).and_then(|host| host.to_str().ok()) {
+/// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells the
+/// page's origin, and only origins that the operator named are let through. The Host field proves nothing: a page whose
+/// name is made to lead to this machine has its own name there.
+fn refuse_foreign_pages(app: &App, headers: &HeaderMap) -> Result<(), Refused> {
+    let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
+    if headers.get_all(header::ORIGIN).iter().all(named) {
         return Ok(());
     }
-    let detail = "a web page of another origin asks; ask from a program, without an Origin field";
+    let detail = "a web page asks whose origin is not allowed: name it with --http-origin, or ask from a program without \
+                  an Origin field";
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
 }
 
@@ -195,13 +217,18 @@ fn question(ask: &Ask) -> service::Ask<'_> {
 
 /// The body, whatever its declared type: the JSON in it is checked, and `curl -d` declares a form.
 async fn body(request: Request) -> Result<Bytes, Refused> {
+    let too_large = || {
+        let detail = format!("the body is longer than {MAX_BODY} bytes; ask for fewer limits at once");
+        Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
+    };
+    // Before the body is asked for: a client that waits for `100 Continue` never sends it.
+    if request.body().size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     match tokio::time::timeout(BODY_TIME, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => {
-            let detail = format!("the body is longer than {MAX_BODY} bytes; ask for fewer limits at once");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail).into())
-        }
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {e}")).into()),
         Err(_) => {
             let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());

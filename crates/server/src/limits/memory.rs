@@ -35,7 +35,8 @@ impl Memory {
     ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
         let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-        let mut builder = KeyedLimiter::builder(policy).max_keys(max_keys).clock(());
+        let mut builder =
+            KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
@@ -48,7 +49,7 @@ impl Memory {
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
-            limiter.set_policy_at(policy, now)?;
+            limiter.set_policy_at(policy, now)?.finish_at(now);
         }
         let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
         let from = from.unwrap_or(&none);

@@ -105,7 +105,9 @@ impl Limits {
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
             let old = before.and_then(|before| before.predecessor(&spec));
-            let memory = if let Some(old) = old.filter(|old| bound(&old.spec) == bound(&spec)) {
+            let same_room =
+                |old: &&Limit| bound(&old.spec) == bound(&spec) && old.spec.when_full == spec.when_full;
+            let memory = if let Some(old) = old.filter(same_room) {
                 Arc::clone(&old.memory)
             } else {
                 let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));

@@ -1,6 +1,7 @@
 //! One connection: what was read but not answered, what was answered but not sent, and the bounds of both.
 
 use std::{
+    cell::Cell,
     io::{self, Read, Write},
     mem,
     sync::atomic::Ordering,
@@ -45,6 +46,8 @@ pub(super) struct Connection<S> {
     batch: Batch,
     /// The store is being asked: no command runs until its answers are here.
     asking: bool,
+    /// When the store was asked, and how many questions.
+    asked: (Nanos, u64),
     /// Complete frames in `input` wait for output to be sent, or for the store.
     waiting: bool,
     /// To be closed when the output is sent.
@@ -76,6 +79,8 @@ pub(super) struct World<'a> {
     pub shared: &'a Shared,
     pub limits: &'a Limits,
     pub now: Nanos,
+    /// How many commands of this turn were answered without the store.
+    pub answered: &'a Cell<u64>,
 }
 
 impl<S: Read + Write> Connection<S> {
@@ -88,6 +93,7 @@ impl<S: Read + Write> Connection<S> {
             sent: 0,
             batch: Batch::default(),
             asking: false,
+            asked: (now, 0),
             waiting: false,
             closing: false,
             blocked: false,
@@ -102,7 +108,7 @@ impl<S: Read + Write> Connection<S> {
     ///
     /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
-        if self.asking {
+        if self.asking || self.session.held_until.is_some() {
             return Turn::Done;
         }
         if self.waiting {
@@ -111,7 +117,7 @@ impl<S: Read + Write> Connection<S> {
             self.keep(&waiting[used..]);
         }
         for _ in 0..READS_A_TURN {
-            if self.closing || self.is_full() || !self.batch.is_empty() {
+            if self.closing || self.is_full() || self.is_held() || !self.batch.is_empty() {
                 return Turn::Done;
             }
             let held = self.input.len();
@@ -143,7 +149,8 @@ impl<S: Read + Write> Connection<S> {
         let mut args = Args::new();
         let (mut used, mut commands) = (0, 0);
         let mut looked = 0;
-        while used < data.len() && !self.closing && !self.is_full() && !self.batch.is_full() {
+        let questions = self.batch.questions.len();
+        while used < data.len() && !self.closing && !self.must_wait() {
             // Replies behind a question wait for its answer.
             let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
             match parse(&data[used..], &mut args) {
@@ -176,10 +183,12 @@ impl<S: Read + Write> Connection<S> {
                 }
             }
         }
-        self.waiting = (self.is_full() || self.batch.is_full()) && used < data.len();
+        self.waiting = self.must_wait() && used < data.len();
         self.moved |= used > 0;
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
+            let asked = (self.batch.questions.len() - questions) as u64;
+            world.answered.set(world.answered.get() + commands - asked);
             self.last_command = world.now;
         }
         if self.closing { data.len() } else { used }
@@ -198,6 +207,35 @@ impl<S: Read + Write> Connection<S> {
         self.output.len() - self.sent >= OUTPUT_FULL
     }
 
+    /// Whether no further command may run until something has been sent or answered, or a time has come.
+    fn must_wait(&self) -> bool {
+        self.is_full() || self.batch.is_full() || self.is_held()
+    }
+
+    fn is_held(&self) -> bool {
+        self.session.held_until.is_some()
+    }
+
+    /// Until when nothing is sent to the client.
+    pub fn held_until(&self) -> Option<Nanos> {
+        self.session.held_until
+    }
+
+    /// Ends the hold: what was answered may be sent.
+    pub fn release(&mut self) {
+        self.session.held_until = None;
+    }
+
+    /// Which connection of all that there ever were.
+    pub fn id(&self) -> u64 {
+        self.session.id
+    }
+
+    /// Since when the client has not completed a command; `None` while the store is asked for it.
+    pub fn idle_since(&self) -> Option<u64> {
+        (!self.asking).then(|| self.last_command.get())
+    }
+
     pub fn has_output(&self) -> bool {
         self.sent < self.output.len()
     }
@@ -213,11 +251,12 @@ impl<S: Read + Write> Connection<S> {
     }
 
     /// What the store is to be asked now. Until [`answered`](Self::answered), no further command runs.
-    pub fn ask(&mut self) -> Option<(Batch, &Session)> {
+    pub fn ask(&mut self, now: Nanos) -> Option<(Batch, &Session)> {
         if self.batch.is_empty() {
             return None;
         }
         self.asking = true;
+        self.asked = (now, self.batch.questions.len() as u64);
         Some((mem::take(&mut self.batch), &self.session))
     }
 
@@ -225,15 +264,16 @@ impl<S: Read + Write> Connection<S> {
         self.asking
     }
 
-    /// The replies to what was asked under this number are here; whether it was this connection that asked.
-    pub fn answered(&mut self, id: u64, replies: &[u8]) -> bool {
+    /// The replies to what was asked under this number are here. When it was asked and how many questions there were;
+    /// `None` if it was not this connection that asked.
+    pub fn answered(&mut self, id: u64, replies: &[u8]) -> Option<(Nanos, u64)> {
         if !self.asking || self.session.id != id {
-            return false;
+            return None;
         }
         self.asking = false;
         self.moved = true;
         self.output.extend_from_slice(replies);
-        true
+        Some(self.asked)
     }
 
     /// No further command runs; what has been answered is still sent.

@@ -82,7 +82,7 @@ fn connection(shared: &Shared, script: Script) -> Connection<Script> {
 fn read_all(connection: &mut Connection<Script>, shared: &Shared) -> Turn {
     let mut buffer = vec![0; BUFFER];
     let limits = shared.service.limits();
-    let world = World { shared, limits: &limits, now: Nanos::from_secs(1) };
+    let world = World { shared, limits: &limits, now: Nanos::from_secs(1), answered: &Cell::new(0) };
     loop {
         let turn = connection.read(&mut buffer, world, true);
         if turn != Turn::More {

@@ -1,9 +1,18 @@
 //! What clients send by themselves when they connect, and about their connection.
 
+use std::sync::atomic::Ordering;
+
+use tidegate_core::Nanos;
+
 use super::{
     Protocol,
     session::{Context, Flow, wrong_number},
 };
+
+/// With so many wrong passwords in a row a connection is closed.
+const MOST_FAILURES: u32 = 5;
+/// How long the answer to the first wrong password waits; each further one takes twice as long.
+const FIRST_DELAY: Nanos = Nanos::from_millis(100);
 
 /// The longest name that a client may give itself.
 const MAX_NAME: usize = 128;
@@ -57,14 +66,17 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         [password] => (&b"default"[..], *password),
         _ => (args[0], args[1]),
     };
-    if log_in(context, user, password) {
-        context.replies().ok();
+    match log_in(context, user, password) {
+        Ok(()) => {
+            context.replies().ok();
+            Flow::Continue
+        }
+        Err(flow) => flow,
     }
-    Flow::Continue
 }
 
-/// Lets the client in, or tells it why not.
-fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
+/// Lets the client in, or tells it why not: then each time later, and in the end no more.
+fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(), Flow> {
     let right = match &context.shared.config.password {
         // As Redis' default user has it that needs no password.
         None => true,
@@ -72,10 +84,20 @@ fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
     };
     if right && user == b"default" {
         context.session.authenticated = true;
-        return true;
+        context.session.auth_failures = 0;
+        return Ok(());
     }
     context.replies().error("WRONGPASS invalid username-password pair or user is disabled.");
-    false
+    let stats = &context.shared.stats;
+    stats.auth_failures.fetch_add(1, Ordering::Relaxed);
+    if stats.auth_warning.is_due(context.now) {
+        tracing::warn!(peer = %context.session.peer, "a RESP client gave a wrong password; logged once a minute");
+    }
+    let failures = context.session.auth_failures;
+    context.session.auth_failures += 1;
+    let delay = FIRST_DELAY.get() << failures.min(MOST_FAILURES);
+    context.session.held_until = Some(context.now.saturating_add(Nanos::new(delay)));
+    Err(if failures + 1 < MOST_FAILURES { Flow::Continue } else { Flow::Close })
 }
 
 /// Compares in a time that does not tell how far the two agree.
@@ -99,8 +121,8 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     while let [option, tail @ ..] = rest {
         rest = match tail {
             [user, password, tail @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                if !log_in(context, user, password) {
-                    return Flow::Continue;
+                if let Err(flow) = log_in(context, user, password) {
+                    return flow;
                 }
                 tail
             }

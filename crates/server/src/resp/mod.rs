@@ -35,7 +35,7 @@ use tidegate_core::Nanos;
 pub use parse::{Args, MAX_ARGS, MAX_BULK, MAX_FRAME, ProtocolError, parse};
 pub(crate) use reactor::{Reactors, start};
 
-use crate::service::Service;
+use crate::{latency::Latency, once_a_minute::OnceAMinute, service::Service};
 
 /// The protocol's versions; a connection begins with 2 and may change with `HELLO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,5 +86,12 @@ pub(crate) struct RespStats {
     pub protocol_errors: AtomicU64,
     /// Connections that were closed for being idle, or stuck in the middle of a frame or a reply.
     pub timeouts: AtomicU64,
+    /// Connections that gave way to new ones.
+    pub evicted: AtomicU64,
+    pub auth_failures: AtomicU64,
+    pub auth_warning: OnceAMinute,
+    pub full_warning: OnceAMinute,
+    /// From a turn's beginning, or the question to the store, to the answer's way out.
+    pub latency: Latency,
     pub next_id: AtomicU64,
 }

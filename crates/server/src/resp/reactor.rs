@@ -1,6 +1,7 @@
 //! The threads of the listener: each waits for many sockets at once.
 
 use std::{
+    cell::Cell,
     io::{self, Read, Write},
     net::Shutdown,
     sync::{
@@ -18,6 +19,7 @@ use mio::{
 };
 use slab::Slab;
 use socket2::{SockRef, TcpKeepalive};
+use tidegate_core::Nanos;
 use tokio::sync::mpsc;
 
 use super::{
@@ -27,6 +29,7 @@ use super::{
     gather::{Gather, PAUSE},
     session::Session,
 };
+use crate::idle::LongestIdle;
 
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);
@@ -117,6 +120,9 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
             unread: Vec::new(),
             unsent: Vec::new(),
             gather: Gather::default(),
+            held: Vec::new(),
+            longest_idle: LongestIdle::default(),
+            answered: Cell::new(0),
             shared: Arc::clone(shared),
             control: Arc::clone(&control),
         };
@@ -152,6 +158,11 @@ struct Reactor {
     /// Connections with something to send.
     unsent: Vec<usize>,
     gather: Gather,
+    /// Connections whose answers are held back: until when, where, and which.
+    held: Vec<(Nanos, usize, u64)>,
+    longest_idle: LongestIdle,
+    /// How many commands of this turn were answered.
+    answered: Cell<u64>,
     /// The shared store's answers.
     mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
@@ -164,13 +175,14 @@ impl Reactor {
         let mut next_tick = self.shared.service.now();
         loop {
             let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
-            let timeout = if waits { TICK } else { Duration::ZERO };
+            let timeout = if waits { self.until_release() } else { Duration::ZERO };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "the RESP listener cannot wait for its sockets and stops");
                 return;
             }
+            let began = self.shared.service.now();
             self.turn(&events);
             match self.control.state.load(Ordering::Acquire) {
                 SERVE => {}
@@ -181,6 +193,13 @@ impl Reactor {
                 return;
             }
             let now = self.shared.service.now();
+            let answered = self.answered.take();
+            if answered > 0 {
+                self.shared.stats.latency.observe(now.saturating_since(began), answered);
+            }
+            if !self.held.is_empty() {
+                self.release(now);
+            }
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());
                 // In case that a wakeup was refused.
@@ -220,13 +239,35 @@ impl Reactor {
 
     fn on_event(&mut self, at: usize, event: &Event) {
         let Some(connection) = self.connections.get(at) else { return };
-        if event.is_error() {
-            self.remove(at);
-        } else if connection.blocked {
+        // An error is found by the read or the write: the place may be another connection's since the event.
+        if connection.blocked {
             // Registered for writing alone: room has come, or the peer is gone and the write will tell.
             self.list(at);
         } else {
-            self.read(at, event.is_read_closed());
+            self.read(at, event.is_read_closed() || event.is_error());
+        }
+    }
+
+    /// How long the sockets may be waited for.
+    fn until_release(&self) -> Duration {
+        let Some((next, ..)) = self.held.iter().min() else { return TICK };
+        // At least a millisecond, which is what a poll can wait: a clock that stands still must not make it spin.
+        let left: Duration = next.saturating_since(self.shared.service.now()).into();
+        left.clamp(Duration::from_millis(1), TICK)
+    }
+
+    /// Sends what was held back until now.
+    fn release(&mut self, now: Nanos) {
+        for (_, at, id) in self.held.extract_if(.., |(until, ..)| *until <= now).collect::<Vec<_>>() {
+            let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.id() == id)
+            else {
+                continue;
+            };
+            connection.release();
+            connection.listed = false;
+            self.list(at);
+            // What arrived in the meantime, or waits in memory, may come without a further event.
+            self.unread.push(at);
         }
     }
 
@@ -235,14 +276,14 @@ impl Reactor {
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
-        let world = World { shared: &self.shared, limits: &limits, now };
+        let world = World { shared: &self.shared, limits: &limits, now, answered: &self.answered };
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
             Turn::More => self.unread.push(at),
             Turn::Gone => return self.remove(at),
         }
         let connection = &mut self.connections[at];
-        if let Some((batch, session)) = connection.ask()
+        if let Some((batch, session)) = connection.ask(now)
             && let Some(runtime) = &self.shared.runtime
         {
             batch::send(batch, (at, session), runtime, &self.shared.service, &self.mailbox);
@@ -258,9 +299,12 @@ impl Reactor {
             let at = answered.at;
             let Some(connection) = self.connections.get_mut(at) else { continue };
             let replies = answered.replies.as_deref();
-            if !connection.answered(answered.id, replies.unwrap_or_default()) {
+            let Some((asked, questions)) = connection.answered(answered.id, replies.unwrap_or_default())
+            else {
                 continue;
-            }
+            };
+            let took = self.shared.service.now().saturating_since(asked);
+            self.shared.stats.latency.observe(took, questions);
             if replies.is_none() {
                 // The runtime is going, or something panicked, which was told.
                 self.remove(at);
@@ -287,6 +331,14 @@ impl Reactor {
 
     fn flush(&mut self, at: usize) {
         let Some(connection) = self.connections.get_mut(at) else { return };
+        if let Some(until) = connection.held_until() {
+            // It stays listed until then, so that nothing else sends it.
+            let held = (until, at, connection.id());
+            if !self.held.contains(&held) {
+                self.held.push(held);
+            }
+            return;
+        }
         connection.listed = false;
         match connection.flush() {
             Ok(true) if connection.is_closing() => {
@@ -345,12 +397,30 @@ impl Reactor {
     }
 
     fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
-        let stats = &self.shared.stats;
+        let stats = Arc::clone(&self.shared.stats);
         let most = self.shared.config.max_connections;
         let room = |open: usize| (open < most).then_some(open + 1);
-        if stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            return stream.write_all(b"-ERR max number of clients reached\r\n");
+        let take = || stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        if !take() {
+            if stats.full_warning.is_due(self.shared.service.now()) {
+                tracing::warn!(
+                    max_connections = most,
+                    "all RESP connections are in use: each new one closes the one that has been idle longest; raise \
+                     --max-connections, or find out who holds them",
+                );
+            }
+            let connections = &self.connections;
+            let idle_since = |at: usize| connections.get(at)?.idle_since();
+            let longest = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since);
+            if let Some(at) = longest {
+                stats.evicted.fetch_add(1, Ordering::Relaxed);
+                self.remove(at);
+            }
+            // Where there are several threads another one may have been faster.
+            if longest.is_none() || !take() {
+                stats.refused.fetch_add(1, Ordering::Relaxed);
+                return stream.write_all(b"-ERR max number of clients reached\r\n");
+            }
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         let registered = stream

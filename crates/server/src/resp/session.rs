@@ -14,6 +14,10 @@ pub(super) struct Session {
     pub protocol: Protocol,
     pub authenticated: bool,
     pub name: Vec<u8>,
+    /// Wrong passwords in a row.
+    pub auth_failures: u32,
+    /// Until then nothing is sent and no command runs: the price of a wrong password.
+    pub held_until: Option<Nanos>,
 }
 
 /// Whether the connection goes on after a command.
@@ -55,6 +59,8 @@ impl Session {
             protocol: Protocol::Resp2,
             authenticated: shared.config.password.is_none(),
             name: Vec::new(),
+            auth_failures: 0,
+            held_until: None,
         }
     }
 
@@ -102,5 +108,24 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         let _ = write!(beginning, "'{}' ", shown(arg));
     }
     let name = shown(name);
+    // Clients that know transactions must not take an unknown command for one that was queued.
+    let transaction = match name.to_ascii_uppercase().as_str() {
+        "MULTI" => Some(
+            "ERR MULTI is not supported: no transaction has begun and nothing is queued; each command that follows takes \
+             effect by itself",
+        ),
+        "EXEC" => {
+            Some("ERR EXEC without MULTI: nothing was queued; commands sent before took effect by themselves")
+        }
+        "DISCARD" => Some(
+            "ERR DISCARD without MULTI: nothing was queued, and nothing is undone; commands sent before took effect by \
+             themselves",
+        ),
+        "WATCH" | "UNWATCH" => Some("ERR there are no transactions here: nothing is watched"),
+        _ => None,
+    };
+    if let Some(error) = transaction {
+        return context.replies().error(error);
+    }
     context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
 }

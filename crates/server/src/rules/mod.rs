@@ -9,14 +9,20 @@ mod spec;
 mod traffic;
 mod watch;
 
-use std::{fs, io::Read, path::Path};
+use std::{
+    fs::OpenOptions,
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use rustix::fs::OFlags;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_for, parse_policy};
 pub(crate) use sharing::MAX_DEADLINE;
 pub use spec::{AlgorithmName, LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
-pub(crate) use tidegate_config::nearest;
 pub(crate) use watch::Watch;
 
 /// The largest rules file that is read: 4 MiB.
@@ -37,7 +43,7 @@ pub enum Keeping {
 /// Reads and checks a rules file.
 ///
 /// # Errors
-/// When it cannot be read, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
+/// When it cannot be read, is no regular file, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
 /// is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     let text = read_text(path)?;
@@ -53,7 +59,13 @@ pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
     let read = |source| RulesError::Read { path: path.to_owned(), source };
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
     let mut bytes = Vec::new();
-    fs::File::open(path).map_err(read)?.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(read)?;
+    // A FIFO that nobody writes to must not be waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(read(io::Error::other("it is not a regular file")));
+    }
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(read)?;
     if bytes.len() as u64 > MAX_FILE {
         let problem = Problem::overall("the file is larger than 4 MiB");
         return Err(invalid(vec![problem.mend("is this the right file? rules are a list of limits")]));

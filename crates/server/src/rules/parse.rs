@@ -10,6 +10,7 @@ use tidegate_core::{ParseQuotaError, Quota};
 
 use super::{AlgorithmName, Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
+use tidegate_limiter::WhenFull;
 
 use crate::service::{MAX_KEY_BYTES, THROTTLE};
 
@@ -30,12 +31,17 @@ const OPTIONS: [&str; 10] = [
     "count_denied",
     "algorithm",
 ];
+<<<<<<< HEAD
 const FIELDS: [&str; 23] = [
+=======
+const FIELDS: [&str; 22] = [
+>>>>>>> main
     "name",
     "limit",
     "algorithm",
     "global",
     "shadow",
+    "when_full",
     "overrides",
     "deny",
     "max_keys",
@@ -173,6 +179,8 @@ fn read_limit(
     let global = fields.flag("global", complaints).unwrap_or(false);
     let shadow = fields.flag("shadow", complaints).unwrap_or(false);
     let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+    let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
+    let when_full = fields.word("when_full", &words, complaints).unwrap_or_default();
     let overrides = read_overrides(&fields, &called, policy.as_ref(), complaints);
     let deny = read_deny(&fields, complaints);
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
@@ -181,7 +189,7 @@ fn read_limit(
         complaints.add(Problem::at(line, what).mend("take it out of `deny` or out of `overrides`"));
     }
     if global {
-        for keyed in ["overrides", "deny", "max_keys"] {
+        for keyed in ["overrides", "deny", "max_keys", "when_full"] {
             if let Some(node) = fields.get(keyed) {
                 let what = format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
                 complaints.add(Problem::at(node.line, what).mend("remove it, or remove `global`"));
@@ -190,17 +198,27 @@ fn read_limit(
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
     let sharing = sharing::read(&fields, &called, complaints);
+<<<<<<< HEAD
     let traffic = traffic::read(&fields, &called, global, complaints);
+=======
+>>>>>>> main
     let limit = LimitSpec {
         name: name?,
         policy: policy?,
         global,
         shadow,
         max_keys,
+<<<<<<< HEAD
         overrides,
         deny,
         sharing,
         traffic,
+=======
+        when_full,
+        overrides,
+        deny,
+        sharing,
+>>>>>>> main
     };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields, complaints);

@@ -11,6 +11,7 @@ use tidegate_core::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     write_duration,
 };
+use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError};
 
 /// Everything that a rules file says, in its order.
@@ -35,6 +36,8 @@ pub struct LimitSpec {
     pub shadow: bool,
     /// How many keys are remembered at most; `None` for the server's own setting.
     pub max_keys: Option<usize>,
+    /// What happens to unknown keys when forgetting an exhausted one is all that could make room.
+    pub when_full: WhenFull,
     /// Keys with a policy of their own.
     pub overrides: BTreeMap<String, PolicySpec>,
     /// Keys that are always denied.

@@ -75,10 +75,12 @@ impl Watch {
         false
     }
 
-    /// Takes the file as known, however it looks: it is about to be loaded anyway.
-    pub fn catch_up(&mut self) {
+    /// Takes the file as known, however it looks: it is about to be loaded anyway. Always true, as a look that found a
+    /// change would be.
+    pub fn catch_up(&mut self) -> bool {
         self.known = Fingerprint::of(&self.path).ok();
         self.seen = None;
+        true
     }
 }
 

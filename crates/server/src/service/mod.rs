@@ -127,6 +127,27 @@ impl Service {
         Ok(limit.limiter().unblock_at(key, self.now()))
     }
 
+    /// Forgets what a key has used, or without a key what all keys of the limit have used. Blocks stay, and so does what is
+    /// taken meanwhile.
+    ///
+    /// # Errors
+    /// When there is no such limit, or its states are in a store.
+    pub fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = match resolve(&limits, limit, key.or(Some(&[])))? {
+            Resolved { limit, .. } if limit.store().is_some() => {
+                return Err(Refusal::InStore { limit: limit.spec().name.clone() });
+            }
+            Resolved { limit, .. } if key.is_none() && !limit.spec().global => {
+                limit.limiter().reset_all_at(self.now());
+                return Ok(());
+            }
+            resolved => resolved,
+        };
+        limit.limiter().reset_at(key, self.now());
+        Ok(())
+    }
+
     /// The buckets of `CL.THROTTLE` in this server's memory.
     #[must_use]
     pub fn throttle(&self) -> &Throttle {

@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
+use tidegate_config::likest;
+
 use super::{MAX_KEY_BYTES, Refusal};
 use crate::limits::{Limit, Limits};
+
+/// How many names an error about an unknown one proposes.
+const NEAREST: usize = 3;
 
 /// What is to be done with a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +62,10 @@ pub fn resolve<'r, 'k>(
 
 #[cold]
 fn unknown(limits: &Limits, name: &[u8]) -> Refusal {
-    let shown = String::from_utf8_lossy(name).chars().take(64).collect();
-    Refusal::UnknownLimit { name: shown, known: limits.names() }
+    let shown: String = String::from_utf8_lossy(name).chars().take(64).collect();
+    let names = limits.limits().iter().map(|limit| limit.spec().name.as_str());
+    let nearest = likest(&shown, names, NEAREST).into_iter().map(str::to_owned).collect();
+    Refusal::UnknownLimit { name: shown, nearest, limits: limits.limits().len() }
 }
 
 /// [`resolve`], for what only limits with keys can do.

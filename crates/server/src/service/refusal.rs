@@ -12,8 +12,10 @@ pub enum Refusal {
     UnknownLimit {
         /// The name, as far as it can be shown.
         name: String,
-        /// The names that exist.
-        known: Vec<String>,
+        /// The names that look most like it, at most three, the likest first.
+        nearest: Vec<String>,
+        /// How many limits there are.
+        limits: usize,
     },
     /// A keyed limit was asked without a key.
     KeyMissing {
@@ -51,6 +53,11 @@ pub enum Refusal {
         /// What the store's client says.
         why: String,
     },
+    /// A limit that servers share over a store cannot be reset.
+    InStore {
+        /// The limit's name.
+        limit: String,
+    },
     /// A key on the rules' deny list is not unblocked by a request.
     DeniedByRules {
         /// The limit's name.
@@ -61,8 +68,9 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownLimit { name, known } => {
-                write!(f, "there is no limit `{name}`; the limits are: {}", known.join(", "))
+            Self::UnknownLimit { name, nearest, limits } => {
+                let few = if *limits <= nearest.len() { "the limits are" } else { "the nearest names are" };
+                write!(f, "there is no limit `{name}`; {few}: {}", nearest.join(", "))
             }
             Self::KeyMissing { limit } => {
                 write!(f, "limit `{limit}` counts for each key: give a key (or make it `global: true`)")
@@ -93,6 +101,10 @@ impl fmt::Display for Refusal {
             Self::NoAnswer { limit, why } => write!(
                 f,
                 "nothing may have been given back to limit `{limit}`: {why}; what stays charged is forgotten in the limit's time"
+            ),
+            Self::InStore { limit } => write!(
+                f,
+                "limit `{limit}` is kept in the store, which cannot be told to forget: refund what was taken, or wait"
             ),
             Self::DeniedByRules { limit } => {
                 write!(f, "the key is on the deny list of limit `{limit}`: take it out of the rules file")

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, time::Duration};
 
 use tidegate_core::Decision;
-use tidegate_redis::{LimitError, Part, SharedLimit, StoreError};
+use tidegate_redis::{Deadline, LimitError, Part, SharedLimit, StoreError};
 
 use super::SharedStore;
 use crate::{
@@ -70,12 +70,14 @@ impl StoreLimit {
 
     /// Takes `cost` if that is admitted, after so much of the deadline is spent.
     pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
-        self.of(key).acquire_after(key, cost, spent).await.decision
+        let limit = self.of(key);
+        limit.acquire_by(key, cost, left_of(limit, spent)).await.decision
     }
 
     /// Whether `cost` would be admitted, with what remains now, after so much of the deadline is spent.
     pub(crate) async fn peek(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
-        self.of(key).peek_after(key, cost, spent).await.decision
+        let limit = self.of(key);
+        limit.peek_by(key, cost, left_of(limit, spent)).await.decision
     }
 
     /// Takes each of these costs, in this order, if that is admitted.
@@ -92,6 +94,11 @@ impl StoreLimit {
             Err(error) => Err(Refusal::NoAnswer { limit: limit(), why: error.to_string() }),
         }
     }
+}
+
+/// The deadline of a decision for which so much of it is spent.
+fn left_of(limit: &SharedLimit, spent: Duration) -> Deadline {
+    Deadline::after(limit.deadline().left().saturating_sub(spent))
 }
 
 impl fmt::Debug for StoreLimit {

@@ -37,7 +37,9 @@ impl Service {
         let trouble = self.store().and_then(|shared| shared.store().trouble());
         let why = trouble.map_or_else(|| "it has not been reached yet".to_owned(), |error| error.to_string());
         let limits = self.limits();
-        let closed = |on_error| health == Health::Down && on_error == Some(OnError::Closed);
+        // One that answers too late denies as much.
+        let unanswered = matches!(health, Health::Down | Health::Slow);
+        let closed = |on_error| unanswered && on_error == Some(OnError::Closed);
         match limits.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
             Some(limit) => Readiness::Closed { limit: limit.spec().name.clone(), why },
             None => Readiness::Degraded { health, why },

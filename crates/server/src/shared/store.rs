@@ -79,7 +79,7 @@ impl SharedStore {
         quantity: i64,
         now: Nanos,
     ) -> Result<Decision, ThrottleError> {
-        let asked = quota.ask(quantity)?;
+        let asked = throttle.ask(quota, quantity)?;
         if let Some(plan) = self.plan(quota, asked.policy) {
             let key = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
             // Not before somebody asks: where nobody does, the store need only be as quick as its limits' deadlines.
@@ -88,7 +88,7 @@ impl SharedStore {
                 return Ok(throttle.told(&asked, told.decision));
             }
         }
-        throttle.acquire(key, quota.share(self.store.nodes()), quantity, now)
+        Ok(throttle.acquire_share(key, &quota.share(self.store.nodes()).ask(quantity)?, now))
     }
 
     fn plan(&self, quota: ThrottleQuota, policy: tidegate_core::Policy) -> Option<Arc<Plan>> {

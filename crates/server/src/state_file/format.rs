@@ -1,6 +1,6 @@
 //! What both directions of the state file agree on.
 
-use std::{fmt, io};
+use std::{io, time::Duration};
 
 pub(super) const MAGIC: &[u8; 8] = b"TIDEGATE";
 pub(super) const VERSION: u32 = 1;
@@ -18,46 +18,35 @@ pub(super) const RECORD: u8 = 5;
 pub(super) const MOST_WORDS: u32 = 1_000_001;
 
 /// Why a state file cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// The system cannot read or write it.
-    Io(io::Error),
+    #[error("{0}")]
+    Io(#[source] io::Error),
     /// It is something else.
+    #[error("the file is not a Tidegate state file")]
     NotAState,
     /// It was written in another version of the format.
+    #[error(
+        "the file has format version {0}, and this is a server for version {VERSION}: was it written by a newer one?"
+    )]
     Version(u32),
     /// It ends before its contents do, or goes on after them.
+    #[error("the file is cut short, or has more than its contents")]
     Length,
     /// Its bytes are not those that were written.
+    #[error("the checksum does not match: the file was changed or damaged")]
     Checksum,
+    /// It was written later than now.
+    #[error("the file was written {} s in the future: is this machine's clock right?", by.as_secs())]
+    Future {
+        /// How much later.
+        by: Duration,
+    },
     /// Its checksum is right, but its contents make no sense: what.
+    #[error("the file's contents make no sense: {0}")]
     Contents(&'static str),
-}
-
-impl fmt::Display for StateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(e) => write!(f, "{e}"),
-            Self::NotAState => f.write_str("the file is not a Tidegate state file"),
-            Self::Version(found) => write!(
-                f,
-                "the file has format version {found}, and this is a server for version {VERSION}: was it written by a newer one?"
-            ),
-            Self::Length => f.write_str("the file is cut short, or has more than its contents"),
-            Self::Checksum => f.write_str("the checksum does not match: the file was changed or damaged"),
-            Self::Contents(what) => write!(f, "the file's contents make no sense: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for StateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(e) => Some(e),
-            _ => None,
-        }
-    }
 }
 
 impl From<io::Error> for StateError {

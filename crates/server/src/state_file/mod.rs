@@ -14,28 +14,36 @@
 //! aside, never overwritten.
 
 mod format;
+mod place;
 mod read;
 mod write;
 
-use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io, path::Path};
 
 use tidegate_core::Nanos;
 
 pub use format::StateError;
+pub(crate) use place::StateFile;
+pub use place::StatePathError;
 pub(crate) use read::{Headers, restore};
-pub(crate) use write::{try_place, write};
+pub(crate) use write::write;
+
+/// How far ahead of the clock a file may have been written: clocks are set back by a little now and then.
+const AHEAD: Nanos = Nanos::from_secs(300);
 
 /// Reads and checks a state file without restoring anything; `None` where there is none.
 ///
 /// # Errors
-/// When it cannot be read, or is damaged.
-pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
+/// When it cannot be read, is damaged, or was written later than five minutes after `now`.
+pub(crate) fn check(path: &Path, now: Nanos) -> Result<Option<Headers>, StateError> {
     match File::open(path) {
-        Ok(file) => read::headers(file).map(Some),
+        Ok(file) => {
+            let found = read::headers(file)?;
+            if found.written_at > now.saturating_add(AHEAD) {
+                return Err(StateError::Future { by: found.written_at.saturating_since(now).into() });
+            }
+            Ok(Some(found))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(StateError::Io(e)),
     }
@@ -55,26 +63,9 @@ pub fn check_and_restore(
     read::restore_from(bytes, service, now).map(|restored| restored.states)
 }
 
-/// Renames a file that cannot be used to `FILE.damaged-1` (or `-2`, …), so that it is neither lost nor in the way.
-///
-/// # Errors
-/// When the system refuses to rename it.
-pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    for number in 1_u32.. {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".damaged-{number}"));
-        let aside = PathBuf::from(aside);
-        if !aside.try_exists()? {
-            fs::rename(path, &aside)?;
-            return Ok(aside);
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
     use futures_util::FutureExt;
     use tidegate_core::{Decision, ManualClock};
@@ -110,7 +101,8 @@ mod tests {
         let quota = ThrottleQuota { max_burst: 1, count: 1, period: 60 };
         let _ = service.throttle().acquire(b"k", quota, 1, NOW).unwrap();
         let path = std::env::temp_dir().join(format!("tidegate-state-{}-{name}", std::process::id()));
-        write(&path, &service).unwrap();
+        let file = StateFile::open(&path).unwrap();
+        write(&file, &service).unwrap();
         (path, service)
     }
 
@@ -118,19 +110,19 @@ mod tests {
     fn a_file_in_which_any_byte_has_changed_or_is_missing_is_refused() {
         let (path, _) = file("bytes");
         let good = fs::read(&path).unwrap();
-        assert!(check(&path).unwrap().is_some());
+        assert!(check(&path, NOW).unwrap().is_some());
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             fs::write(&path, &bad).unwrap();
-            assert!(check(&path).is_err(), "byte {at}");
+            assert!(check(&path, NOW).is_err(), "byte {at}");
             fs::write(&path, &good[..at]).unwrap();
-            assert!(check(&path).is_err(), "cut at {at}");
+            assert!(check(&path, NOW).is_err(), "cut at {at}");
         }
         fs::write(&path, [&good[..], b"x"].concat()).unwrap();
-        assert!(matches!(check(&path), Err(StateError::Length)));
+        assert!(matches!(check(&path, NOW), Err(StateError::Length)));
         fs::remove_file(&path).unwrap();
-        assert!(check(&path).unwrap().is_none());
+        assert!(check(&path, NOW).unwrap().is_none());
     }
 
     #[test]
@@ -141,13 +133,45 @@ mod tests {
         assert!(matches!(check_and_restore(b"text", &service, NOW), Err(StateError::NotAState)));
     }
 
+    /// How much memory this process has touched, in bytes.
+    fn resident() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    #[test]
+    fn writing_limits_without_keys_touches_none_of_the_memory_reserved_for_them() {
+        let limits: Vec<_> = (0..11).map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n")).collect();
+        let rules = rules::parse(&format!("limits:\n{}", limits.concat())).unwrap();
+        let limits = Limits::new(rules, 1 << 20, |_| None, NOW).unwrap();
+        let throttle = Throttle::new(1 << 20, None).unwrap();
+        let service = Service::new(limits, throttle, Arc::new(ManualClock::new(NOW)));
+        let path = std::env::temp_dir().join(format!("tidegate-state-{}-empty", std::process::id()));
+        let file = StateFile::open(&path).unwrap();
+        let before = resident();
+        write(&file, &service).unwrap();
+        // Other tests of this process have some megabytes of their own; the tables would be 1,600.
+        assert!(resident() < before + (100 << 20), "{} bytes more", resident() - before);
+    }
+
+    #[test]
+    fn a_file_from_the_future_is_refused() {
+        let (path, _) = file("future");
+        assert!(check(&path, NOW).is_ok());
+        let minutes = |minutes: u64| Nanos::from_secs(NOW.get() / 1_000_000_000 - 60 * minutes);
+        assert!(check(&path, minutes(5)).is_ok(), "a clock that was set back by a little");
+        let error = check(&path, minutes(6)).err().unwrap();
+        assert!(matches!(error, StateError::Future { by } if by == Duration::from_mins(6)), "{error}");
+    }
+
     #[test]
     fn a_file_of_another_version_says_so() {
         let (path, _) = file("version");
         let mut bytes = fs::read(&path).unwrap();
         bytes[8] = 2;
         fs::write(&path, &bytes).unwrap();
-        let error = check(&path).err().unwrap();
+        let error = check(&path, NOW).err().unwrap();
         assert!(matches!(error, StateError::Version(2)) && error.to_string().contains("newer"), "{error}");
     }
 
@@ -155,7 +179,7 @@ mod tests {
     fn the_records_of_evicted_keys_are_kept_too() {
         // Seven keys went through a store of four: some gave way, and what they owe is in the file.
         let (path, before) = file("debts");
-        let found = check(&path).unwrap().unwrap();
+        let found = check(&path, NOW).unwrap().unwrap();
         let text =
             "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
         let limits = Limits::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), NOW).unwrap();

@@ -109,11 +109,11 @@ fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Na
 }
 
 fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {
-    let mut magic = [0; MAGIC.len()];
-    match input.bytes(&mut magic) {
-        Ok(()) if magic == *MAGIC => {}
-        Ok(()) | Err(StateError::Length) => return Err(StateError::NotAState),
-        Err(e) => return Err(e),
+    for expected in MAGIC {
+        // What is too short, or empty, was cut off.
+        if input.u8()? != *expected {
+            return Err(StateError::NotAState);
+        }
     }
     let version = input.u32()?;
     if version != VERSION {

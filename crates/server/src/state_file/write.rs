@@ -1,49 +1,38 @@
 //! Writing the state file, so that there is always a whole one.
 
 use std::{
-    ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, BufWriter, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
 };
 
 use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
-use super::format::{BLOCKED, END, KEY, MAGIC, OWN, RECORD, VERSION};
+use super::{
+    StateFile,
+    format::{BLOCKED, END, KEY, MAGIC, OWN, RECORD, VERSION},
+};
 use crate::service::{Service, THROTTLE};
 
-/// Writes the state of all limits: to a file beside `path`, which then takes its place. Returns its length.
+/// Writes the state of all limits: to a file beside the state file, which then takes its place. Returns its length.
 ///
 /// A crash at any moment leaves the old file or the new one. Decisions go on meanwhile. A limit's states are copied to
 /// memory before they are written, as a state is locked while it is looked at, and a disk may be slow.
 ///
 /// # Errors
 /// When the system refuses any of it; the old file is then as it was.
-pub(crate) fn write(path: &Path, service: &Service) -> io::Result<u64> {
-    let temporary = beside(path);
-    let written = write_to(&temporary, service).and_then(|length| {
-        fs::rename(&temporary, path)?;
-        // The new name is safe once its directory is.
-        File::open(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-            .sync_all()?;
+pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
+    let written = file.create_new().and_then(|new| {
+        let length = write_to(new, service)?;
+        file.replace()?;
         Ok(length)
     });
     if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+        file.discard_new();
     }
     written
 }
 
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
-    path.with_file_name(name)
-}
-
-fn write_to(path: &Path, service: &Service) -> io::Result<u64> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+fn write_to(file: File, service: &Service) -> io::Result<u64> {
     let mut out = Out { file: BufWriter::new(file), checksum: crc32fast::Hasher::new(), length: 0 };
     let now = service.now();
     let limits = service.limits();
@@ -161,14 +150,4 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
     for word in words {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-}
-
-/// Whether a state file could be written at this place: tried before the server starts.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn try_place(path: &Path) -> io::Result<()> {
-    let temporary = beside(path);
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    fs::remove_file(&temporary)
 }

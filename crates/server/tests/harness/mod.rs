@@ -221,6 +221,14 @@ impl Http {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
+    pub fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.get_mut().write_all(bytes)
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+
     /// Sends the head of a request, and returns when the server waits for its body: from then on it is under way.
     pub fn begin(&mut self, path: &str, length: usize) {
         let head = format!(
@@ -255,7 +263,8 @@ impl Http {
 
     /// Whether the server closes the connection without a further byte.
     pub fn ends(&mut self) -> bool {
-        matches!(self.0.read(&mut [0]), Ok(0))
+        // A reset is an end, too.
+        !matches!(self.0.read(&mut [0]), Ok(1..))
     }
 }
 
@@ -278,6 +287,15 @@ impl Resp {
 
     pub fn send(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.get_mut().write_all(bytes)
+    }
+
+    /// Whether nothing arrives within the stream's time for reads.
+    pub fn is_silent(&mut self) -> bool {
+        self.0.fill_buf().is_err()
     }
 
     pub fn reply(&mut self) -> String {

@@ -2,22 +2,27 @@
 
 use std::time::Duration;
 
-use super::{CallSample, ConcurrencyLimit};
+use super::{
+    CallWindow, ConcurrencyLimit, Pace,
+    baseline::{Baseline, Seen},
+};
 
-/// One more in flight after each good call, a tenth less after each that failed or was slow.
+/// One more in flight after each good window, a tenth less after each in which calls failed or were slow. It grows faster
+/// while no queue is seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aimd {
     /// The limit to begin with. Default: 20.
     pub initial: u32,
-    /// Longer response times are as bad as failures. Default: 5 s.
-    pub slow: Duration,
-    /// What is left of the limit after a bad call, from 0.5 to below 1. Default: 0.9.
+    /// A longer mean response time is as bad as failures. Default: `None`, which finds the bound out: what calls take
+    /// without a queue, and the queue that keeps the service busy.
+    pub slow: Option<Duration>,
+    /// What is left of the limit after a bad window, from 0.5 to below 1. Default: 0.9.
     pub backoff: f64,
 }
 
 impl Default for Aimd {
     fn default() -> Self {
-        Self { initial: 20, slow: Duration::from_secs(5), backoff: 0.9 }
+        Self { initial: 20, slow: None, backoff: 0.9 }
     }
 }
 
@@ -26,22 +31,46 @@ impl Aimd {
         if (0.5..1.0).contains(&self.backoff) {
             return Ok(());
         }
-        Err(format!("the backoff is {}; it must be from 0.5 to below 1", self.backoff))
+        Err(format!("the backoff is {}; it must be at least 0.5 and less than 1", self.backoff))
     }
 }
 
-impl ConcurrencyLimit for Aimd {
+pub(super) struct Learning {
+    settings: Aimd,
+    baseline: Baseline,
+}
+
+impl Learning {
+    pub(super) fn new(settings: &Aimd) -> Self {
+        Self { settings: settings.clone(), baseline: Baseline::new() }
+    }
+}
+
+impl ConcurrencyLimit for Learning {
     fn start(&self) -> f64 {
-        self.initial.into()
+        self.settings.initial.into()
     }
 
-    fn next(&mut self, limit: f64, call: &CallSample) -> f64 {
-        if call.failed || call.rt > self.slow {
-            limit * self.backoff
-        } else if call.in_flight as f64 * 2.0 >= limit {
-            limit + 1.0
-        } else {
-            limit // Not used up: nothing is known about more.
+    fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
+        let less = limit * self.settings.backoff;
+        if window.fails() {
+            return less;
         }
+        if let Some(slow) = self.settings.slow {
+            // Not used up: nothing is known about more.
+            let more = if window.blocked > 0 { limit + 1.0 } else { limit };
+            return if window.mean_rt > slow { less } else { more };
+        }
+        match self.baseline.learn(limit, window) {
+            Seen::Take(limit) => limit,
+            Seen::Idle => limit,
+            // A queue that is too long; what the service works on stays.
+            Seen::Normal { slower, room } if limit - limit / slower > room => less.max(limit / slower),
+            Seen::Normal { .. } => limit + 1.0,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        self.baseline.pace()
     }
 }

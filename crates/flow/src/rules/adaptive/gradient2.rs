@@ -1,32 +1,28 @@
-//! Gradient: the response time of now against that of long, as Netflix's concurrency-limits does it.
+//! Gradient: response times of now against those without a queue, after Netflix's concurrency-limits.
 
-use super::{CallSample, ConcurrencyLimit};
+use super::{
+    CallWindow, ConcurrencyLimit, Pace,
+    baseline::{Baseline, Seen},
+};
 
-/// Lowers the limit when response times rise above their long-term mean, and else probes for more by a small queue.
+/// Lowers the limit when response times rise above what calls take without a queue by more than a tolerance, and else
+/// leaves room for a small queue.
 ///
-/// The mean must now and then see the resource unhurried: under traffic that never ebbs it follows the response times
-/// upwards, and the limit drifts to its upper bound. Set that bound, or take another algorithm there.
+/// Netflix's algorithm compares with a long-term mean, which rises with the overload that it should show. Here the service
+/// is measured without a queue instead, so the limit does not drift upwards under traffic that never ebbs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradient2 {
     /// The limit to begin with. Default: 20.
     pub initial: u32,
-    /// How far response times may rise above their mean before the limit falls, at least 1. Default: 1.5.
+    /// How far response times may rise above those without a queue before the limit falls, at least 1. Default: 1.
     pub tolerance: f64,
-    /// How much of a new limit is taken at once, above 0 and at most 1. Default: 0.2.
+    /// How much of a new limit is taken at once, above 0 and at most 1. Default: 0.3.
     pub smoothing: f64,
-    /// How many units more than the gradient says are tried, so that the limit can grow. Default: 4.
-    pub queue: u32,
-    /// Over how many calls the long-term mean forgets. Default: 600.
-    pub memory: u32,
-    /// The long-term mean in seconds; 0 before the first call.
-    mean: f64,
-    /// Calls seen, up to a tenth of the memory: until then the mean is a plain one.
-    seen: u32,
 }
 
 impl Default for Gradient2 {
     fn default() -> Self {
-        Self { initial: 20, tolerance: 1.5, smoothing: 0.2, queue: 4, memory: 600, mean: 0.0, seen: 0 }
+        Self { initial: 20, tolerance: 1.0, smoothing: 0.3 }
     }
 }
 
@@ -42,40 +38,46 @@ impl Gradient2 {
             return Err(format!("the tolerance is {}; it must be from 1 to 100", self.tolerance));
         }
         if !(self.smoothing > 0.0 && self.smoothing <= 1.0) {
-            return Err(format!("the smoothing is {}; it must be above 0 and at most 1", self.smoothing));
+            return Err(format!(
+                "the smoothing is {}; it must be greater than 0 and at most 1",
+                self.smoothing
+            ));
         }
         Ok(())
     }
+}
 
-    fn learn(&mut self, rt: f64) {
-        let warm = (self.memory / 10).max(1);
-        self.seen = (self.seen + 1).min(warm);
-        let share =
-            if self.seen < warm { 1.0 / f64::from(self.seen) } else { 2.0 / (f64::from(self.memory) + 1.0) };
-        self.mean += (rt - self.mean) * share;
-        // After a time of overload the mean has risen with it: let it fall faster than it rose.
-        if self.mean > rt * 2.0 {
-            self.mean *= 0.95;
-        }
+pub(super) struct Learning {
+    settings: Gradient2,
+    baseline: Baseline,
+}
+
+impl Learning {
+    pub(super) fn new(settings: &Gradient2) -> Self {
+        Self { settings: settings.clone(), baseline: Baseline::new() }
     }
 }
 
-impl ConcurrencyLimit for Gradient2 {
+impl ConcurrencyLimit for Learning {
     fn start(&self) -> f64 {
-        self.initial.into()
+        self.settings.initial.into()
     }
 
-    fn next(&mut self, limit: f64, call: &CallSample) -> f64 {
-        if call.failed {
+    fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
+        if window.fails() {
             return limit * 0.9;
         }
-        let rt = call.rt.as_secs_f64().max(1e-9);
-        self.learn(rt);
-        if (call.in_flight as f64) < limit / 2.0 {
-            return limit; // Not used up: nothing is known about more.
+        match self.baseline.learn(limit, window) {
+            Seen::Take(limit) => limit,
+            Seen::Idle => limit,
+            Seen::Normal { slower, room } => {
+                let gradient = (self.settings.tolerance / slower).clamp(0.5, 1.0);
+                limit + (limit * gradient + room - limit) * self.settings.smoothing
+            }
         }
-        let gradient = (self.tolerance * self.mean / rt).clamp(0.5, 1.0);
-        let next = limit * gradient + f64::from(self.queue);
-        limit * (1.0 - self.smoothing) + next * self.smoothing
+    }
+
+    fn pace(&self) -> Pace {
+        self.baseline.pace()
     }
 }

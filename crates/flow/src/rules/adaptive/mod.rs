@@ -1,8 +1,15 @@
 //! Adaptive concurrency: how much may be in flight, found out by how calls go.
 //!
-//! Each algorithm is a [`ConcurrencyLimit`]; they stand side by side, and one's own stands beside them.
+//! Each algorithm is a [`ConcurrencyLimit`]; they stand side by side, and one's own stands beside them. All learn from
+//! windows of calls, a second and at least ten calls long: single response times vary too much to tell anything.
+//!
+//! Begin with [`Vegas`]. In the simulation of `tests/simulation` (5, 20 and 100 workers, four distributions of service times,
+//! 0.5 to 3 times the load that can be served) each algorithm reaches at least 0.97 of the goodput of the best fixed limit,
+//! with a 99th percentile of at most 1.5 times its (up to 1.6 times at a load of 0.9, where hardly a call is blocked), and
+//! is back ten seconds after calls were three times as slow; Vegas keeps the shortest queue. `docs/adaptive.svg` shows a run, which `cargo run --release --example adaptive_limits` draws.
 
 mod aimd;
+mod baseline;
 mod gradient2;
 mod vegas;
 
@@ -17,27 +24,74 @@ use std::{
     time::Duration,
 };
 
+use tidegate_core::Nanos;
+
 use super::Target;
 use crate::sync::{AtomicU64, Ordering};
 
 /// How one call went.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CallSample {
+pub(crate) struct CallSample {
     /// Its response time.
-    pub rt: Duration,
+    pub(crate) rt: Nanos,
     /// The units in flight when it ended, itself included.
-    pub in_flight: u64,
-    /// Whether it failed.
-    pub failed: bool,
+    pub(crate) in_flight: u64,
+    pub(crate) failed: bool,
 }
 
-/// An algorithm that finds out how much may be in flight. It is told of one call after the other.
+/// The calls that ended in one window of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct CallWindow {
+    /// How many ended.
+    pub calls: u64,
+    /// Of those, how many failed.
+    pub failed: u64,
+    /// How many the limit blocked meanwhile.
+    pub blocked: u64,
+    /// The mean response time of those that did not fail; of all, where all failed.
+    pub mean_rt: Duration,
+    /// The most units in flight.
+    pub in_flight: u64,
+}
+
+impl CallWindow {
+    /// Whether a tenth of the calls or more failed.
+    fn fails(&self) -> bool {
+        self.failed * 10 >= self.calls
+    }
+}
+
+/// How the next window is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Calls that end in this time are left out: under the limit of before they began.
+    pub skip: Duration,
+    /// How long the window is, at least.
+    pub span: Duration,
+    /// How many calls it has, at least.
+    pub calls: u64,
+}
+
+impl Default for Pace {
+    /// A second, and at least ten calls.
+    fn default() -> Self {
+        Self { skip: Duration::ZERO, span: Duration::from_secs(1), calls: 10 }
+    }
+}
+
+/// An algorithm that finds out how much may be in flight. It is told of one window of calls after the other.
 pub trait ConcurrencyLimit: Send {
     /// The limit to begin with.
     fn start(&self) -> f64;
 
-    /// The limit after one more call, given the limit so far. The caller keeps it within its bounds.
-    fn next(&mut self, limit: f64, call: &CallSample) -> f64;
+    /// The limit after one more window, given the limit so far. The caller keeps it within its bounds.
+    fn next(&mut self, limit: f64, window: &CallWindow) -> f64;
+
+    /// How the next window is cut.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
 }
 
 /// Which algorithm an [`AdaptiveRule`] runs.
@@ -45,9 +99,9 @@ pub trait ConcurrencyLimit: Send {
 pub enum Algorithm {
     /// Up by one, down by a factor.
     Aimd(Aimd),
-    /// By the short-term response time against the long-term one.
+    /// By how much response times rise above those without a queue.
     Gradient2(Gradient2),
-    /// By the estimated queue.
+    /// By the estimated queue. The one to begin with.
     Vegas(Vegas),
     /// One's own: makes a fresh one for each resource.
     Custom(Arc<dyn Fn() -> Box<dyn ConcurrencyLimit> + Send + Sync>),
@@ -56,9 +110,9 @@ pub enum Algorithm {
 impl Algorithm {
     fn make(&self) -> Box<dyn ConcurrencyLimit> {
         match self {
-            Self::Aimd(aimd) => Box::new(aimd.clone()),
-            Self::Gradient2(gradient) => Box::new(gradient.clone()),
-            Self::Vegas(vegas) => Box::new(vegas.clone()),
+            Self::Aimd(aimd) => Box::new(aimd::Learning::new(aimd)),
+            Self::Gradient2(gradient) => Box::new(gradient2::Learning::new(gradient)),
+            Self::Vegas(vegas) => Box::new(vegas::Learning::new(vegas)),
             Self::Custom(make) => make(),
         }
     }
@@ -152,12 +206,94 @@ pub(crate) struct Adaptive {
     pub(crate) label: Arc<str>,
     /// The limit's whole units, for entries.
     units: AtomicU64,
+    /// How many units it has blocked, ever.
+    blocked: AtomicU64,
     learning: std::sync::Mutex<Learning>,
 }
 
 struct Learning {
     algorithm: Box<dyn ConcurrencyLimit>,
     limit: f64,
+    window: Open,
+}
+
+/// A window under way.
+struct Open {
+    pace: Pace,
+    /// When it began, once a call has ended after what is skipped.
+    begun: Option<Nanos>,
+    /// Calls that end before are skipped.
+    skip_until: Option<Nanos>,
+    /// When the last call ended.
+    last: Nanos,
+    calls: u64,
+    failed: u64,
+    in_flight: u64,
+    /// The sums of response times in nanoseconds: of all calls, and of those that failed.
+    rt: (u128, u128),
+    /// How many units the rule had blocked when it began.
+    blocked: u64,
+}
+
+/// Calls may be this far apart within a window, however short it is.
+const PAUSE: Nanos = Nanos::from_secs(1);
+
+impl Open {
+    fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            begun: None,
+            skip_until: None,
+            last: Nanos::ZERO,
+            calls: 0,
+            failed: 0,
+            in_flight: 0,
+            rt: (0, 0),
+            blocked: 0,
+        }
+    }
+
+    /// Adds a call that ended at `now`; returns the window if it is complete. After a pause longer than the window,
+    /// [`PAUSE`] and twice the call it begins anew: what was before says nothing about now.
+    fn add(&mut self, now: Nanos, call: &CallSample, blocked: u64) -> Option<CallWindow> {
+        let skip_until = *self.skip_until.get_or_insert(now.saturating_add(self.pace.skip.into()));
+        if now < skip_until {
+            return None;
+        }
+        let span = Nanos::from(self.pace.span);
+        let pause = now.saturating_since(self.last);
+        let longest = span.max(PAUSE).max(call.rt.saturating_add(call.rt));
+        if self.begun.is_some() && pause > longest {
+            *self = Self { skip_until: Some(skip_until), ..Self::new(self.pace) };
+        }
+        let begun = *self.begun.get_or_insert_with(|| {
+            self.blocked = blocked;
+            now
+        });
+        self.last = self.last.max(now);
+        self.calls += 1;
+        self.rt.0 += u128::from(call.rt.get());
+        if call.failed {
+            self.failed += 1;
+            self.rt.1 += u128::from(call.rt.get());
+        }
+        self.in_flight = self.in_flight.max(call.in_flight);
+        if self.calls < self.pace.calls || now.saturating_since(begun) < span {
+            return None;
+        }
+        let (sum, calls) = match self.calls - self.failed {
+            0 => (self.rt.0, self.calls),
+            good => (self.rt.0 - self.rt.1, good),
+        };
+        let mean = u64::try_from(sum / u128::from(calls)).unwrap_or(u64::MAX);
+        Some(CallWindow {
+            calls: self.calls,
+            failed: self.failed,
+            blocked: blocked.saturating_sub(self.blocked),
+            mean_rt: Duration::from_nanos(mean),
+            in_flight: self.in_flight,
+        })
+    }
 }
 
 impl Adaptive {
@@ -165,8 +301,9 @@ impl Adaptive {
         let algorithm = rule.algorithm.make();
         let limit = within(&rule, algorithm.start());
         let units = AtomicU64::new(whole(limit));
-        let learning = std::sync::Mutex::new(Learning { algorithm, limit });
-        Self { label: rule.to_string().into(), rule, units, learning }
+        let window = Open::new(algorithm.pace());
+        let learning = std::sync::Mutex::new(Learning { algorithm, limit, window });
+        Self { label: rule.to_string().into(), rule, units, blocked: AtomicU64::new(0), learning }
     }
 
     /// How many units may be in flight now.
@@ -176,14 +313,24 @@ impl Adaptive {
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Learns from a call. A call that ends while another one is learnt from is passed over: no call waits, and one
-    /// more or less makes no difference.
-    pub(crate) fn learn(&self, call: &CallSample) {
+    /// Notes that the limit has blocked units.
+    #[cold]
+    pub(crate) fn note_blocked(&self, units: u32) {
+        // Relaxed: only counted.
+        self.blocked.fetch_add(units.into(), Ordering::Relaxed);
+    }
+
+    /// Learns from a call that ended at `now`. A call that ends while another one is learnt from is passed over: no call
+    /// waits, and one more or less makes no difference.
+    pub(crate) fn learn(&self, now: Nanos, call: &CallSample) {
         let Ok(mut learning) = self.learning.try_lock() else { return };
-        let Learning { algorithm, limit } = &mut *learning;
+        let Learning { algorithm, limit, window } = &mut *learning;
+        let Some(ended) = window.add(now, call, self.blocked.load(Ordering::Relaxed)) else { return };
         // A guard that leaves must not panic, perhaps while it unwinds already: the limit stays then as it is.
-        let next = catch_unwind(AssertUnwindSafe(|| algorithm.next(*limit, call)));
-        *limit = within(&self.rule, next.unwrap_or(*limit));
+        let next = catch_unwind(AssertUnwindSafe(|| (algorithm.next(*limit, &ended), algorithm.pace())));
+        let (next, pace) = next.unwrap_or((*limit, Pace::default()));
+        *limit = within(&self.rule, next);
+        *window = Open::new(pace);
         self.units.store(whole(*limit), Ordering::Relaxed);
     }
 }
@@ -201,135 +348,4 @@ fn whole(limit: f64) -> u64 {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const BASE: Duration = Duration::from_millis(10);
-    const CAPACITY: f64 = 20.0;
-
-    /// A resource that answers in 10 ms with up to 20 in flight, and proportionally slower beyond; everybody wants in.
-    fn limits(algorithm: Algorithm, calls: usize) -> Vec<f64> {
-        let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm));
-        (0..calls)
-            .map(|_| {
-                let in_flight = adaptive.units();
-                let rt = BASE.mul_f64((in_flight as f64 / CAPACITY).max(1.0));
-                adaptive.learn(&CallSample { rt, in_flight, failed: false });
-                adaptive.units() as f64
-            })
-            .collect()
-    }
-
-    fn settled(algorithm: Algorithm) -> (f64, f64) {
-        let limits = limits(algorithm, 20_000);
-        let last = &limits[10_000..];
-        let (low, high) =
-            (last.iter().copied().fold(f64::MAX, f64::min), last.iter().copied().fold(0.0, f64::max));
-        assert!(low <= high);
-        (low, high)
-    }
-
-    #[test]
-    fn aimd_and_vegas_settle_near_what_the_resource_can_bear() {
-        let aimd = Aimd { slow: BASE * 2, ..Aimd::default() };
-        for (algorithm, low, high) in [
-            (Algorithm::Aimd(aimd), 30.0, 42.0),
-            // Lower for the moments in which it measures the shortest time anew.
-            (Algorithm::Vegas(Vegas::default()), 10.0, 40.0),
-        ] {
-            let name = algorithm.name();
-            let (lowest, highest) = settled(algorithm);
-            assert!(lowest >= low && highest <= high, "{name} stays in {lowest}..{highest}");
-        }
-    }
-
-    #[test]
-    fn the_gradient_settles_near_what_the_resource_can_bear_where_traffic_ebbs() {
-        let adaptive = Adaptive::new(AdaptiveRule::new("r", Algorithm::Gradient2(Gradient2::default())));
-        for ebb_and_flow in 0..40 {
-            for call in 0..600 {
-                let in_flight = if call < 400 { 5 } else { adaptive.units() };
-                let rt = BASE.mul_f64((in_flight as f64 / CAPACITY).max(1.0));
-                adaptive.learn(&CallSample { rt, in_flight, failed: false });
-            }
-            let units = adaptive.units();
-            assert!((25..=70).contains(&units), "{units} after {ebb_and_flow}");
-        }
-    }
-
-    #[test]
-    fn failures_bring_the_limit_down() {
-        for algorithm in [
-            Algorithm::Aimd(Aimd::default()),
-            Algorithm::Vegas(Vegas::default()),
-            Algorithm::Gradient2(Gradient2::default()),
-        ] {
-            let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()).bounds(2, 50));
-            for _ in 0..200 {
-                adaptive.learn(&CallSample { rt: BASE, in_flight: adaptive.units(), failed: true });
-            }
-            assert_eq!(adaptive.units(), 2, "{algorithm:?}");
-        }
-    }
-
-    #[test]
-    fn little_traffic_teaches_nothing() {
-        for algorithm in [
-            Algorithm::Aimd(Aimd::default()),
-            Algorithm::Vegas(Vegas::default()),
-            Algorithm::Gradient2(Gradient2::default()),
-        ] {
-            let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
-            let before = adaptive.units();
-            for _ in 0..1_000 {
-                adaptive.learn(&CallSample { rt: BASE, in_flight: 1, failed: false });
-            }
-            assert_eq!(adaptive.units(), before, "{algorithm:?}");
-        }
-    }
-
-    #[test]
-    fn no_call_brings_the_limit_out_of_its_bounds() {
-        let algorithms = [
-            Algorithm::Aimd(Aimd::default()),
-            Algorithm::Vegas(Vegas::default()),
-            Algorithm::Gradient2(Gradient2::default()),
-        ];
-        for algorithm in algorithms {
-            let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm).bounds(3, 9));
-            for rt in [Duration::ZERO, Duration::MAX, Duration::from_nanos(1)] {
-                for in_flight in [0, 5, u64::MAX] {
-                    for _ in 0..50 {
-                        adaptive.learn(&CallSample { rt, in_flight, failed: false });
-                        assert!((3..=9).contains(&adaptive.units()));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_algorithm_of_ones_own_decides() {
-        struct Fixed;
-        impl ConcurrencyLimit for Fixed {
-            fn start(&self) -> f64 {
-                7.0
-            }
-            fn next(&mut self, _: f64, call: &CallSample) -> f64 {
-                assert!(call.in_flight < 9, "more than it can think of");
-                if call.failed { f64::NAN } else { 8.0 }
-            }
-        }
-        let rule = AdaptiveRule::new("r", Algorithm::Custom(Arc::new(|| Box::new(Fixed))));
-        assert_eq!(rule, rule.clone());
-        let adaptive = Adaptive::new(rule);
-        assert_eq!(adaptive.units(), 7);
-        let call = CallSample { rt: BASE, in_flight: 1, failed: false };
-        adaptive.learn(&call);
-        assert_eq!(adaptive.units(), 8);
-        adaptive.learn(&CallSample { in_flight: 9, ..call });
-        assert_eq!(adaptive.units(), 8, "a panic teaches nothing and goes nowhere");
-        adaptive.learn(&CallSample { failed: true, ..call });
-        assert_eq!(adaptive.units(), 1, "what is no number is the lower bound");
-    }
-}
+mod tests;

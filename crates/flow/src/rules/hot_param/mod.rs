@@ -4,23 +4,29 @@ mod rule;
 
 pub use rule::{HotParamRule, ParamKey, ParamMeasure};
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tidegate_core::Nanos;
 
 use super::throttle::{self, Asked};
 use crate::{
     arg::Arg,
-    values::{Place, Values},
+    values::{Stake, ValueKey, Values},
 };
 
-/// What one value has left, or those that share a place.
+/// What one value has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Units used since the last renewal, or units in flight; for a throttle the largest call.
     used: u64,
-    /// The last renewal, or for a throttle the last place; plus one, 0 for never. For units in flight, how often the
-    /// shared place was left by its last; at a value's own, the same plus one if others were there when it came.
+    /// The last renewal, or for a throttle the start of the last call; plus one, 0 for never. For units in flight, which of
+    /// the rule's values they are of: one that is forgotten and comes back is another.
     since: u64,
 }
 
@@ -30,12 +36,14 @@ pub(crate) struct HotParam {
     pub(crate) label: Arc<str>,
     /// Shared with who came in before the rule's numbers were changed.
     values: Arc<Values<Share>>,
+    /// Tells values in flight apart.
+    births: Arc<AtomicU64>,
 }
 
 /// What was taken of a value's share, so that it can be given back.
 #[derive(Debug)]
 pub(crate) struct Held {
-    place: Place,
+    key: ValueKey,
     before: Share,
     after: Share,
     /// When the call may start, and for a throttle what was asked.
@@ -45,7 +53,8 @@ pub(crate) struct Held {
 
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
-        Self { label: rule.to_string().into(), values: Arc::new(Values::new(rule.max_values)), rule }
+        let values = Arc::new(Values::new(rule.max_values));
+        Self { label: rule.to_string().into(), values, births: Arc::default(), rule }
     }
 
     /// Whether `rule` counts the same as this one, units in flight by the same argument: then they differ in numbers only.
@@ -57,12 +66,13 @@ impl HotParam {
     /// in under this rule leaves both.
     pub(crate) fn changed_to(&self, rule: HotParamRule) -> Self {
         self.values.keep_at_most(rule.max_values);
-        Self { label: rule.to_string().into(), values: self.values.clone(), rule }
+        let (values, births) = (self.values.clone(), self.births.clone());
+        Self { label: rule.to_string().into(), values, births, rule }
     }
 
-    /// Values that found no place of their own, ever: entries of values that shared one place.
-    pub(crate) fn crowded(&self) -> u64 {
-        self.values.crowded()
+    /// How many values were forgotten with some of their share used, ever.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.values.forgotten()
     }
 
     /// The argument of an entry that the rule is about.
@@ -105,16 +115,18 @@ impl HotParam {
             }
             ParamMeasure::Rate | ParamMeasure::InFlight => None,
         };
-        self.with(arg, now, |share, spare, place| {
+        self.with(arg, now, |share, key| {
             let before = *share;
             let (mut after, mut start) = (before, earliest);
             match asked {
                 Some(asked) => start = after.queue(asked, earliest, n).map_err(Some)?,
                 None if self.rule.measure == ParamMeasure::InFlight => {
-                    let is_beside = !place.is_shared() && before.since == spare.since + 1;
-                    let beside = if is_beside { spare.used } else { 0 };
+                    if before.used == 0 {
+                        // Relaxed: only that no two are equal.
+                        after.since = self.births.fetch_add(1, Ordering::Relaxed) + 1;
+                    }
                     after.used += u64::from(n);
-                    if after.used + beside > threshold {
+                    if after.used > threshold {
                         return Err(None);
                     }
                 }
@@ -123,7 +135,7 @@ impl HotParam {
             if n > 0 {
                 *share = after; // After a question not even the renewal is written down.
             }
-            Ok(Held { place, before, after: *share, start, asked })
+            Ok(Held { key, before, after: *share, start, asked })
         })
     }
 
@@ -139,29 +151,22 @@ impl HotParam {
         start: Nanos,
     ) -> Result<(), Option<Duration>> {
         let Some(asked) = held.asked.filter(|_| held.start < start) else { return Ok(()) };
-        self.with(arg, asked.now, |share, _, place| {
-            if place == held.place && *share == held.after {
+        self.with(arg, asked.now, |share, _| {
+            if *share == held.after {
                 share.since = start.get() + 1;
                 held.start = start;
             } else {
                 let before = *share;
                 held.start = share.queue(asked, start, n).map_err(Some)?;
-                (held.place, held.before) = (place, before);
+                held.before = before;
             }
             held.after = *share;
             Ok(())
         })
     }
 
-    fn with<T>(&self, arg: &Arg<'_>, now: Nanos, change: impl FnOnce(&mut Share, &Share, Place) -> T) -> T {
-        let recovered = |value: &Arg<'_>, share: &Share| self.is_recovered(value, share, now);
-        let begun = |spare: &Share| match self.rule.measure {
-            // Its units there are the shared place's; they count until that has been empty.
-            ParamMeasure::InFlight if spare.used > 0 => Share { used: 0, since: spare.since + 1 },
-            ParamMeasure::InFlight => Share::default(),
-            ParamMeasure::Rate | ParamMeasure::Throttle { .. } => *spare,
-        };
-        self.values.with(arg, recovered, begun, change)
+    fn with<T>(&self, arg: &Arg<'_>, now: Nanos, change: impl FnOnce(&mut Share, ValueKey) -> T) -> T {
+        self.values.with(arg, now, |value, share| self.stake(value, share, now), change)
     }
 
     fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
@@ -194,34 +199,39 @@ impl HotParam {
         Ok(())
     }
 
-    /// Whether a value's share is as good as untouched, so that its place may go to another.
-    fn is_recovered(&self, value: &Arg<'_>, share: &Share, now: Nanos) -> bool {
+    /// What a value would gain by being forgotten: `None` where its share is as good as untouched.
+    fn stake(&self, value: &Arg<'_>, share: &Share, now: Nanos) -> Option<Stake> {
         let threshold = self.threshold(value);
         let duration = Nanos::from(self.rule.duration);
         let since = Nanos::new(share.since.saturating_sub(1));
-        match self.rule.measure {
-            ParamMeasure::InFlight => share.used == 0,
-            ParamMeasure::Rate if share.since == 0 => true,
+        let of = |part: u64, whole: u64| part.saturating_mul(1_000) / whole.max(1);
+        let stake = match self.rule.measure {
+            ParamMeasure::InFlight if share.used == 0 => return None,
+            ParamMeasure::InFlight => Stake { used: of(share.used, threshold), until: Nanos::MAX },
+            ParamMeasure::Rate if share.since == 0 || threshold == 0 => return None,
             ParamMeasure::Rate => {
-                let elapsed = u128::from(now.saturating_since(since).get());
-                let renewed = elapsed * u128::from(threshold) / u128::from(duration.get());
-                // Units are used up to a duration after the renewal, and another must lie between them and what the
-                // value uses elsewhere.
-                elapsed >= 2 * u128::from(duration.get()) && renewed >= share.used.into()
+                let most = threshold + u64::from(self.rule.burst);
+                let renewed = u128::from(share.used) * u128::from(duration.get());
+                let whole = u64::try_from(renewed.div_ceil(threshold.into())).unwrap_or(u64::MAX);
+                let until = since.saturating_add(Nanos::new(whole).max(duration));
+                Stake { used: of(share.used, most), until }
             }
-            // To calls that are not larger than those it has made, the place makes no difference then.
-            ParamMeasure::Throttle { .. } => {
+            // To calls that are not larger than those it has made, the last start makes no difference then.
+            ParamMeasure::Throttle { max_wait } => {
                 let largest = u32::try_from(share.used).unwrap_or(u32::MAX);
                 let cost = throttle::cost(largest, threshold as f64, duration).unwrap_or(Nanos::MAX);
-                since.saturating_add(cost) <= now
+                let until = since.saturating_add(cost);
+                let longest = cost.saturating_add(max_wait.into());
+                Stake { used: of(until.saturating_since(now).get(), longest.get()), until }
             }
-        }
+        };
+        (stake.until > now).then_some(stake)
     }
 
     /// Gives back what [`take`](Self::take) took, because another rule blocked the same entry.
     pub(crate) fn give_back(&self, held: &Held, n: u32) {
-        self.values.at(&held.place, |share| match self.rule.measure {
-            ParamMeasure::InFlight => share.release(&held.place, n),
+        self.values.at(held.key, |share| match self.rule.measure {
+            ParamMeasure::InFlight => share.release(held, n),
             _ if *share == held.after => *share = held.before,
             // Somebody has used it meanwhile. A throttle's place stays empty: calls must not come closer than they were
             // told. Units come back unless they were renewed, and so have come back, meanwhile.
@@ -235,7 +245,7 @@ impl HotParam {
     /// Ends a call that holds some of a value's share.
     pub(crate) fn leave(&self, held: &Held, n: u32) {
         if self.holds() {
-            self.values.at(&held.place, |share| share.release(&held.place, n));
+            self.values.at(held.key, |share| share.release(held, n));
         }
     }
 
@@ -252,11 +262,10 @@ impl Share {
         Ok(start)
     }
 
-    /// Ends units in flight.
-    fn release(&mut self, place: &Place, n: u32) {
-        self.used = self.used.saturating_sub(n.into());
-        if self.used == 0 && place.is_shared() {
-            self.since += 1;
+    /// Ends units in flight, if they are of this value as it is known now.
+    fn release(&mut self, held: &Held, n: u32) {
+        if self.since == held.after.since {
+            self.used = self.used.saturating_sub(n.into());
         }
     }
 }

@@ -35,9 +35,12 @@ pub struct HotParamRule {
     pub burst: u32,
     /// Thresholds of certain values.
     pub exceptions: Vec<(Arg<'static>, u32)>,
-    /// How many values are kept at once. Default: 4,000. When all places are taken by values that have used some of
-    /// their share, further values share one place: a flood of values resets nobody's share and grows no memory. A
-    /// value that gets a place of its own later begins there with what the shared one has used.
+    /// How many values are kept whole. Default: 4,000. A value that comes when all are taken replaces one that is as good
+    /// as new, or else one that has used little of its share; that one leaves a record, and goes on from it when it comes
+    /// back. There are four records for each value kept (48 bytes each, allocated when the first value has to go). Beyond
+    /// that a value is forgotten, the one that has used least first, and may have what it had used once more:
+    /// [`Resource::crowded`](crate::Resource::crowded) says how often. Nobody has a stranger's share. For units in flight,
+    /// those of a forgotten value are no longer counted for it.
     pub max_values: usize,
 }
 

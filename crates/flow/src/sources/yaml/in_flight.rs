@@ -74,10 +74,7 @@ impl Written for Adaptive {
         let initial = self.initial.unwrap_or(20);
         let algorithm = match (self.algorithm, self.slower_than) {
             (None, _) => return Err("give it an algorithm: aimd, gradient2 or vegas".into()),
-            (Some(Learns::Aimd), slow) => {
-                let default = Aimd::default();
-                Algorithm::Aimd(Aimd { initial, slow: slow.unwrap_or(default.slow), ..default })
-            }
+            (Some(Learns::Aimd), slow) => Algorithm::Aimd(Aimd { initial, slow, ..Aimd::default() }),
             (Some(_), Some(_)) => return Err("slower_than is for the algorithm aimd".into()),
             (Some(Learns::Gradient2), None) => Algorithm::Gradient2(Gradient2::default().initial(initial)),
             (Some(Learns::Vegas), None) => Algorithm::Vegas(Vegas::default().initial(initial)),

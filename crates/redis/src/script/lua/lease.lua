@@ -1,12 +1,17 @@
 -- Many requests of nodes for a limit of which they hold pieces: the authority's step of `core::lease`. ARGV: the limit's
 -- numbers; 'l' for leased, 'r' for reported; the requests of each key in turn, 24 bytes each: cost, wanted ahead, spent,
--- given back, and when that was taken; and then how many are each key's. The reply is that of batch.lua: whoever asked
+-- given back, and when that was taken; and then how many are each key's. One more key behind the limit's stands for this
+-- call, which is refused when it arrives a second time: nothing is given back twice. The reply is that of batch.lua: whoever asked
 -- computes the grants from the value as it was before.
 local p = {read('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, leased = prepare(p), ARGV[2] == 'l'
 local function head(value) return (read('<I7', value)) end
-local states, at = redis.call('MGET', unpack(KEYS)), 1
-for i = 1, #KEYS do
+local count = #ARGV[4] / 4
+if KEYS[count + 1] and not redis.call('SET', KEYS[count + 1], '', 'PX', 10000, 'NX') then
+  return redis.error_reply('REPEATED this call has run before')
+end
+local states, at = redis.call('MGET', unpack(KEYS, 1, count)), 1
+for i = 1, count do
   local there = states[i]
   local before, as_is = own(p, there, size, adopt)
   local value, ours = before, before ~= nil

@@ -45,8 +45,12 @@ local function charge(log, spent)
   if log.added > 0 then log.newest_age = 0 end
 end
 
+local count = #ARGV[4] / 4
+if KEYS[count + 1] and not redis.call('SET', KEYS[count + 1], '', 'PX', 10000, 'NX') then
+  return redis.error_reply('REPEATED this call has run before')
+end
 local replies, at = {}, 1
-for i = 1, #KEYS do
+for i = 1, count do
   local log, wrong = log_of.open(p, KEYS[i])
   if type(wrong) == 'table' then return wrong end
   local answers = {}

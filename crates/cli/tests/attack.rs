@@ -1,0 +1,180 @@
+//! What only the program itself can show: it is killed, its standard error is not read, its disk is in the way.
+//!
+//! Short here; `TIDEGATE_LONG=1` kills the server twenty times instead of three.
+
+mod program;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use program::{PATIENCE, Serving, scratch, tidegate};
+use tidegate_core::{Clock, clock::SystemClock};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Takes from a limit until the server is gone. When each answer was here, in nanoseconds of the clock.
+fn use_up(resp: &str, clock: &SystemClock) -> Vec<u64> {
+    let mut stream = TcpStream::connect(resp).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap());
+    let mut answered = Vec::new();
+    let mut line = String::new();
+    // Six lines a reply: the array's length and five integers.
+    while stream.write_all(b"ACQUIRE work alice\r\n").is_ok() {
+        for _ in 0..6 {
+            line.clear();
+            if !matches!(replies.read_line(&mut line), Ok(1..)) {
+                return answered;
+            }
+        }
+        answered.push(clock.now().get());
+    }
+    answered
+}
+
+#[test]
+fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval() {
+    // Many limits beside the one in use: the promise does not depend on their number.
+    let directory = scratch("killed");
+    let rules = directory.join("rules.yaml");
+    let others: Vec<String> =
+        (0..50).map(|at| format!("  - {{name: other-{at}, limit: 5/1h, max_keys: 1000}}\n")).collect();
+    let work = "limits:\n  - {name: work, limit: 1000000000/1d, algorithm: fixed-window}\n";
+    fs::write(&rules, format!("{work}{}", others.concat())).unwrap();
+    let state = directory.join("state");
+    let (interval, slack) = (Duration::from_millis(200), Duration::from_secs(2));
+    let arguments =
+        ["--rules", rules.to_str().unwrap(), "--state", state.to_str().unwrap(), "--state-interval", "200ms"];
+    let clock = SystemClock::new();
+    let mut kept = 0;
+    let times = if std::env::var_os("TIDEGATE_LONG").is_some() { 20 } else { 3 };
+    for time in 0..times {
+        let server = Serving::with(&arguments);
+        let (resp, pid) = (server.resp.clone(), server.child.id());
+        let (killed, answered) = std::thread::scope(|scope| {
+            let using = scope.spawn(|| use_up(&resp, &clock));
+            // Some of the writes have been made by then.
+            let written = || {
+                let metrics = server.get("/metrics");
+                let line = metrics
+                    .lines()
+                    .find(|line| line.starts_with("tidegate_state_writes_total{result=\"ok\"}"));
+                line.and_then(|line| line.rsplit(' ').next()?.trim().parse::<u64>().ok()).unwrap_or(0)
+            };
+            while written() < 3 {}
+            let killed = clock.now().get();
+            assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+            (killed, using.join().unwrap())
+        });
+        drop(server);
+        let restarted = Serving::with(&arguments);
+        let reply = restarted.ask("PEEK work alice");
+        let remaining: u64 = reply.split(':').nth(3).unwrap().trim().parse().unwrap();
+        let used = 1_000_000_000 - remaining;
+        let before = killed - (interval + slack).as_nanos() as u64;
+        let promised = kept + answered.iter().filter(|at| **at < before).count() as u64;
+        // One more may have been under way.
+        let most = kept + answered.len() as u64 + 1;
+        assert!((promised..=most).contains(&used), "time {time}: {used} is not within {promised}..={most}");
+        assert!(used > kept, "time {time}: nothing of {} was kept", answered.len());
+        // As it ends by itself, nothing more is lost.
+        restarted.signal("TERM");
+        assert_eq!(restarted.ended(), Some(0));
+        kept = used;
+    }
+}
+
+#[test]
+fn standard_error_that_nobody_reads_does_not_stop_the_server() {
+    let mut command = tidegate();
+    command.args(["serve", "--http", "off", "--resp", "127.0.0.1:0", "--log-level", "debug"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let address = loop {
+        let mut line = String::new();
+        assert!(stdout.read_line(&mut line).unwrap() > 0, "the server ended");
+        if let Some((_, address)) = line.split_once("redis://") {
+            break address.trim().to_owned();
+        }
+    };
+    // Each is a line of the log; a pipe holds some hundred of them.
+    for _ in 0..2_000 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"*x\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("-ERR"), "{reply}");
+    }
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"PING\r\nQUIT\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "+PONG\r\n+OK\r\n");
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    // Standard error is still open and unread.
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_state_that_could_not_be_written_at_the_end_makes_the_exit_code_1() {
+    let state = scratch("unsaved").join("state");
+    let server = Serving::with(&["--state", state.to_str().unwrap()]);
+    fs::create_dir(&state).unwrap();
+    server.signal("TERM");
+    server.logs("has become a directory");
+    assert_eq!(server.ended(), Some(1));
+}
+
+#[test]
+fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
+    let state = scratch("two").join("state");
+    let server = Serving::with(&["--state", state.to_str().unwrap()]);
+    let second = tidegate()
+        .args(["serve", "--http", "off", "--resp", "127.0.0.1:0", "--state", state.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let told = text(&second.stderr);
+    assert!(told.contains(&format!("the server with process id {} keeps", server.child.id())), "{told}");
+    // A server that was killed has let go of it.
+    assert!(Command::new("kill").args(["-9", &server.child.id().to_string()]).status().unwrap().success());
+    server.ended();
+    let third = Serving::with(&["--state", state.to_str().unwrap()]);
+    third.signal("TERM");
+    assert_eq!(third.ended(), Some(0));
+}
+
+#[test]
+fn the_limit_on_open_files_is_raised_to_what_the_connections_need_or_told() {
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let serve = format!("ulimit -Sn 256; exec {program} serve --http 127.0.0.1:0 --resp 127.0.0.1:0");
+    let server = Serving::run(Command::new("sh").args(["-c", &serve]));
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let allowed: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    if allowed < 20_000 {
+        assert!(server.logs("too few open files").contains("LimitNOFILE"));
+    }
+    assert!(allowed > 256, "{line}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_the_mend() {
+    for (option, value, told) in [
+        ("--resp-throttle", "15:30", "max_burst:count:period, as in 15:30:60"),
+        ("--http-origin", "*", "https://ops.example.com:8443"),
+        ("--resp-max-period", "0s", "above zero"),
+    ] {
+        let output = tidegate().args(["serve", option, value]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,112 @@
+//! What waiting and changes of policy cost. `cargo run --release -p tidegate-limiter --example waiting`
+#![allow(clippy::disallowed_methods)] // Figures are of the wall clock.
+
+use std::{
+    hint::black_box,
+    pin::Pin,
+    task::{Context, Waker},
+    time::Instant,
+};
+
+use tidegate_limiter::{Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, WaitError};
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+
+const START: Nanos = Nanos::from_secs(1_000);
+
+fn limiter(policy: Policy, max_keys: usize) -> (ManualTimer, KeyedLimiter<ManualTimer>) {
+    let timer = ManualTimer::new(START);
+    (timer.clone(), KeyedLimiter::builder(policy).max_keys(max_keys).clock(timer).build().expect("memory"))
+}
+
+fn join(limiter: &KeyedLimiter<ManualTimer>, how_many: usize) -> Vec<Waiting<'_>> {
+    let mut line: Vec<Waiting<'_>> =
+        (0..how_many).map(|_| Box::pin(limiter.wait("a", 1, None)) as Waiting<'_>).collect();
+    for waiting in &mut line {
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    line
+}
+
+/// Nanoseconds a decision on one of a thousand other keys.
+fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
+    let rounds = 3_000_u32;
+    let mut best = f64::MAX;
+    for _ in 0..5 {
+        let begun = Instant::now();
+        for _ in 0..rounds {
+            for key in 0..1_000_u32 {
+                black_box(limiter.acquire_at(key.to_le_bytes(), 1, now).is_allowed());
+            }
+        }
+        best = best.min(begun.elapsed().as_nanos() as f64 / (f64::from(rounds) * 1_000.0));
+    }
+    best
+}
+
+fn main() {
+    let bucket = Policy::token_bucket(Quota::per_second(1_000));
+    let (_, one) = limiter(bucket, 10_000);
+    println!("a decision on other keys, nobody waits      {:8.1} ns", others(&one, START));
+    let _ = one.acquire_up_to("a", 1_000);
+    let first = join(&one, 1);
+    println!("  one waits                                 {:8.1} ns", others(&one, START));
+    drop(first);
+    one.block_at("b", Nanos::from_secs(1_001), START).expect("room");
+    println!("  after a block that has passed             {:8.1} ns", others(&one, Nanos::from_secs(1_002)));
+    for round in 0..10_000_u32 {
+        one.set_policy_at(Policy::token_bucket(Quota::per_second(1_000 + round % 2)), START).expect("memory");
+    }
+    println!("  after 10,000 changes of policy            {:8.1} ns", others(&one, START));
+
+    for policy in [
+        bucket,
+        Policy::sliding_log(Quota::per_second(1_000)).expect("a short log"),
+        Policy::sliding_window(Quota::per_second(1_000)),
+    ] {
+        let (timer, one) = limiter(policy, 10_000);
+        let _ = one.acquire_up_to("a", 1_000);
+        let begun = Instant::now();
+        let mut line = join(&one, 100_000);
+        let joined = begun.elapsed();
+        line.truncate(10_000);
+        let begun = Instant::now();
+        for _ in 0..1_000 {
+            assert!(one.acquire("a", 1).is_denied());
+        }
+        let asked = begun.elapsed() / 1_000;
+        let mut longest = std::time::Duration::ZERO;
+        let mut served = 0;
+        let begun = timer.now();
+        // A millisecond at a time, as a real timer would wake the front.
+        while !line.is_empty() {
+            timer.advance(Nanos::from_micros(1_000));
+            let asked = Instant::now();
+            assert!(one.acquire("a", 1).is_denied() || line.len() < 4);
+            longest = longest.max(asked.elapsed());
+            let before = line.len();
+            let front = line.len().min(1_100);
+            let mut at = 0;
+            line.retain_mut(|waiting| {
+                at += 1;
+                at > front || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+            });
+            served += before - line.len();
+        }
+        let rate = served as f64 / (timer.now().saturating_since(begun).get() as f64 / 1e9);
+        println!(
+            "{:15} 100,000 join in {joined:9.1?}; an acquire behind 10,000 {asked:7.0?}, the longest {longest:7.0?}; {rate:6.1}/s of 1,000/s",
+            policy.name()
+        );
+    }
+
+    let (_, many) = limiter(bucket, 1 << 20);
+    for key in 0..1_000_000_u32 {
+        let _ = many.acquire_at(key.to_le_bytes(), 1, START);
+    }
+    let begun = Instant::now();
+    let change = many.set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START).expect("memory");
+    let changed = begun.elapsed();
+    change.finish_at(START);
+    println!("set_policy on 1,000,000 keys {changed:7.0?}, all moved after {:7.0?}", begun.elapsed());
+}

@@ -1,0 +1,115 @@
+//! Permits that come back when they are dropped.
+
+use std::fmt;
+
+use tidegate_core::{Clock, Decision, Nanos};
+
+use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
+
+/// What was taken for a piece of work, to be given back when the work is over: on return, on an error, on a panic, and when
+/// a future is cancelled.
+///
+/// Made for [`Policy::concurrency`](crate::Policy::concurrency), where giving back lets the next one in.
+///
+/// ```
+/// use tidegate_limiter::{KeyedLimiter, Policy};
+///
+/// let downloads = KeyedLimiter::new(Policy::concurrency(1))?;
+/// let first = downloads.permit("alice", 1).expect("nobody else downloads");
+/// assert!(downloads.permit("alice", 1).is_err());
+/// drop(first);
+/// assert!(downloads.permit("alice", 1).is_ok());
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+#[must_use = "a permit that is dropped is given back at once"]
+pub struct Permit<'a, C: Clock = SystemClock> {
+    from: From<'a, C>,
+    cost: u32,
+}
+
+enum From<'a, C> {
+    One(&'a Limiter<C>),
+    Key(&'a KeyedLimiter<C>, Tag),
+}
+
+impl<C: Clock> Permit<'_, C> {
+    /// How much it is.
+    #[must_use]
+    pub const fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// Keeps what was taken: nothing is given back.
+    pub fn keep(mut self) {
+        self.cost = 0;
+    }
+}
+
+impl<C: Clock> Drop for Permit<'_, C> {
+    fn drop(&mut self) {
+        match &self.from {
+            _ if self.cost == 0 => {}
+            From::One(limiter) => limiter.refund(self.cost),
+            From::Key(limiter, tag) => limiter.refund_tag(*tag, self.cost, limiter.clock().now()),
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Permit<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("cost", &self.cost).finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> Limiter<C> {
+    /// Takes `cost` until the permit is dropped.
+    ///
+    /// # Errors
+    /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
+    /// [`wait_permit`](Self::wait_permit), which waits it out.
+    pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Decision> {
+        let decision = self.acquire(cost);
+        if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::One(self), cost }) }
+    }
+}
+
+impl<T: Timer> Limiter<T> {
+    /// Waits for a permit as [`wait`](Self::wait) does.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn wait_permit(&self, cost: u32, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
+        let _ = self.wait(cost, deadline).await?;
+        Ok(Permit { from: From::One(self), cost })
+    }
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Takes `cost` of a key until the permit is dropped.
+    ///
+    /// # Errors
+    /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
+    /// [`wait_permit`](Self::wait_permit), which waits it out.
+    pub fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit<'_, C>, Decision> {
+        let tag = self.tag(key.as_ref());
+        let decision = self.acquire(key, cost);
+        if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::Key(self, tag), cost }) }
+    }
+}
+
+impl<T: Timer> KeyedLimiter<T> {
+    /// Waits for a permit as [`wait`](Self::wait) does.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn wait_permit(
+        &self,
+        key: impl AsRef<[u8]>,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> Result<Permit<'_, T>, WaitError> {
+        let tag = self.tag(key.as_ref());
+        let _ = self.wait(key, cost, deadline).await?;
+        Ok(Permit { from: From::Key(self, tag), cost })
+    }
+}

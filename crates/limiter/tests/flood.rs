@@ -1,0 +1,233 @@
+//! What a flood of made-up keys can do, and what it cannot: the bounds that the table publishes.
+//!
+//! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones (`--ignored`) send through a
+//! limiter of the default size.
+
+use tidegate_limiter::{
+    Decision, KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull, algorithm::TokenBucket,
+};
+
+/// A multiple of an hour, so that all of a test lies in one window.
+const NOW: Nanos = Nanos::from_secs(36_000);
+const SMALL: usize = 2_048;
+
+fn policies(quota: &str) -> Vec<Policy> {
+    let quota: Quota = quota.parse().unwrap();
+    vec![
+        Policy::fixed_window(quota),
+        Policy::sliding_log(quota).unwrap(),
+        Policy::sliding_window(quota),
+        Policy::sliding_counter(quota),
+        Policy::token_bucket(quota),
+        Policy::leaky_bucket(quota),
+    ]
+}
+
+fn limiter(
+    policy: Policy,
+    max_keys: usize,
+    with: impl FnOnce(KeyedBuilder) -> KeyedBuilder,
+) -> KeyedLimiter<()> {
+    with(KeyedLimiter::builder(policy).max_keys(max_keys)).clock(()).build().unwrap()
+}
+
+/// A key of a kind: real ones and made-up ones never meet.
+fn key(kind: u8, number: u64) -> [u8; 9] {
+    let mut key = [kind; 9];
+    key[1..].copy_from_slice(&number.to_le_bytes());
+    key
+}
+
+fn millis(after: u64) -> Nanos {
+    NOW.saturating_add(Nanos::from_millis(after))
+}
+
+#[test]
+fn after_a_flood_new_keys_and_members_get_what_is_theirs() {
+    // The README's limit for logins, and made-up keys with one request each.
+    for policy in policies("5/10m") {
+        members_and_strangers(policy, SMALL, 40 * SMALL as u64, 5);
+    }
+}
+
+#[test]
+#[ignore = "a hundred million keys: some minutes in a release build"]
+fn after_a_hundred_million_keys_new_keys_and_members_get_what_is_theirs() {
+    members_and_strangers(Policy::token_bucket("5/10m".parse().unwrap()), 1 << 20, long(), 5);
+}
+
+fn long() -> u64 {
+    std::env::var("TIDEGATE_FLOOD")
+        .map_or(100_000_000, |keys| keys.parse().expect("TIDEGATE_FLOOD: a number"))
+}
+
+fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u32) {
+    let limiter = limiter(policy, max_keys, |builder| builder);
+    let room =
+        |key: &[u8], now| (0..=limit).take_while(|_| limiter.acquire_at(key, 1, now).is_allowed()).count();
+    let members = (max_keys / 4) as u64;
+    for member in 0..members {
+        assert!(limiter.acquire_at(key(1, member), 1, NOW).is_allowed());
+    }
+    for made_up in 0..flood {
+        let _ = limiter.acquire_at(key(2, made_up), 1, NOW);
+    }
+    assert_eq!(limiter.stats().forgotten.exhausted, 0, "nobody was exhausted");
+    let later = millis(1);
+    let limit = limit as usize;
+    for member in 0..members {
+        let room = room(&key(1, member), later);
+        assert!(room + 1 >= limit, "{}: a member with 1 of {limit} used got {room} more", policy.name());
+    }
+    // At most one in 100,000 is wrongly denied.
+    let new = 100_000.min(50 * max_keys as u64);
+    let denied = (0..new).filter(|&new| room(&key(3, new), later) < limit).count();
+    assert!(denied <= 1, "{}: {denied} of {new} new keys did not get their limit", policy.name());
+}
+
+#[test]
+fn an_exhausted_key_stays_exhausted_however_many_others_come_that_are_not() {
+    for policy in policies("200/10m") {
+        exhausted_among_busy(policy, SMALL, 60 * SMALL as u64);
+    }
+}
+
+#[test]
+#[ignore = "a hundred million keys: some minutes in a release build"]
+fn an_exhausted_key_stays_exhausted_among_a_hundred_million_others() {
+    exhausted_among_busy(Policy::token_bucket("200/10m".parse().unwrap()), 1 << 20, long());
+}
+
+fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
+    let limiter = limiter(policy, max_keys, |builder| builder);
+    // A leaky bucket is exhausted beyond its wait.
+    let all =
+        |key: &[u8]| (0..3).map(|_| limiter.acquire_at(key, 200, NOW)).filter(Decision::is_allowed).count();
+    let exhausted = (max_keys / 4) as u64;
+    for number in 0..exhausted {
+        assert!(all(&key(1, number)) > 0);
+    }
+    for made_up in 0..flood {
+        // All but one unit, and a little later each, so that these end last.
+        let _ = limiter.acquire_at(key(2, made_up), 199, NOW.saturating_add(Nanos::new(made_up / 100)));
+    }
+    assert!(limiter.stats().forgotten.most > flood / 2, "{}: {:?}", policy.name(), limiter.stats());
+    assert_eq!(limiter.stats().forgotten.exhausted, 0, "{}: {:?}", policy.name(), limiter.stats());
+    let at = NOW.saturating_add(Nanos::new(flood / 100));
+    let fresh =
+        (0..exhausted).filter(|&number| limiter.acquire_at(key(1, number), 1, at).is_allowed()).count();
+    assert_eq!(fresh, 0, "{}", policy.name());
+}
+
+#[test]
+fn an_exhausted_key_is_kept_until_four_times_the_bound_of_exhausted_ones_have_come() {
+    for policy in policies("3/10m") {
+        for max_keys in [1, 7, 100, SMALL, 50_000] {
+            let limiter = limiter(policy, max_keys, |builder| builder);
+            let exhaust = |key: &[u8]| while limiter.acquire_at(key, 3, NOW).is_allowed() {};
+            // The first of all is the first to be forgotten.
+            for number in 0..4 * max_keys as u64 {
+                exhaust(&key(1, number));
+            }
+            assert_eq!(limiter.stats().forgotten.total(), 0, "{} at {max_keys}", policy.name());
+            let fresh = (0..4 * max_keys as u64)
+                .filter(|&number| limiter.peek_at(key(1, number), 1, NOW).is_allowed())
+                .count();
+            assert_eq!(fresh, 0, "{} at {max_keys}", policy.name());
+        }
+    }
+}
+
+#[test]
+fn a_limiter_that_denies_when_full_refuses_strangers_and_forgets_nobody() {
+    for policy in policies("3/10m") {
+        let limiter = limiter(policy, SMALL, |builder| builder.when_full(WhenFull::Deny));
+        let mut exhausted = Vec::new();
+        for number in 0..12 * SMALL as u64 {
+            let (mut got, key) = (0, key(1, number));
+            while limiter.acquire_at(key, 3, NOW).is_allowed() {
+                got += 1;
+            }
+            exhausted.extend((got > 0).then_some(key));
+        }
+        let stats = limiter.stats();
+        assert!(stats.refused > SMALL as u64 && exhausted.len() > 4 * SMALL, "{}: {stats:?}", policy.name());
+        assert_eq!(stats.forgotten.total(), 0);
+        let at = millis(1);
+        assert!(exhausted.iter().all(|key| limiter.acquire_at(key, 3, at).is_denied()), "{}", policy.name());
+        // Strangers are told when to come again.
+        let refused =
+            (0..1_000).map(|n| (n, limiter.acquire_at(key(3, n), 1, at))).find(|(_, d)| d.is_denied());
+        let (number, refused) = refused.expect("most are refused");
+        let then = at.saturating_add(refused.retry_after().expect("a time").into());
+        assert!(limiter.acquire_at(key(3, number), 1, then).is_allowed(), "{}", policy.name());
+    }
+}
+
+#[test]
+fn limits_that_come_with_requests_lend_their_numbers_to_nobody() {
+    // As CL.THROTTLE keeps them: one limiter, each request with a bucket of its own.
+    let each = |interval: Nanos, burst| Policy::from(TokenBucket::from_interval(interval, burst).unwrap());
+    let home = each(Nanos::from_secs(1), 1);
+    let (ages, daily) = (each(Nanos::from_secs(2_200_000_000), 1), each(Nanos::from_secs(86_400 / 5), 5));
+    let (modest, quick) = (each(Nanos::from_secs(2), 16), each(Nanos::from_millis(10), 100));
+    let limiter = limiter(home, SMALL, |builder| builder);
+    for number in 0..20 * SMALL as u64 {
+        let _ = limiter.acquire_with_at(&ages, key(1, number), 1, NOW);
+        let _ = limiter.acquire_with_at(&daily, key(2, number), 5, NOW);
+    }
+    for number in 0..10_000 {
+        let allowed = limiter.acquire_with_at(&modest, key(3, number), 16, NOW).is_allowed();
+        assert!(
+            allowed && limiter.acquire_with_at(&quick, key(4, number), 100, NOW).is_allowed(),
+            "{number}"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod memory {
+    use super::*;
+
+    /// Bytes of this process that are resident.
+    fn resident() -> u64 {
+        let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = rollup.lines().find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1_024
+    }
+
+    /// In a process of its own: other tests would be measured, too.
+    #[test]
+    #[ignore = "alone: run by its name with --ignored"]
+    fn memory_follows_the_keys_and_a_flood_adds_forty_bytes_a_key() {
+        const BOUND: usize = 1 << 20;
+        let policy = Policy::token_bucket("5/10m".parse().unwrap());
+        let limiters: Vec<_> = (0..40).map(|_| limiter(policy, BOUND, |builder| builder)).collect();
+        let before = resident();
+        for limiter in &limiters {
+            limiter.snapshot_at(NOW, |_| panic!("there is no key"));
+        }
+        assert!(resident() < before + (64 << 10), "{} bytes for snapshots of nothing", resident() - before);
+        // 100 keys touch at most 200 pages of states.
+        for number in 0..100 {
+            let _ = limiters[0].acquire_at(key(1, number), 1, NOW);
+        }
+        let mut shown = 0;
+        limiters[0].snapshot_at(NOW, |_| shown += 1);
+        assert!(shown == 100 && resident() < before + (2 << 20));
+
+        let flooded = &limiters[1];
+        for number in 0..BOUND as u64 {
+            let _ = flooded.acquire_at(key(1, number), 1, NOW);
+        }
+        let full = resident();
+        for number in 0..6 * BOUND as u64 {
+            let _ = flooded.acquire_at(key(2, number), 1, NOW);
+        }
+        let grown = resident() - full;
+        assert!(
+            flooded.stats().records > 4 * BOUND as u64 && grown <= 40 * BOUND as u64 + (256 << 10),
+            "{grown}"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! How many connections there may be, and which of them give way to a new one.
+//!
+//! ```text
+//! a new connection ─┬─ a slot is free ────────────────► full service
+//!                   ├─ one has been idle: it is closed ► full service
+//!                   ├─ all are busy ──────────────────► a spare slot: health and metrics, one request
+//!                   └─ no spare slot is free or idle ─► closed
+//! ```
+//!
+//! A connection is busy from a request's head to its answer, and idle otherwise: also one that sends its head slowly, or does
+//! not read its answer.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use slab::Slab;
+use tokio::sync::Notify;
+
+use crate::idle::LongestIdle;
+
+/// Slots kept for health checks and metrics when all others are taken.
+pub const SPARE: usize = 32;
+
+/// The stamp of a busy connection.
+const BUSY: u64 = 0;
+
+/// All connections of a listener.
+#[derive(Debug)]
+pub(super) struct Slots {
+    regular: Mutex<Kind>,
+    spare: Mutex<Kind>,
+    /// Counts up whenever a connection becomes idle, so that stamps tell who did so first.
+    stamps: AtomicU64,
+}
+
+/// The slots of one kind.
+#[derive(Debug)]
+struct Kind {
+    most: usize,
+    taken: Slab<Arc<Connection>>,
+    longest_idle: LongestIdle,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// Since when it has been idle; [`BUSY`] while a request is served.
+    idle_since: AtomicU64,
+    /// Its slot is another's.
+    evicted: AtomicBool,
+    give_way: Notify,
+}
+
+/// A connection's place; it is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Arc<Slots>,
+    connection: Arc<Connection>,
+    at: usize,
+    /// Only health checks and metrics are served.
+    pub is_spare: bool,
+}
+
+/// What a new connection gets.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub slot: Slot,
+    /// Another connection was told to give way.
+    pub evicted: bool,
+}
+
+impl Slots {
+    pub fn new(most: usize) -> Arc<Self> {
+        let kind = |most| Mutex::new(Kind { most, taken: Slab::new(), longest_idle: LongestIdle::default() });
+        Arc::new(Self { regular: kind(most), spare: kind(SPARE), stamps: AtomicU64::new(BUSY + 1) })
+    }
+
+    /// A slot for a new connection, at the cost of the one that has been idle longest if need be; `None` when all are
+    /// busy, the spare ones too.
+    pub fn admit(self: &Arc<Self>) -> Option<Admission> {
+        self.admit_to(&self.regular, false).or_else(|| self.admit_to(&self.spare, true))
+    }
+
+    fn admit_to(self: &Arc<Self>, kind: &Mutex<Kind>, is_spare: bool) -> Option<Admission> {
+        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let evicted = kind.taken.len() >= kind.most;
+        if evicted {
+            let Kind { taken, longest_idle, .. } = &mut *kind;
+            let idle_since = |at: usize| {
+                let connection: &Arc<Connection> = taken.get(at)?;
+                Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
+            };
+            let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
+            // The task that serves it may take a while to notice; the slot is given on at once.
+            let gives_way = taken.remove(at);
+            // Relaxed: the notification, which comes after, carries it over.
+            gives_way.evicted.store(true, Ordering::Relaxed);
+            gives_way.give_way.notify_one();
+        }
+        let connection = Arc::new(Connection {
+            idle_since: AtomicU64::new(self.stamp()),
+            evicted: AtomicBool::new(false),
+            give_way: Notify::new(),
+        });
+        let at = kind.taken.insert(Arc::clone(&connection));
+        Some(Admission { slot: Slot { slots: Arc::clone(self), connection, at, is_spare }, evicted })
+    }
+
+    fn stamp(&self) -> u64 {
+        // Relaxed: the order of stamps is all that matters, and one word has one order.
+        self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Slot {
+    /// Marks the connection as busy until the guard is dropped.
+    pub fn busy(&self) -> impl Drop + use<> {
+        struct Busy(Arc<Slots>, Arc<Connection>);
+        impl Drop for Busy {
+            fn drop(&mut self) {
+                // Relaxed: whoever reads an older stamp takes the connection for busy, or for idle as it was a moment ago.
+                self.1.idle_since.store(self.0.stamp(), Ordering::Relaxed);
+                self.1.give_way.notify_one();
+            }
+        }
+        self.connection.idle_since.store(BUSY, Ordering::Relaxed);
+        Busy(Arc::clone(&self.slots), Arc::clone(&self.connection))
+    }
+
+    /// Until this connection has to give way to another. A request that began just then is answered first.
+    pub async fn must_give_way(&self) {
+        loop {
+            self.connection.give_way.notified().await;
+            let is_busy = self.connection.idle_since.load(Ordering::Relaxed) == BUSY;
+            if self.connection.evicted.load(Ordering::Relaxed) && !is_busy {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let kind = if self.is_spare { &self.slots.spare } else { &self.slots.regular };
+        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have given way, and its place be another's.
+        if kind.taken.get(self.at).is_some_and(|there| Arc::ptr_eq(there, &self.connection)) {
+            kind.taken.remove(self.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn the_connection_that_was_idle_longest_gives_way_and_busy_ones_do_not() {
+        let slots = Slots::new(3);
+        let admit = || slots.admit().unwrap();
+        let [one, two, three] = [admit(), admit(), admit()].map(|admission| {
+            assert!(!admission.evicted && !admission.slot.is_spare);
+            admission.slot
+        });
+        drop(one.busy());
+        let working = two.busy();
+        // The third has been idle longest, then the first; the second works.
+        let fourth = admit();
+        assert!(fourth.evicted && three.must_give_way().now_or_never().is_some());
+        drop(three);
+        let _fourth_works = fourth.slot.busy();
+        let fifth = admit();
+        assert!(fifth.evicted && one.must_give_way().now_or_never().is_some());
+        let _fifth_works = fifth.slot.busy();
+        let spare: Vec<_> = (0..SPARE).map(|_| admit()).collect();
+        assert!(spare.iter().all(|admission| admission.slot.is_spare && !admission.evicted));
+        assert!(admit().evicted, "a spare one gives way, too");
+        let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
+        drop(working);
+        assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
+    }
+
+    #[test]
+    fn slots_are_free_again_when_their_connections_end() {
+        let slots = Slots::new(2);
+        for _ in 0..10 {
+            let both = [slots.admit().unwrap(), slots.admit().unwrap()];
+            assert!(both.iter().all(|admission| !admission.evicted && !admission.slot.is_spare));
+        }
+    }
+}

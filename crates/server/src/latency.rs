@@ -1,0 +1,80 @@
+//! How long answers took, counted at a cost that a busy listener does not feel: two additions for all commands that were
+//! answered together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::Nanos;
+
+/// Upper bounds in nanoseconds: from the quickest answer to what somebody should look into.
+const BOUNDS: [u64; 12] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    10_000_000,
+    50_000_000,
+    250_000_000,
+    1_000_000_000,
+];
+
+/// A histogram of durations.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    /// One for each bound, and what took longer. Relaxed throughout: counters order nothing.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    nanos: AtomicU64,
+}
+
+/// A histogram read at about one time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LatencyRead {
+    /// The sum in seconds.
+    pub sum: f64,
+    pub count: u64,
+    /// Upper bounds in seconds with how many are within each but not within the one before; the last is infinite.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl Latency {
+    /// Counts so many answers that took so long.
+    #[inline]
+    pub fn observe(&self, took: Nanos, count: u64) {
+        let bucket = BOUNDS.partition_point(|bound| *bound < took.get());
+        self.buckets[bucket].fetch_add(count, Ordering::Relaxed);
+        self.nanos.fetch_add(took.get().saturating_mul(count), Ordering::Relaxed);
+    }
+
+    pub fn read(&self) -> LatencyRead {
+        let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9).chain([f64::INFINITY]);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let buckets: Vec<_> = bounds.zip(counts).collect();
+        LatencyRead {
+            sum: self.nanos.load(Ordering::Relaxed) as f64 / 1e9,
+            count: buckets.iter().map(|(_, count)| count).sum(),
+            buckets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_is_in_the_bucket_of_its_time() {
+        let latency = Latency::default();
+        latency.observe(Nanos::new(0), 2);
+        latency.observe(Nanos::new(10_000), 1);
+        latency.observe(Nanos::new(10_001), 4);
+        latency.observe(Nanos::from_secs(2), 1);
+        let read = latency.read();
+        assert_eq!(read.count, 8);
+        let filled: Vec<_> = read.buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
+        assert_eq!(filled, [(0.000_01, 3), (0.000_025, 4), (f64::INFINITY, 1)]);
+        assert!((read.sum - 2.000_050_004).abs() < 1e-9, "{}", read.sum);
+    }
+}

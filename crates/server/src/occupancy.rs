@@ -1,0 +1,79 @@
+//! Tells the operator when a limit runs out of room for keys.
+
+use std::{collections::HashMap, time::Duration};
+
+use tidegate_limiter::Stats;
+
+use crate::{
+    once_a_minute::OnceAMinute,
+    service::{Service, THROTTLE},
+};
+
+/// How often the tables are looked at.
+pub(crate) const EVERY: Duration = Duration::from_secs(1);
+
+/// What was seen of each limit before.
+#[derive(Debug, Default)]
+pub(crate) struct Occupancy {
+    seen: HashMap<String, Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// It was told that the table is nearly full, and it still is.
+    is_full: bool,
+    forgotten: u64,
+    forgetting: OnceAMinute,
+}
+
+impl Occupancy {
+    /// Looks at all limits, and logs what is new. To be called every [`EVERY`].
+    pub fn look(&mut self, service: &Service) {
+        let limits = service.limits();
+        let keyed = limits.limits().iter().filter(|limit| !limit.spec().global);
+        let stats = keyed.map(|limit| (limit.spec().name.as_str(), limit.limiter().stats()));
+        let throttle = (THROTTLE, service.throttle().limiter().stats());
+        for (name, stats) in stats.chain([throttle]) {
+            if !self.seen.contains_key(name) {
+                self.seen.insert(name.to_owned(), Seen::default());
+            }
+            if let Some(seen) = self.seen.get_mut(name) {
+                seen.look(name, &stats, service);
+            }
+        }
+        // Those that are gone; there are never more of them than limits.
+        self.seen.retain(|name, _| name == THROTTLE || limits.limit(name.as_bytes()).is_some());
+    }
+}
+
+impl Seen {
+    fn look(&mut self, limit: &str, stats: &Stats, service: &Service) {
+        let share = |tenths: u64| stats.max_keys.saturating_mul(tenths) / 10;
+        if !self.is_full && stats.keys > share(9) {
+            self.is_full = true;
+            tracing::warn!(
+                limit,
+                keys = stats.keys,
+                max_keys = stats.max_keys,
+                "the limit remembers nearly as many keys as it may; raise its max_keys if these are real users",
+            );
+        } else if self.is_full && stats.keys < share(8) {
+            self.is_full = false;
+        }
+        let forgotten = stats.forgotten.total();
+        if forgotten > self.forgotten && self.forgetting.is_due(service.now()) {
+            tracing::warn!(
+                limit,
+                forgotten = forgotten - self.forgotten,
+                exhausted = stats.forgotten.exhausted,
+                max_keys = stats.max_keys,
+                "keys are forgotten before their limits end, the least used first, and may use that share again: raise \
+                 max_keys, find out who makes up keys, or refuse unknown ones with `when_full: deny`",
+            );
+            // What is forgotten between two messages is in the next one.
+            self.forgotten = forgotten;
+        }
+        // A change of policy counts anew.
+        self.forgotten = self.forgotten.min(forgotten);
+    }
+}

@@ -1,0 +1,45 @@
+//! The system's limit on open files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What the server needs beside client connections: listeners, files, its store.
+const BESIDE: u64 = 128;
+
+/// Whether the system lets the process open as many files as its connections need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenFiles {
+    /// The limit was high enough, or is now.
+    Enough,
+    /// It could not be raised far enough.
+    TooFew {
+        /// How many files the process may open.
+        allowed: u64,
+        /// How many it may need.
+        needed: u64,
+    },
+}
+
+/// Raises the process's limit on open files to what so many connections of each of so many listeners need, as far as the
+/// system allows that.
+#[must_use]
+pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
+    let needed = (max_connections as u64).saturating_mul(listeners as u64).saturating_add(BESIDE);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let enough = |allowed: Option<u64>| allowed.is_none_or(|allowed| allowed >= needed);
+    if enough(current) {
+        return OpenFiles::Enough;
+    }
+    // With the privilege to do so the bound on the limit is raised, too.
+    let both = Rlimit { current: Some(needed), maximum: maximum.map(|maximum| maximum.max(needed)) };
+    if setrlimit(Resource::Nofile, both).is_ok() {
+        return OpenFiles::Enough;
+    }
+    // A refusal leaves the limit as it was, which is told.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let allowed = getrlimit(Resource::Nofile).current;
+    match allowed {
+        Some(allowed) if !enough(Some(allowed)) => OpenFiles::TooFew { allowed, needed },
+        _ => OpenFiles::Enough,
+    }
+}

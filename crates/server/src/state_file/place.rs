@@ -1,0 +1,275 @@
+//! Where the state is kept: a regular file that no other server uses.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::OFlags;
+
+/// Why the state cannot be kept at a path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatePathError {
+    /// Something else has the name.
+    #[error("it is {0}; --state needs a file of its own")]
+    NotAFile(&'static str),
+    /// The file was not written by a server.
+    #[error(
+        "the file is there, but is not a Tidegate state file; choose another path, or move the file away"
+    )]
+    NotAState,
+    /// Another server keeps its state there.
+    #[error("{} keeps its state there; give each server a file of its own", holder(*.by))]
+    Locked {
+        /// The process id of the other server, if it could be read.
+        by: Option<u32>,
+    },
+    /// The system refuses to read or write there.
+    #[error("{0}; choose a file in a directory that the server may write")]
+    Io(#[from] io::Error),
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another server".to_owned(), |pid| format!("the server with process id {pid}"))
+}
+
+/// The file that a server keeps its state in, locked until this is dropped.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    /// The file itself, behind all symlinks.
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl StateFile {
+    /// Finds the file behind the path, which need not exist yet, and locks it.
+    ///
+    /// # Errors
+    /// When the path names something else than a file, another server has locked it, or the directory cannot be written.
+    pub fn open(path: &Path) -> Result<Self, StatePathError> {
+        let path = behind_symlinks(path)?;
+        let lock = Lock::take(beside(&path, ".lock"))?;
+        let file = Self { path, _lock: lock };
+        // Whether a state could be written is known before the server starts.
+        drop(file.create_new()?);
+        fs::remove_file(file.new_path())?;
+        Ok(file)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of the file that is about to take this one's place.
+    fn new_path(&self) -> PathBuf {
+        beside(&self.path, ".new")
+    }
+
+    /// An empty file that may take this one's place. What a crash left of an earlier one is removed.
+    pub fn create_new(&self) -> io::Result<File> {
+        let path = self.new_path();
+        match fs::symlink_metadata(&path) {
+            Ok(there) if there.is_file() => fs::remove_file(&path)?,
+            Ok(there) => return Err(io::Error::other(format!("{} is {}", path.display(), kind(&there)))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    }
+
+    /// Puts the new file in this one's place.
+    ///
+    /// # Errors
+    /// When the system refuses, or something else has taken the file's name.
+    pub fn replace(&self) -> io::Result<()> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if !there.is_file() => {
+                return Err(io::Error::other(format!("{} has become {}", self.path.display(), kind(&there))));
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => fs::rename(self.new_path(), &self.path)?,
+        }
+        // The new name is safe once its directory is.
+        File::open(directory(&self.path))?.sync_all()
+    }
+
+    /// Removes the new file, which will not take this one's place.
+    pub fn discard_new(&self) {
+        // It may not have been created.
+        let _ = fs::remove_file(self.new_path());
+    }
+
+    /// Renames a file that cannot be used to `FILE.damaged-1` (or `-2`, …), so that it is neither lost nor in the way.
+    ///
+    /// # Errors
+    /// When the system refuses to rename it.
+    pub fn set_aside(&self) -> io::Result<PathBuf> {
+        for number in 1_u32.. {
+            let mut aside = self.path.as_os_str().to_owned();
+            aside.push(format!(".damaged-{number}"));
+            let aside = PathBuf::from(aside);
+            if !aside.try_exists()? {
+                fs::rename(&self.path, &aside)?;
+                return Ok(aside);
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+/// The file that a path leads to after all symlinks. The file itself need not exist.
+fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_file() => return Ok(fs::canonicalize(path)?),
+        Ok(there) => return Err(StatePathError::NotAFile(kind(&there))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e.into()),
+    }
+    // There is no such file yet: follow the symlinks that lead to its name.
+    let mut path = path.to_owned();
+    for _ in 0..40 {
+        let Ok(target) = fs::read_link(&path) else {
+            let Some(name) = path.file_name() else { return Err(StatePathError::NotAFile("a directory")) };
+            return Ok(fs::canonicalize(directory(&path))?.join(name));
+        };
+        // An absolute target replaces the directory.
+        path = directory(&path).join(target);
+    }
+    Err(io::Error::other("too many symlinks").into())
+}
+
+/// What else than a file something is.
+fn kind(metadata: &fs::Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_symlink() {
+        "a symlink"
+    } else {
+        "a device"
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// `.NAME` and an ending, in the same directory.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+/// A lock file with the process id of whoever holds it. The system unlocks it when the process dies.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(path: PathBuf) -> Result<Self, StatePathError> {
+        loop {
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let mut file = options.custom_flags(flags.cast_signed()).open(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut pid = String::new();
+                    // Whoever has just locked it may not have written its id yet.
+                    let _ = file.take(16).read_to_string(&mut pid);
+                    return Err(StatePathError::Locked { by: pid.trim().parse().ok() });
+                }
+                Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
+                    tracing::warn!(
+                        file = %path.display(),
+                        "this file system has no locks: make sure that no other server uses the same state file",
+                    );
+                }
+                Err(TryLockError::Error(e)) => return Err(e.into()),
+            }
+            // Whoever held the lock may have removed the file after it was opened here.
+            let mine = file.metadata()?;
+            let is_there = fs::symlink_metadata(&path)
+                .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino()));
+            if is_there {
+                file.set_len(0)?;
+                writeln!(file, "{}", std::process::id())?;
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Removed while it is still locked, so nobody else can hold it; a file that stays behind does no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("tidegate-place-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        fs::canonicalize(path).unwrap()
+    }
+
+    #[test]
+    fn a_symlink_leads_to_its_target_whether_that_exists_or_not() {
+        let directory = directory("links");
+        symlink("two", directory.join("one")).unwrap();
+        symlink(directory.join("real"), directory.join("two")).unwrap();
+        for _ in 0..2 {
+            let file = StateFile::open(&directory.join("one")).unwrap();
+            assert_eq!(file.path(), directory.join("real"));
+            file.create_new().unwrap();
+            file.replace().unwrap();
+        }
+        assert!(fs::symlink_metadata(directory.join("one")).unwrap().is_symlink());
+        symlink("round", directory.join("round")).unwrap();
+        assert!(StateFile::open(&directory.join("round")).is_err());
+    }
+
+    #[test]
+    fn a_file_is_one_servers_at_a_time_and_nothing_is_left_of_the_lock() {
+        let directory = directory("lock");
+        let path = directory.join("state");
+        symlink("state", directory.join("alias")).unwrap();
+        let first = StateFile::open(&path).unwrap();
+        for name in ["state", "alias"] {
+            let error = StateFile::open(&directory.join(name)).unwrap_err();
+            assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        }
+        drop(first);
+        drop(StateFile::open(&path).unwrap());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "the symlink alone");
+    }
+
+    #[test]
+    fn what_takes_the_files_name_later_is_not_replaced_either() {
+        let directory = directory("later");
+        let file = StateFile::open(&directory.join("state")).unwrap();
+        file.create_new().unwrap();
+        fs::create_dir(directory.join("state")).unwrap();
+        assert!(file.replace().unwrap_err().to_string().contains("has become a directory"));
+    }
+}

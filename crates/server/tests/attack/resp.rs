@@ -1,0 +1,132 @@
+//! RESP clients that take slots, guess passwords, or ask for more than a client should.
+
+use std::time::Duration;
+
+use tidegate_core::Nanos;
+use tidegate_server::throttle::{ThrottleAllowed, ThrottleQuota};
+
+use crate::{
+    RULES,
+    harness::{PATIENCE, Resp, Running, frame},
+    size,
+};
+
+#[test]
+fn the_resp_connection_that_was_idle_longest_gives_way_to_a_new_one() {
+    let server = Running::with_rules_and("attack-resp-idle", RULES, |options| options.max_connections = 2);
+    let [mut one, mut two] = [Resp::connect(server.resp), Resp::connect(server.resp)];
+    for client in [&mut one, &mut two] {
+        assert_eq!(client.ask("PING"), "PONG");
+    }
+    server.clock.advance(Nanos::from_millis(1));
+    assert_eq!(one.ask("PING"), "PONG");
+    assert_eq!(Resp::connect(server.resp).ask("PING"), "PONG");
+    assert!(two.ends());
+    assert_eq!(one.ask("PING"), "PONG");
+    assert_eq!(server.metric(r#"tidegate_connections_evicted_total{protocol="resp"}"#), 1);
+}
+
+#[test]
+fn frames_that_are_sent_slowly_keep_nobody_out() {
+    let server = Running::with_rules_and("attack-resp-loris", RULES, |options| options.max_connections = 8);
+    let mut slow: Vec<_> = (0..40).map(|_| Resp::connect(server.resp)).collect();
+    for client in &mut slow {
+        let _ = client.try_send(b"*2\r\n$4\r\nECHO\r\n$5\r\nhel");
+    }
+    server.clock.advance(Nanos::from_millis(1));
+    for _ in 0..3 {
+        assert_eq!(server.resp("PING"), "PONG");
+    }
+}
+
+#[test]
+fn many_idle_connections_are_all_served_and_make_room_for_more() {
+    let many = size(300, 10_000);
+    // Both ends are in this process.
+    let _ = tidegate_server::raise_open_files(many + 100, 2);
+    let server = Running::with_rules_and("attack-many", RULES, |options| options.max_connections = many);
+    let mut clients: Vec<_> = (0..many).map(|_| Resp::connect(server.resp)).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask("PING"), "PONG");
+    }
+    server.clock.advance(Nanos::from_millis(1));
+    let late: Vec<_> =
+        (0..100).map(|_| Resp::connect(server.resp)).map(|mut late| (late.ask("PING"), late)).collect();
+    assert!(late.iter().all(|(reply, _)| reply == "PONG"));
+    assert_eq!(server.metric(r#"tidegate_connections_evicted_total{protocol="resp"}"#), 100);
+    assert_eq!(server.metric(r#"tidegate_connections{protocol="resp"}"#), many as u64);
+}
+
+#[test]
+fn wrong_passwords_are_answered_later_and_later_counted_and_in_the_end_not_at_all() {
+    let server = Running::with_rules_and("attack-auth", RULES, |options| {
+        options.resp_password = Some("sesame".to_owned());
+    });
+    let mut client = Resp::connect(server.resp);
+    client.stream().set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+    for (failures, delay) in [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1_600)] {
+        client.send(&frame("AUTH wrong"));
+        while server.metric("tidegate_resp_auth_failures_total") < failures {}
+        server.advance(Duration::from_millis(delay - 1));
+        assert!(client.is_silent(), "answered after {} ms", delay - 1);
+        server.advance(Duration::from_millis(1));
+        client.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(client.reply().starts_with("WRONGPASS"));
+        client.stream().set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+    }
+    client.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(client.ends(), "after the fifth");
+    assert_eq!(server.metric("tidegate_resp_auth_failures_total"), 5);
+    let mut other = Resp::connect(server.resp);
+    assert_eq!(other.ask("AUTH sesame"), "OK", "others do not wait");
+}
+
+#[test]
+fn clients_of_transactions_are_told_that_nothing_was_queued() {
+    let server = Running::with_rules("attack-multi", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert!(client.ask("MULTI").contains("nothing is queued"));
+    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
+    assert!(client.ask("EXEC").starts_with("ERR EXEC without MULTI: nothing was queued"));
+    assert!(client.ask("DISCARD").contains("nothing is undone"));
+    assert!(client.ask("WATCH a").contains("no transactions"));
+    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 1 -1 60000]");
+}
+
+#[test]
+fn a_client_cannot_occupy_memory_for_longer_than_the_server_allows() {
+    let server = Running::with_rules("attack-period", RULES);
+    let mut client = Resp::connect(server.resp);
+    for command in
+        ["CL.THROTTLE k 2200000000 1 1 2200000000", "CL.THROTTLE k 0 1 86401", "CL.THROTTLE k 86400 1 1"]
+    {
+        let told = client.ask(command);
+        assert!(
+            told.starts_with("Cell error: this server takes buckets") && told.contains("at most 1d"),
+            "{told}"
+        );
+    }
+    assert_eq!(client.ask("DBSIZE"), "0");
+    assert_eq!(client.ask("CL.THROTTLE k 86399 1 1"), "[0 86400 86399 -1 1]");
+    let with =
+        |name: &str, throttle| Running::with_rules_and(name, RULES, |options| options.throttle = throttle);
+    let off = with("attack-period-off", ThrottleAllowed::Nothing);
+    assert!(off.resp("CL.THROTTLE k 15 30 60").starts_with("Cell error: CL.THROTTLE is off"));
+    let only = vec![ThrottleQuota { max_burst: 15, count: 30, period: 60 }];
+    let listed = with("attack-period-list", ThrottleAllowed::Only(only));
+    assert_eq!(listed.resp("CL.THROTTLE k 15 30 60"), "[0 16 15 -1 2]");
+    assert!(listed.resp("CL.THROTTLE k 16 30 60").contains("does not take this bucket"));
+}
+
+#[test]
+fn every_answered_command_is_in_the_histogram_once() {
+    let server = Running::with_rules("attack-histogram", RULES);
+    let mut client = Resp::connect(server.resp);
+    client.send(&frame("ACQUIRE per-user alice").repeat(50));
+    (0..50).for_each(|_| drop(client.reply()));
+    assert_eq!(client.ask("PING"), "PONG");
+    // The turn that wrote the last answer is counted when it is over.
+    while server.metric("tidegate_resp_command_seconds_count") < 51 {}
+    assert_eq!(server.metric("tidegate_resp_command_seconds_count"), 51);
+    assert_eq!(server.metric(r#"tidegate_resp_command_seconds_bucket{le="+Inf"}"#), 51);
+}
