@@ -31,11 +31,7 @@ const OPTIONS: [&str; 10] = [
     "count_denied",
     "algorithm",
 ];
-<<<<<<< HEAD
-const FIELDS: [&str; 23] = [
-=======
-const FIELDS: [&str; 22] = [
->>>>>>> main
+const FIELDS: [&str; 24] = [
     "name",
     "limit",
     "algorithm",
@@ -198,27 +194,18 @@ fn read_limit(
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
     let sharing = sharing::read(&fields, &called, complaints);
-<<<<<<< HEAD
     let traffic = traffic::read(&fields, &called, global, complaints);
-=======
->>>>>>> main
     let limit = LimitSpec {
         name: name?,
         policy: policy?,
         global,
         shadow,
         max_keys,
-<<<<<<< HEAD
-        overrides,
-        deny,
-        sharing,
-        traffic,
-=======
         when_full,
         overrides,
         deny,
         sharing,
->>>>>>> main
+        traffic,
     };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields, complaints);
