@@ -3,26 +3,28 @@
 mod args;
 mod error;
 mod progress;
+mod rules;
 
 use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal, Write},
     num::NonZeroUsize,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     thread,
     time::Duration,
 };
 
-use tidegate_core::{Quota, write_duration};
+use tidegate_core::{Clock, Quota, clock::SystemClock, write_duration};
 use tidegate_sim::{
-    AlgorithmSpec, Goal, Progress, Suggestion, Trial, Workload,
-    input::{self, By, Field, Loaded, Source},
-    replay,
-    report::{Report, printable, write_html, write_json, write_table},
-    suggest,
-    workload::{Synthetic, Traffic},
+    AlgorithmSpec, Goal, Progress, Recommendation, Stage, SuggestError, Suggestion, Survey, Trial, Workload,
+    curve, heat_map,
+    input::{self, By, Field, Format, Source, Unparsed},
+    limits_around, recommend, replay,
+    report::{BusiestWindow, Report, Suggested, printable, write_html, write_json, write_table},
+    suggest_all,
+    workload::{Synthetic, Trace, Traffic},
 };
 
 pub use args::Args;
@@ -45,14 +47,24 @@ pub fn run(args: &Args) -> ExitCode {
 /// Fails when the input cannot be read, an argument makes no sense, or the findings cannot be written. A reader of standard
 /// output that goes away is none.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
-    if let Some(path) = &args.report {
+    let page = args.report.as_deref();
+    let (page_on_stdout, page) = (page == Some(Path::new("-")), page.filter(|path| *path != Path::new("-")));
+    if let Some(path) = page {
         check_writable(path)?;
     }
     let progress = Arc::new(Progress::default());
     let line = ProgressLine::show(Arc::clone(&progress));
-    let report = if args.synthetic.synthetic { made_up(args, &progress) } else { logged(args, &progress) }?;
+    let report = match &args.rules {
+        _ if args.synthetic.synthetic => made_up(args, &progress),
+        Some(path) => rules::replay_rules(path, args, &progress),
+        None => logged(args, &progress),
+    }?;
     drop(line);
-    if let Some(path) = &args.report {
+    let report = Report { command: command_line(), date: now(), ..report };
+    if page_on_stdout {
+        return written(print_with(|out| write_html(out, &report)));
+    }
+    if let Some(path) = page {
         let write = |file| {
             let mut out = BufWriter::new(file);
             write_html(&mut out, &report)?;
@@ -60,19 +72,42 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         };
         File::create(path).and_then(write).map_err(|error| SimulateError::report(path, error))?;
     }
-    print(args, &report).or_else(|error| match error.kind() {
+    written(print_with(|out| match args.format {
+        Output::Table => write_table(out, &report, args.top.into()),
+        Output::Json => write_json(out, &report),
+    }))
+}
+
+fn print_with(write: impl Fn(&mut BufWriter<io::StdoutLock<'static>>) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&mut out)?;
+    out.flush()
+}
+
+/// A reader that has gone away is no failure.
+fn written(result: io::Result<()>) -> Result<(), SimulateError> {
+    result.or_else(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(SimulateError::Output(error)),
     })
 }
 
-fn print(args: &Args, report: &Report) -> io::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.format {
-        Output::Table => write_table(&mut out, report, args.top.into())?,
-        Output::Json => write_json(&mut out, report)?,
-    }
-    out.flush()
+/// The command line, with quotes where a shell needs them.
+fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./,:=%+@".contains(c);
+    let quoted = |word: String| {
+        if word.chars().all(plain) && !word.is_empty() {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("tidegate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn now() -> String {
+    format!("{} UTC", input::write_utc(SystemClock::new().now().get()))
 }
 
 /// Finds out before the work whether its findings will have a place; what is there stays as it is.
@@ -91,8 +126,8 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let made = Synthetic::new(traffic)?;
     let by = args.by.clone().unwrap_or_else(By::ip);
     let mut report = match by.fields() {
-        [] => examine(&made.global(), args, progress),
-        [Field::Ip] => examine(&made, args, progress),
+        [] => examine(&made.global(), "global", args, progress),
+        [Field::Ip] => examine(&made, "ip", args, progress),
         _ => return Err(SimulateError::SyntheticBy),
     }?;
     let Traffic { sources, requests, duration, zipf, arrival, seed } = traffic;
@@ -107,38 +142,79 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
 }
 
 fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
-    let source = |path: &std::path::PathBuf| {
+    let (sources, options) = (sources(args), options(args));
+    let loaded = input::read(&sources, &options, progress)?;
+    warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
+    let mut report = examine(&loaded.trace, &loaded.by.to_string(), args, progress)?;
+    let windows = report.findings.iter().map(|findings| findings.quota.window()).min();
+    report.warnings.extend(windows.and_then(|window| warn_of_grain(&loaded.trace, window, args.spread)));
+    report.source = source_names(&sources, loaded.format);
+    report.by = loaded.by.to_string();
+    report.lines = loaded.lines;
+    report.unparsed = loaded.unparsed.count;
+    report.excluded = loaded.excluded;
+    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    Ok(report)
+}
+
+fn sources(args: &Args) -> Vec<Source> {
+    let source = |path: &PathBuf| {
         if path.as_os_str() == "-" { Source::Stdin } else { Source::File(path.clone()) }
     };
-    let sources: Vec<Source> = args.files.iter().map(source).collect();
-    let options = input::Options {
+    args.files.iter().map(source).collect()
+}
+
+fn source_names(sources: &[Source], format: Format) -> String {
+    format!("{} ({format})", sources.iter().map(Source::name).collect::<Vec<_>>().join(", "))
+}
+
+fn options(args: &Args) -> input::Options {
+    input::Options {
         format: args.format_in.0,
         by: args.by.clone(),
         time_field: input::TimeField::new(args.time_field.clone()),
         spread: args.spread,
+        filter: args.filter(),
+    }
+}
+
+/// Where times are no finer than a window, all algorithms see the same: everything of a window at once.
+fn warn_of_grain(trace: &Trace, window: Duration, spread: bool) -> Option<String> {
+    let grain = Duration::from_nanos(trace.resolution());
+    if spread || grain < window || trace.requests() < 2 || trace.span().0 == trace.span().1 {
+        return None;
+    }
+    let span = |span| {
+        let mut text = String::new();
+        // Writing into a string cannot fail.
+        let _ = write_duration(&mut text, span);
+        text
     };
-    let loaded = input::read(&sources, &options, progress)?;
-    warn_of(&loaded);
-    let mut report = examine(&loaded.trace, args, progress)?;
-    let names = sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
-    report.source = format!("{names} ({})", loaded.format);
-    report.by = loaded.by.to_string();
-    report.lines = loaded.lines;
-    report.unparsed = loaded.unparsed.count;
-    Ok(report)
+    Some(format!(
+        "the log's times are whole multiples of {}, as coarse as the window of {}: whatever comes within one counts as coming \
+         at once. Add --spread to spread it evenly, take a window of {} or more, or log finer times ($msec in nginx, \
+         %{{msec_frac}}t in Apache)",
+        span(grain),
+        span(window),
+        span(grain * 10),
+    ))
 }
 
 /// Suggests what is to be suggested, and replays the workload through all limits, given or suggested.
-fn examine<W: Workload>(workload: &W, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
-    let asked = args.threads.and_then(|count| NonZeroUsize::new(count.into()));
-    let threads = asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+fn examine<W: Workload>(
+    workload: &W,
+    by: &str,
+    args: &Args,
+    progress: &Progress,
+) -> Result<Report, SimulateError> {
+    let threads = threads(args);
     let mut candidates: Vec<(Quota, Vec<AlgorithmSpec>)> = Vec::new();
     for &quota in &args.limits {
         candidates.push((quota, algorithms(args, quota)));
     }
-    let suggestions =
-        if args.suggest.suggest { Some(propose(workload, args, threads, progress)?) } else { None };
-    for (algorithm, suggestion) in suggestions.iter().flat_map(|(_, suggestions)| suggestions) {
+    let proposals =
+        if args.suggest.suggest { Some(propose(workload, by, args, threads, progress)?) } else { None };
+    for (algorithm, suggestion) in proposals.iter().flat_map(|proposals| &proposals.found) {
         match candidates.iter_mut().find(|(quota, _)| *quota == suggestion.quota) {
             Some((_, specs)) if specs.contains(algorithm) => {}
             Some((_, specs)) => specs.push(algorithm.clone()),
@@ -157,15 +233,24 @@ fn examine<W: Workload>(workload: &W, args: &Args, progress: &Progress) -> Resul
     let findings = replay(workload, &trials, threads, progress);
     let names =
         findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());
+    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, &each.most_denied));
     Ok(Report {
         names: names.collect(),
+        heat: heat.collect(),
         findings,
-        suggestions: suggestions.map(|(goal, suggestions)| {
-            let named = suggestions.into_iter().map(|(spec, found)| (spec.label().to_owned(), found));
-            (goal, named.collect())
+        suggested: proposals.map(|Proposals { goal, found, busiest, recommended }| Suggested {
+            goal,
+            found: found.into_iter().map(|(spec, found)| (spec.label().to_owned(), found)).collect(),
+            busiest,
+            recommended,
         }),
         ..Report::default()
     })
+}
+
+fn threads(args: &Args) -> NonZeroUsize {
+    let asked = args.threads.and_then(|count| NonZeroUsize::new(count.into()));
+    asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The algorithms asked for; all where nobody asks, but for those that such a quota does not suit.
@@ -183,30 +268,39 @@ fn algorithms(args: &Args, quota: Quota) -> Vec<AlgorithmSpec> {
     suited
 }
 
-type Proposals = (Goal, Vec<(AlgorithmSpec, Suggestion)>);
+/// What was suggested.
+struct Proposals {
+    goal: Goal,
+    found: Vec<(AlgorithmSpec, Suggestion)>,
+    busiest: Vec<BusiestWindow>,
+    recommended: Option<Recommendation>,
+}
 
 fn propose<W: Workload>(
     workload: &W,
+    by: &str,
     args: &Args,
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Result<Proposals, SimulateError> {
     let mut windows: Vec<Duration> = match args.suggest.window {
         Some(window) => vec![window],
+        None if args.limits.is_empty() => vec![Duration::from_mins(1)],
         None => args.limits.iter().map(|quota| quota.window()).collect(),
     };
     windows.sort_unstable();
     windows.dedup();
-    if windows.is_empty() {
-        return Err(SimulateError::NoWindow);
-    }
     let goal = args.suggest.goal();
     let specs = args.algorithms.as_ref().map_or_else(AlgorithmSpec::all, |lists| lists.concat());
     let mut found = Vec::new();
+    let mut surveys = Vec::new();
     let mut failed = None;
+    progress.begin(Stage::Suggesting, 0);
     for window in windows {
-        for spec in &specs {
-            match suggest(workload, spec, window, goal, threads, progress) {
+        let survey = Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
+        let suggested = suggest_all(workload, &survey, &specs, goal, threads, progress);
+        for (spec, suggestion) in specs.iter().zip(suggested) {
+            match suggestion {
                 Ok(suggestion) => found.push((spec.clone(), suggestion)),
                 Err(error) => {
                     // One after another, so that of several failures the last is the run's own error.
@@ -216,22 +310,30 @@ fn propose<W: Workload>(
                 }
             }
         }
+        surveys.push(survey);
     }
     match failed {
         Some(error) if found.is_empty() => return Err(error.into()),
         Some(error) => note(&format!("no limit is suggested: {error}")),
         None => {}
     }
-    Ok((goal, found))
+    let mut recommended = recommend(&found, by);
+    if let Some(recommended) = &mut recommended
+        && let Some(survey) = surveys.iter().find(|survey| survey.window() == recommended.quota.window())
+        && let Some((spec, _)) = found.iter().find(|(spec, _)| spec.label() == recommended.algorithm)
+    {
+        let limits = limits_around(recommended.quota.limit());
+        recommended.curve = curve(workload, survey, spec, limits, threads, progress);
+    }
+    Ok(Proposals { goal, found, busiest: surveys.iter().map(BusiestWindow::new).collect(), recommended })
 }
 
 /// Names the first of the lines that are no requests.
-fn warn_of(loaded: &Loaded) {
-    let Loaded { unparsed, lines, format, .. } = loaded;
+fn warn_of_unparsed(unparsed: &Unparsed, lines: u64, parts: &str) {
     if unparsed.count == 0 {
         return;
     }
-    note(&format!("{} of {lines} {} are no requests and are left out:", unparsed.count, format.parts()));
+    note(&format!("{} of {lines} {parts} are no requests and are left out:", unparsed.count));
     for line in &unparsed.first {
         note(&format!("  {}", printable(&line.to_string(), 200)));
     }

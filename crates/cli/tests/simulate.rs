@@ -40,9 +40,19 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-fn json(args: &[&str]) -> Vec<Value> {
+/// The whole document, and the results of all trials in one list.
+fn document(args: &[&str]) -> Value {
     let output = simulate(&[args, &["--format", "json"]].concat());
     serde_json::from_str(stdout(&output)).unwrap()
+}
+
+fn results(document: &Value) -> Vec<Value> {
+    let trials = document["trials"].as_array().unwrap();
+    trials.iter().flat_map(|trial| trial["results"].as_array().unwrap().clone()).collect()
+}
+
+fn json(args: &[&str]) -> Vec<Value> {
+    results(&document(args))
 }
 
 fn failure(args: &[&str]) -> String {
@@ -54,7 +64,13 @@ fn failure(args: &[&str]) -> String {
 #[test]
 fn json_has_one_object_for_each_algorithm_with_the_promised_keys() {
     let log = file("objects.log", log());
-    let found = json(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "fixed-window,sliding-log"]);
+    let mut found =
+        json(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "fixed-window,sliding-log"]);
+    for row in &mut found {
+        let over_time = row.as_object_mut().unwrap().remove("denied_over_time").unwrap();
+        let denied: u64 = over_time.as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+        assert_eq!(row["denied"], denied);
+    }
     let expected = |algorithm: &str, admitted: u64, keys: u64, wrong: u64, worst: u64| {
         serde_json::json!({
             "algorithm": algorithm, "limit": "5/10s", "requests": 11, "keys": 2, "admitted": admitted,
@@ -105,7 +121,7 @@ fn standard_input_is_read_packed_too() {
         .unwrap();
     child.stdin.take().unwrap().write_all(&packed.finish().unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let found: Vec<Value> = serde_json::from_str(stdout(&output)).unwrap();
+    let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found[0]["denied"], 5);
 }
 
@@ -113,7 +129,7 @@ fn standard_input_is_read_packed_too() {
 fn lines_that_are_no_requests_are_named_and_the_rest_is_replayed() {
     let log = file("garbage.log", format!("{}no\u{1b}[2J request\n", log()));
     let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--format", "json"]);
-    let found: Vec<Value> = serde_json::from_str(stdout(&output)).unwrap();
+    let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found[0]["requests"], 11);
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(notes.contains("1 of 12 lines are no requests") && notes.contains("garbage.log:12:"), "{notes}");
@@ -220,7 +236,11 @@ fn a_wrong_argument_says_what_to_do() {
         (&[log, "--limit", "5/10s", "--format-in", "csv"], "jsonl"),
         (&[log, "--limit", "2000000/10s", "--algorithm", "sliding-log"], "leave it out of --algorithm"),
         (&[log, "--limit", "5/10s", "--report", "no/such/dir/page.html"], "no/such/dir/page.html"),
-        (&[log, "--suggest"], "--window 1m"),
+        (&[log, "--rules", "no-such.yaml"], "no-such.yaml"),
+        (&[log, "--rules", "no-such.yaml", "--limit", "5/10s"], "cannot be used with"),
+        (&[log, "--limit", "5/10s", "--since", "yesterday"], "2015-05-17"),
+        (&[log, "--limit", "5/10s", "--since", "2016-01-01"], "all 11 requests, from 2015-05-17 10:05:09"),
+        (&[log, "--limit", "5/10s", "--exclude", "path"], "as in path=/health*"),
         (&[log, "--suggest", "--window", "10s", "--deny-keys", "1"], "as in 1%"),
         (&[log, "--suggest", "--window", "0s"], "the window is zero"),
         (&[log, "--limit", "5/10s", "--sources", "5"], "cannot be used with"),
@@ -242,7 +262,7 @@ fn a_wrong_argument_says_what_to_do() {
 fn a_log_limit_too_high_for_a_log_leaves_it_out_of_the_default_set() {
     let log = file("high.log", log());
     let output = simulate(&[log.to_str().unwrap(), "--limit", "2000000/10s", "--format", "json"]);
-    let found: Vec<Value> = serde_json::from_str(stdout(&output)).unwrap();
+    let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found.len(), 5);
     assert!(String::from_utf8_lossy(&output.stderr).contains("sliding-log is left out of 2000000/10s"));
 }
@@ -265,5 +285,151 @@ fn a_reader_that_goes_away_is_no_error() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(first, "[\n");
+    assert_eq!(first, "{\n");
+}
+
+#[test]
+fn suggest_alone_recommends_one_limit_with_its_reason_and_its_line_of_a_rules_file() {
+    let log = file("alone.log", log());
+    let log = log.to_str().unwrap();
+    let found = document(&[log, "--suggest", "--deny-keys", "0%"]);
+    let recommended = &found["suggestion"]["recommended"];
+    assert_eq!(
+        (&recommended["algorithm"], &recommended["limit"]),
+        (&"sliding-window".into(), &"10/1m".into())
+    );
+    assert_eq!(recommended["yaml"], "- {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}");
+    assert!(recommended["reason"].as_str().unwrap().starts_with("it never admits more than the limit"));
+    let curve = recommended["curve"].as_array().unwrap();
+    let at = |limit: u64| curve.iter().find(|point| point["limit"] == limit).unwrap();
+    // Ten requests of one key in a minute.
+    assert_eq!((&at(5)["denied"], &at(8)["denied"], &at(10)["denied"]), (&5.into(), &2.into(), &0.into()));
+    let busiest = &found["suggestion"]["busiest_window"][0];
+    assert_eq!(
+        (&busiest["window"], &busiest["requests"]["p50"], &busiest["requests"]["most"]),
+        (&"1m".into(), &1.into(), &10.into())
+    );
+    let output = simulate(&[log, "--suggest", "--deny-keys", "0%"]);
+    let table = stdout(&output);
+    assert!(table.contains("Begin with 10/1m and sliding-window: it never admits"), "{table}");
+    assert!(table.contains("  - {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}"), "{table}");
+    assert!(table.contains("requests of a key in its busiest 1m: p50 1, p90 10"), "{table}");
+}
+
+#[test]
+fn requests_that_are_excluded_or_out_of_time_are_not_replayed() {
+    let log = file("exclude.log", log());
+    let args = [log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"];
+    let requests = |more: &[&str]| {
+        let document = document(&[&args[..], more].concat());
+        (document["trials"][0]["requests"].as_u64().unwrap(), document["excluded"].as_u64().unwrap())
+    };
+    assert_eq!(requests(&[]), (11, 0));
+    assert_eq!(requests(&["--exclude", "ip=10.0.0.1"]), (1, 10));
+    assert_eq!(requests(&["--exclude", "ip=10.0.0.9", "--exclude", "user-agent=c*l"][..2]), (11, 0));
+    assert_eq!(requests(&["--since", "2015-05-17T10:05:10Z"]), (6, 5));
+    assert_eq!(requests(&["--since", "2015-05-17T10:05:10Z", "--until", "2015-05-17T10:05:30Z"]), (5, 6));
+    assert!(
+        failure(&[&args[..], &["--exclude", "path=/*"]].concat())
+            .contains("see --since, --until and --exclude")
+    );
+}
+
+#[test]
+fn the_clients_of_a_vhost_combined_log_are_not_its_servers() {
+    let log = file("vhost.log", log().replace("10.0.0.", "www.example.com:80 10.0.0."));
+    let found = document(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"]);
+    assert_eq!(
+        (&found["trials"][0]["keys"], &found["trials"][0]["most_denied"][0]["key"]),
+        (&2.into(), &"10.0.0.1".into())
+    );
+    assert!(found["source"].as_str().unwrap().ends_with("(a vhost_combined access log)"));
+}
+
+#[test]
+fn times_as_coarse_as_the_window_are_warned_of_with_what_to_do() {
+    let log = file("coarse.log", log());
+    let log = log.to_str().unwrap();
+    let warnings = |args: &[&str]| document(&[&[log], args].concat())["warnings"].to_string();
+    let warning = warnings(&["--limit", "5/1s"]);
+    assert!(
+        warning.contains("whole multiples of 1s") && warning.contains("a window of 10s or more"),
+        "{warning}"
+    );
+    assert_eq!(warnings(&["--limit", "5/10s"]), "[]");
+    assert_eq!(warnings(&["--limit", "5/1s", "--spread"]), "[]");
+    assert!(
+        String::from_utf8_lossy(&simulate(&[log, "--limit", "5/1s"]).stderr)
+            .contains("warning: the log's times")
+    );
+}
+
+#[test]
+fn a_report_can_be_standard_output_and_names_its_command() {
+    let log = file("page.log", log());
+    let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--report", "-"]);
+    let page = stdout(&output);
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+    assert!(page.contains("--limit 5/10s --report -</code> 20"), "{page}");
+    assert!(page.contains("5/10s denies 5 of 11 requests (45.5%) and touches 1 of 2 keys"), "{page}");
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn a_rules_file_is_replayed_limit_by_limit_on_the_requests_that_concern_each() {
+    let line = |ip: &str, second: u32, request: &str| {
+        format!(
+            "{ip} - - [17/May/2015:10:05:{second:02} +0000] \"{request} HTTP/1.1\" 200 5 \"-\" \"curl\"\n"
+        )
+    };
+    let mut text = String::new();
+    for second in 0..10 {
+        text += &line("10.0.0.1", second, "POST /login?x=1");
+        text += &line("10.0.0.2", second, "GET /login");
+        text += &line("10.0.0.3", second, "POST /login");
+        text += &line("10.0.0.4", second, "GET /static/a.css");
+    }
+    let log = file("rules.log", text);
+    let rules = file(
+        "rules.yaml",
+        "limits:
+  - {name: logins, limit: 4/1m, match: {path: /login, method: POST}, by: ip, overrides: {\"10.0.0.3\": 7/1m}}
+  - {name: pages, limit: 5/10s, algorithm: fixed-window, by: [method, path]}
+  - {name: all, limit: 35/1m, global: true, shadow: true}
+  - {name: nobody, limit: 1/1s, match: {path: /none*}}
+  - {name: permits, limit: 5, algorithm: concurrency}
+",
+    );
+    let args = [log.to_str().unwrap(), "--rules", rules.to_str().unwrap(), "--exclude", "path=/static/*"];
+    let found = document(&args);
+    let trials: Vec<(&str, u64, u64, u64)> = found["trials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|trial| {
+            let number = |value: &Value| value.as_u64().unwrap();
+            (
+                trial["name"].as_str().unwrap(),
+                number(&trial["requests"]),
+                number(&trial["keys"]),
+                number(&trial["results"][0]["denied"]),
+            )
+        })
+        .collect();
+    let expected = [
+        ("logins", 10, 1, 6),
+        ("logins, 10.0.0.3", 10, 1, 3),
+        // POST /login has 20 requests in one window, GET /login 10; the window begins at 10:05:00.
+        ("pages", 30, 2, 15 + 5),
+        ("all", 30, 1, 0),
+        ("nobody", 0, 0, 0),
+    ];
+    assert_eq!(trials, expected);
+    assert_eq!(found["excluded"], 10);
+    let warnings = found["warnings"].to_string();
+    assert!(warnings.contains("nobody concerns none of the 30 requests (path=/none*)"), "{warnings}");
+    assert!(warnings.contains("all is a shadow limit"), "{warnings}");
+    let output = simulate(&args);
+    assert!(stdout(&output).contains("logins (4/1m): 10 requests by 1 key"), "{}", stdout(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the limit permits is left out: concurrency"));
 }

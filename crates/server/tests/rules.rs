@@ -30,6 +30,27 @@ fn the_example_says_what_the_documentation_shows() {
 }
 
 #[test]
+fn a_limit_says_which_requests_of_a_log_concern_it() {
+    let limits = rules::parse(
+        "limits: [{name: a, limit: 1/1s, match: {path: /login, method: POST}, by: [ip, path]}, \
+         {name: b, limit: 1/1s, by: user-agent}, {name: c, limit: 1/1s}]",
+    )
+    .unwrap()
+    .limits;
+    let pair = |field: &str, pattern: &str| (field.to_owned(), pattern.to_owned());
+    assert_eq!(limits[0].traffic.conditions, [pair("path", "/login"), pair("method", "POST")]);
+    assert_eq!(
+        (&limits[0].traffic.by[..], &limits[1].traffic.by[..]),
+        (&["ip".to_owned(), "path".to_owned()][..], &["user-agent".to_owned()][..])
+    );
+    assert_eq!(limits[2].traffic, rules::TrafficSpec::default());
+    let told = complaints(&one("limit: 1/1s\nglobal: true\nby: ip\nmatch: [path]"));
+    assert!(told.contains("it has no keys, so `by` has no meaning"), "{told}");
+    assert!(told.contains("as in `match: {path: /login, method: POST}`"), "{told}");
+    assert!(complaints(&one("limit: 1/1s\nby: {a: b}")).contains("as in `by: ip` or"));
+}
+
+#[test]
 fn every_option_of_every_algorithm_is_read() {
     let text = "
 limits:

@@ -1,6 +1,9 @@
 //! Algorithms as a command line names them: `sliding-window:slots=60:mode=balanced`.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt::{self, Write as _},
+    str::FromStr,
+};
 
 use tidegate_core::{ParsePolicyError, Policy, PolicyError, Quota};
 
@@ -56,6 +59,46 @@ impl AlgorithmSpec {
     #[must_use]
     pub fn delays(&self) -> bool {
         self.spec.name() == "leaky-bucket"
+    }
+
+    /// Whether it never admits more than the limit in any window, whatever comes.
+    #[must_use]
+    pub fn never_exceeds(&self) -> bool {
+        match self.spec.name() {
+            "sliding-log" => true,
+            "sliding-window" => !self.label.contains("mode=balanced"),
+            _ => false,
+        }
+    }
+
+    /// A limit with this algorithm as an item of a rules file's `limits`, for keys made of `by` (`ip,path`; `global`).
+    ///
+    /// ```
+    /// use tidegate_sim::AlgorithmSpec;
+    /// let spec: AlgorithmSpec = "token-bucket:burst=20".parse()?;
+    /// let item = spec.yaml("10/1s".parse()?, "ip");
+    /// assert_eq!(item, "- {name: per-ip, limit: 10/1s, algorithm: token-bucket, burst: 20, by: ip}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn yaml(&self, quota: Quota, by: &str) -> String {
+        let mut parts = self.label.split(':');
+        let algorithm = parts.next().unwrap_or_default();
+        let mut options = String::new();
+        for option in parts {
+            let (name, value) = option.split_once('=').unwrap_or((option, "true"));
+            // Writing into a string cannot fail.
+            let _ = write!(options, ", {}: {value}", name.replace('-', "_"));
+        }
+        if by == "global" {
+            return format!(
+                "- {{name: everyone, limit: {quota}, algorithm: {algorithm}{options}, global: true}}"
+            );
+        }
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let name: String = format!("per-{by}").chars().map(letter).take(64).collect();
+        let by = if by.contains(',') { format!("[{}]", by.replace(',', ", ")) } else { by.to_owned() };
+        format!("- {{name: {name}, limit: {quota}, algorithm: {algorithm}{options}, by: {by}}}")
     }
 
     /// The algorithm with a quota.

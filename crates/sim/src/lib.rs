@@ -30,8 +30,13 @@ mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
 pub use fleet::{Fleet, Shared};
-pub use progress::Progress;
-pub use replay::{Delays, DeniedKey, Estimate, Findings, Row, Timeline, Trial, TrialError, replay};
-pub use suggest::{Goal, ParseShareError, Share, SuggestError, Suggestion, suggest};
+pub use progress::{Progress, Stage};
+pub use replay::{
+    Delays, DeniedKey, Estimate, Findings, HeatMap, Row, Timeline, Trial, TrialError, heat_map, replay,
+};
+pub use suggest::{
+    CurvePoint, Goal, ParseShareError, Recommendation, Share, SuggestError, Suggestion, Survey, curve,
+    limits_around, recommend, suggest, suggest_all,
+};
 pub use tidegate_core::lease::Mode;
 pub use workload::Workload;

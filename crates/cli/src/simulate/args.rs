@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Mode, Share,
-    input::{By, Format, UnknownFormat},
+    input::{By, Condition, Filter, Format, Moment, UnknownFormat},
     workload::{Arrival, Traffic},
 };
 
@@ -17,17 +17,28 @@ use tidegate_sim::{
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: common or combined access logs, JSON lines, or requests per second (whole numbers with blanks between
-    /// them); plain, .gz, .bz2 or .tar; `-` is standard input.
+    /// Logs: access logs (common, combined, `vhost_combined`, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
+    /// Envoy, your own), or requests per second (whole numbers with blanks between them); plain, .gz, .bz2, .xz, .zst or
+    /// .tar; `-` is standard input.
     #[arg(value_name = "FILE", required_unless_present = "synthetic", conflicts_with = "synthetic")]
     pub files: Vec<PathBuf>,
 
     /// A limit to try, as in 100/1m; several may be given.
-    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present = "suggest")]
+    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
     pub limits: Vec<Quota>,
 
-    /// What each limit is kept for: ip, path, method, status, user-agent, a field of JSON lines, global (one limit for
-    /// all), or several joined as in ip,path. [default: ip; for requests per second: global]
+    /// Replay the limits of a rules file, as `tidegate serve` reads it. A limit's `match: {path: /login, method: POST}` says
+    /// which requests concern it (all where there is none; * stands for anything), its `by: ip` or `by: [ip, path]` what
+    /// its keys are (default: ip).
+    #[arg(
+        long, value_name = "RULES.yaml",
+        conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
+    )]
+    pub rules: Option<PathBuf>,
+
+    /// What each limit is kept for: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a
+    /// field of JSON lines, global (one limit for all), or several joined as in ip,path. [default: ip; for requests per
+    /// second: global]
     #[arg(long)]
     pub by: Option<By>,
 
@@ -38,17 +49,30 @@ pub struct Args {
     #[arg(long = "algorithm", short, value_name = "LIST", value_parser = AlgorithmSpec::parse_list)]
     pub algorithms: Option<Vec<Vec<AlgorithmSpec>>>,
 
-    /// The log's form: auto, common or combined (access logs), jsonl, rate (requests per second).
+    /// Leave out requests whose field has this value, in which * stands for anything: path=/health*, status=5*. May be
+    /// given several times.
+    #[arg(long, value_name = "FIELD=PATTERN", conflicts_with = "synthetic")]
+    pub exclude: Vec<Condition>,
+
+    /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or as the log writes it.
+    #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
+    pub since: Option<Moment>,
+
+    /// Leave out requests at this time and after.
+    #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
+    pub until: Option<Moment>,
+
+    /// The log's form: auto, common, combined, `vhost_combined`, envoy, alb, jsonl, rate (requests per second).
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
     /// The field of JSON lines that holds the time: RFC 3339, or a number since 1970. [default: the first there is of
-    /// time, timestamp, @timestamp, ts, date]
+    /// time, timestamp, @timestamp, ts, msec, `time_iso8601`, `time_local`, `start_time`, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 
-    /// Spread a second's requests evenly over it, for logs of requests per second. Without it they all come at its
-    /// start, as in a log with times of whole seconds.
+    /// Spread the requests of one key at one time evenly over the time's grain: those of a second over that second, where
+    /// the log has whole seconds. Without it they all come at its start.
     #[arg(long)]
     pub spread: bool,
 
@@ -56,7 +80,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub format: Output,
 
-    /// Also write a page with charts to this file.
+    /// Also write a page with charts to this file; `-` prints it in the place of the table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
@@ -76,6 +100,13 @@ pub struct Args {
 
     #[command(flatten)]
     pub fleet: FleetArgs,
+}
+
+impl Args {
+    /// The requests to leave out.
+    pub fn filter(&self) -> Filter {
+        Filter { exclude: self.exclude.clone(), since: self.since, until: self.until }
+    }
 }
 
 /// Nodes that share the limits.
@@ -212,7 +243,7 @@ pub struct SuggestArgs {
     #[arg(long)]
     pub suggest: bool,
 
-    /// The window that the limit is to be in; without it those of the given limits.
+    /// The window that the limit is to be in. [default: those of the given limits, or 1m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "suggest")]
     pub window: Option<Duration>,
 
@@ -238,7 +269,7 @@ pub enum Output {
     /// Tables for a person.
     #[default]
     Table,
-    /// An array with one object for each limit and algorithm.
+    /// One object with all that the table and the page show.
     Json,
 }
 
@@ -266,6 +297,9 @@ Examples:
   A limit that would have denied at most one client in a thousand:
       tidegate simulate access.log --suggest --window 1m --deny-keys 0.1% \\
           --algorithm sliding-window
+
+  The limits of a rules file, before a server enforces them:
+      tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
 
   Made-up traffic, as JSON for a script:
       tidegate simulate --synthetic --sources 1000 --requests 1000000 \\

@@ -5,7 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidegate_sim::{SuggestError, TrialError, input::InputError, workload::SyntheticError};
+use tidegate_server::rules::RulesError;
+use tidegate_sim::{
+    SuggestError, TrialError,
+    input::{ByError, InputError},
+    workload::SyntheticError,
+};
 
 /// Why a simulation failed.
 #[derive(Debug)]
@@ -18,8 +23,17 @@ pub enum SimulateError {
     SyntheticBy,
     /// A limit does not suit an algorithm.
     Trial(TrialError),
-    /// A limit is to be suggested and nobody says in what window.
-    NoWindow,
+    /// The rules file is not good.
+    Rules(RulesError),
+    /// No limit of the rules file can be replayed.
+    NothingToReplay(PathBuf),
+    /// A limit's `match` or `by` is nothing that a log has.
+    RuleField {
+        /// The limit.
+        limit: String,
+        /// What is wrong with it.
+        error: ByError,
+    },
     /// No limit can be suggested.
     Suggest(SuggestError),
     /// The page cannot be written.
@@ -43,9 +57,14 @@ impl fmt::Display for SimulateError {
                 "made-up traffic has sources and nothing else: use --by ip (a source each) or --by global",
             ),
             Self::Trial(error) => write!(f, "{error}; or leave it out of --algorithm"),
-            Self::NoWindow => {
-                f.write_str("say for what window a limit is to be suggested, as in --window 1m")
-            }
+            Self::Rules(error) => error.fmt(f),
+            Self::NothingToReplay(path) => write!(
+                f,
+                "no limit of {} can be replayed: `concurrency` limits what is in flight, and a log does not say when a \
+                 request ended",
+                path.display()
+            ),
+            Self::RuleField { limit, error } => write!(f, "limit `{limit}`: {error}"),
             Self::Suggest(error) => error.fmt(f),
             Self::Report(path, error) => write!(f, "cannot write the report {}: {error}", path.display()),
             Self::Output(error) => write!(f, "cannot write to standard output: {error}"),
@@ -53,7 +72,20 @@ impl fmt::Display for SimulateError {
     }
 }
 
-impl std::error::Error for SimulateError {}
+impl std::error::Error for SimulateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Input(error) => Some(error),
+            Self::Synthetic(error) => Some(error),
+            Self::Trial(error) => Some(error),
+            Self::Rules(error) => Some(error),
+            Self::RuleField { error, .. } => Some(error),
+            Self::Suggest(error) => Some(error),
+            Self::Report(_, error) | Self::Output(error) => Some(error),
+            Self::SyntheticBy | Self::NothingToReplay(_) => None,
+        }
+    }
+}
 
 macro_rules! from {
     ($($error:ty => $variant:ident),*) => {$(
@@ -64,4 +96,4 @@ macro_rules! from {
         }
     )*};
 }
-from!(InputError => Input, SyntheticError => Synthetic, TrialError => Trial, SuggestError => Suggest);
+from!(InputError => Input, SyntheticError => Synthetic, TrialError => Trial, SuggestError => Suggest, RulesError => Rules);

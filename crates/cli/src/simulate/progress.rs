@@ -1,4 +1,5 @@
-//! One line on standard error that says how far a long run has come.
+//! Says on standard error how far a long run has come: one line that is drawn anew on a terminal, and elsewhere (a log of
+//! a job) a line every ten seconds.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -10,13 +11,15 @@ use std::{
     time::Duration,
 };
 
-use tidegate_sim::Progress;
+use tidegate_sim::{Progress, Stage};
 
-const TICK: Duration = Duration::from_millis(200);
-/// Ticks before the first line: a run that is over within two seconds shows none.
+/// How often the line on a terminal is drawn, and how long a run must take to get one.
+const REDRAW: Duration = Duration::from_millis(200);
 const PATIENCE: u32 = 10;
+/// How often a line is written elsewhere.
+const LINES: Duration = Duration::from_secs(10);
 
-/// Shows the progress until it is dropped; nothing where standard error is no terminal.
+/// Shows the progress until it is dropped.
 pub struct ProgressLine {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -24,30 +27,35 @@ pub struct ProgressLine {
 
 impl ProgressLine {
     pub fn show(progress: Arc<Progress>) -> Self {
-        if !io::stderr().is_terminal() {
-            return Self { stop: None, thread: None };
-        }
         let (stop, stopped) = mpsc::channel::<()>();
-        let draw = move || {
+        let over = move |wait| !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
+        let on_terminal = io::stderr().is_terminal();
+        // Where a line cannot be written, the run is more important.
+        let thread = thread::spawn(move || {
+            if !on_terminal {
+                while !over(LINES) {
+                    let _ = writeln!(io::stderr(), "{}", line(progress.get()));
+                }
+                return;
+            }
             let mut ticks = 0_u32;
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+            while !over(REDRAW) {
                 ticks = ticks.saturating_add(1);
                 if ticks >= PATIENCE {
-                    // Where the line cannot be written, the run is more important.
-                    let _ = write!(io::stderr(), "\r{}\x1b[K", line(progress.get()));
+                    let _ = write!(io::stderr(), "\r{} (Ctrl-C stops)\x1b[K", line(progress.get()));
                 }
             }
             if ticks >= PATIENCE {
                 let _ = write!(io::stderr(), "\r\x1b[K");
             }
-        };
-        Self { stop: Some(stop), thread: Some(thread::spawn(draw)) }
+        });
+        Self { stop: Some(stop), thread: Some(thread) }
     }
 }
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        // The thread sees that nobody can tell it anything any more.
+        // The thread sees that the sender is gone.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -55,12 +63,27 @@ impl Drop for ProgressLine {
     }
 }
 
-fn line((done, total): (u64, u64)) -> String {
-    let millions = |count: u64| count as f64 / 1e6;
-    match (u128::from(done) * 100).checked_div(total.into()) {
-        Some(percent) => {
-            format!("replaying: {percent} % of {:.1} million requests (Ctrl-C stops)", millions(total))
+fn line((stage, done, total): (Stage, u64, u64)) -> String {
+    let millions = done as f64 / 1e6;
+    match (stage, (u128::from(done) * 100).checked_div(total.into())) {
+        (Stage::Reading, _) => format!("reading: {millions:.1} million lines"),
+        (Stage::Suggesting, _) => format!("looking for limits: {millions:.1} million decisions"),
+        (Stage::Replaying, Some(percent)) => {
+            format!("replaying: {percent}% of {:.1} million requests", total as f64 / 1e6)
         }
-        None => format!("reading: {:.1} million lines (Ctrl-C stops)", millions(done)),
+        (Stage::Replaying, None) => format!("replaying: {millions:.1} million requests"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_the_run_is_at_and_how_far() {
+        assert_eq!(line((Stage::Reading, 1_500_000, 0)), "reading: 1.5 million lines");
+        assert_eq!(line((Stage::Suggesting, 120_800_000, 0)), "looking for limits: 120.8 million decisions");
+        assert_eq!(line((Stage::Replaying, 1, 2_000_000)), "replaying: 0% of 2.0 million requests");
+        assert_eq!(line((Stage::Replaying, 3_000_000, 0)), "replaying: 3.0 million requests");
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use tidegate_core::AlgorithmSpec;
 
-use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
+use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, TrafficSpec, options, sharing};
 
 /// How deep descriptors may nest; each level is a list and a mapping of the YAML.
 const MAX_LEVELS: usize = 32;
@@ -323,6 +323,7 @@ impl Reader<'_> {
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),
             sharing,
+            traffic: TrafficSpec::default(),
         };
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
             sharing::check(&limit, fields, complaints);

@@ -6,6 +6,7 @@ pub(crate) mod options;
 mod parse;
 pub(crate) mod sharing;
 mod spec;
+mod traffic;
 mod watch;
 
 use std::{
@@ -20,7 +21,7 @@ use rustix::fs::OFlags;
 pub use error::RulesError;
 pub use parse::{parse, parse_for, parse_policy};
 pub(crate) use sharing::MAX_DEADLINE;
-pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec};
+pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 pub(crate) use watch::Watch;
 

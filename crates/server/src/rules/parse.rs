@@ -8,7 +8,7 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
 
-use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing};
+use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
@@ -20,7 +20,7 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// Beside the algorithms' own options.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 16] = [
     "name",
     "limit",
     "algorithm",
@@ -35,6 +35,8 @@ const FIELDS: [&str; 14] = [
     "deadline",
     "slack",
     "unreported",
+    "match",
+    "by",
 ];
 
 /// Reads a rules file's text.
@@ -173,6 +175,7 @@ fn read_limit(
     }
     let line = fields.get("name").map_or(fields.line(), |name| name.line);
     let sharing = sharing::read(&fields, &called, complaints);
+    let traffic = traffic::read(&fields, &called, global, complaints);
     let limit = LimitSpec {
         name: name?,
         policy: policy?,
@@ -183,6 +186,7 @@ fn read_limit(
         overrides,
         deny,
         sharing,
+        traffic,
     };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields, complaints);

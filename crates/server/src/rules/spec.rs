@@ -40,6 +40,17 @@ pub struct LimitSpec {
     pub deny: BTreeSet<String>,
     /// How it is shared, where the server has a store.
     pub sharing: SharingSpec,
+    /// Which requests of a log it concerns, for `tidegate simulate --rules`. A server is told the key by its caller.
+    pub traffic: TrafficSpec,
+}
+
+/// Which requests of a log a limit concerns, and what their keys are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrafficSpec {
+    /// `match`: fields and the patterns that all of them must fit, as in `path: /login`.
+    pub conditions: Vec<(String, String)>,
+    /// `by`: the fields whose values make the key; empty where the rules do not say.
+    pub by: Vec<String>,
 }
 
 /// How servers share a limit; `None` where the rules leave it to the default.

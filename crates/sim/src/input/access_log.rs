@@ -1,17 +1,31 @@
-//! Lines of the common and the combined log format:
-//! `host ident user [time] "request" status bytes "referer" "user agent"`, the time as `17/May/2015:10:05:03 +0000` or
-//! as RFC 3339 has it.
+//! Lines of text that web servers and proxies write:
+//!
+//! | form | a line |
+//! |---|---|
+//! | common, combined | `host ident user [time] "request" status bytes "referer" "user agent"` |
+//! | `vhost_combined` | `server:port` before that |
+//! | Envoy | `[time] "request" status flags received sent duration upstream "forwarded for" "user agent" "id" "authority" …` |
+//! | ALB | `type time elb client:port target:port … status … "request" "user agent" …` |
+//!
+//! A time is written as `17/May/2015:10:05:03 +0000` or as RFC 3339 has it. Nothing is copied, and what a line holds beyond
+//! the status is looked at only when it is asked for.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr2};
 
 use super::{
-    by::{By, Field},
+    by::Field,
+    client::is_address,
     line::LineError,
-    timestamp::{parse_access_log_time, parse_rfc3339},
+    request::Request,
+    timestamp::{TimeCache, parse_rfc3339},
 };
 
 /// The parts of a line that a limit may be keyed by. Texts are as the log has them, escapes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessLine<'a> {
-    /// The first column.
+    /// The client: the first column, `client:port` (ALB), or the last address of `x-forwarded-for` (Envoy).
     pub ip: &'a [u8],
     /// Nanoseconds since 1970.
     pub time: u64,
@@ -21,62 +35,151 @@ pub struct AccessLine<'a> {
     pub path: &'a [u8],
     /// Three digits, or `-`.
     pub status: &'a [u8],
-    /// The combined format alone has it.
-    pub user_agent: Option<&'a [u8]>,
+    /// What the request was sent to, where the form has it.
+    pub host: Option<&'a [u8]>,
+    agent: Agent<'a>,
+}
+
+/// Where the user agent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agent<'a> {
+    /// Behind the bytes and the referer, if anywhere.
+    Behind(&'a [u8]),
+    Found(Option<&'a [u8]>),
 }
 
 impl<'a> AccessLine<'a> {
-    /// Reads a line.
+    /// Reads a line of a common or combined log.
     ///
     /// # Errors
     /// When it has no host, no time in brackets, no request in quotes, or no status.
     pub fn parse(line: &'a [u8]) -> Result<Self, LineError> {
-        let blank = line.iter().position(|&byte| byte == b' ').ok_or(LineError::NotAccessLog)?;
+        Self::common(line, &mut TimeCache::default())
+    }
+
+    pub(super) fn common(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let blank = memchr(b' ', line).ok_or(LineError::NotAccessLog)?;
         let (ip, rest) = line.split_at(blank);
         if ip.is_empty() {
             return Err(LineError::NotAccessLog);
         }
-        let (time, rest) = bracketed_time(rest)?;
+        let (time, rest) = bracketed_time(rest, times)?;
         let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
-        let (status, rest) = word(rest);
-        let digits = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-        if !digits && status != b"-" {
-            return Err(LineError::NoStatus);
-        }
+        let (status, rest) = status(rest)?;
         let (method, path) = split_request(request);
-        let (_bytes, rest) = word(rest);
-        let user_agent = quoted(rest).and_then(|(_referer, rest)| quoted(rest)).map(|(agent, _)| agent);
-        Ok(Self { ip, time, method, path, status, user_agent })
+        Ok(Self { ip, time, method, path, status, host: None, agent: Agent::Behind(rest) })
     }
 
-    /// Puts together the line's key.
-    ///
-    /// # Errors
-    /// When the line has no user agent, or a part is a field of JSON lines.
-    pub(crate) fn key(&self, by: &By, key: &mut Vec<u8>) -> Result<(), LineError> {
-        for field in by.fields() {
-            let part = match field {
-                Field::Ip => self.ip,
-                Field::Path => self.path,
-                Field::Method => self.method,
-                Field::Status => self.status,
-                Field::UserAgent => self.user_agent.ok_or(LineError::NoUserAgent)?,
-                Field::Named(name) => return Err(LineError::NoField(name.clone())),
-            };
-            by.push(key, part);
+    /// With the server's name and port in front.
+    pub(super) fn vhost(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let (host, rest) = word(line);
+        let line = Self::common(rest.trim_ascii_start(), times)?;
+        // The port is the server's own, and says nothing about the host.
+        let port = host
+            .iter()
+            .rposition(|&byte| byte == b':')
+            .filter(|&colon| host[colon + 1..].iter().all(u8::is_ascii_digit));
+        Ok(Self { host: Some(&host[..port.unwrap_or(host.len())]), ..line })
+    }
+
+    /// Whether a line of an access log begins with a server's name: its second column is then the client.
+    pub(super) fn has_vhost(line: &[u8]) -> bool {
+        let (first, rest) = word(line);
+        let (second, rest) = word(rest);
+        let before_time = memchr(b'[', rest).map_or(&[][..], |open| &rest[..open]);
+        let columns = before_time.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).count();
+        let named = first.rsplit(|&byte| byte == b':').next().is_some_and(|port| {
+            port.len() < first.len() && !port.is_empty() && port.iter().all(u8::is_ascii_digit)
+        });
+        !is_address(first) && columns >= 2 && (is_address(second) || (named && second != b"-"))
+    }
+
+    /// Envoy's default format.
+    pub(super) fn envoy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        if line.first() != Some(&b'[') {
+            return Err(LineError::NotEnvoy);
         }
-        Ok(())
+        let (time, rest) = bracketed_time(line, times)?;
+        let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
+        let (status, mut rest) = word(rest);
+        if status.is_empty() || !status.iter().all(u8::is_ascii_digit) {
+            return Err(LineError::NoStatus);
+        }
+        // Response flags and details, connection and upstream failure reasons, then numbers: up to the next quote but
+        // one that belongs to a reason is close enough to nothing that a log has.
+        let quote = memchr(b'"', rest).ok_or(LineError::NotEnvoy)?;
+        rest = &rest[quote..];
+        let (forwarded, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
+        let (agent, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
+        let authority = quoted(rest).and_then(|(_id, rest)| quoted(rest)).map(|(authority, _)| authority);
+        let ip = forwarded.rsplit(|&byte| byte == b',').next().unwrap_or(forwarded).trim_ascii();
+        let (method, path) = split_request(request);
+        let agent = Agent::Found(Some(agent));
+        Ok(Self { ip, time, method, path, status, host: authority, agent })
+    }
+
+    /// An AWS application load balancer's line.
+    pub(super) fn alb(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let (kind, rest) = word(line);
+        if !["http", "https", "h2", "grpcs", "ws", "wss"].iter().any(|known| known.as_bytes() == kind) {
+            return Err(LineError::NotAlb);
+        }
+        let (time, rest) = word(rest);
+        let time = times.read(time, parse_rfc3339).ok_or(LineError::AlbTime)?;
+        let (_elb, rest) = word(rest);
+        let (ip, rest) = word(rest);
+        let before = memchr(b'"', rest).ok_or(LineError::NoRequest)?;
+        let columns: [&[u8]; 8] = nth_words(&rest[..before]).ok_or(LineError::NotAlb)?;
+        // Target, three processing times, the balancer's status, the target's, bytes received and sent.
+        let status = columns[4];
+        let (request, rest) = quoted(&rest[before..]).ok_or(LineError::NoRequest)?;
+        let agent = Agent::Found(quoted(rest).map(|(agent, _)| agent));
+        let (method, target) = split_request(request);
+        let (host, path) = split_url(target);
+        Ok(Self { ip, time, method, path, status, host, agent })
+    }
+
+    /// What the client calls itself; the combined format and later ones have it.
+    #[must_use]
+    pub fn user_agent(&self) -> Option<&'a [u8]> {
+        match self.agent {
+            Agent::Found(agent) => agent,
+            Agent::Behind(rest) => {
+                let (_bytes, rest) = word(rest);
+                quoted(rest).and_then(|(_referer, rest)| quoted(rest)).map(|(agent, _)| agent)
+            }
+        }
+    }
+}
+
+impl Request for AccessLine<'_> {
+    fn time(&self) -> u64 {
+        self.time
+    }
+
+    fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError> {
+        Ok(Cow::Borrowed(match field {
+            Field::Ip => self.ip,
+            Field::Path => self.path,
+            Field::Method => self.method,
+            Field::Status => self.status,
+            Field::UserAgent => self.user_agent().ok_or(LineError::NoUserAgent)?,
+            Field::Host => self.host.ok_or(LineError::NoHost)?,
+            Field::Named(name) => {
+                let has = "ip, path, method, status, user-agent, host".to_owned();
+                return Err(LineError::NoField { name: name.clone(), has });
+            }
+        }))
     }
 }
 
 /// The first bracket that holds a time, and what follows it: a user's name may hold brackets too.
-fn bracketed_time(mut rest: &[u8]) -> Result<(u64, &[u8]), LineError> {
+fn bracketed_time<'a>(mut rest: &'a [u8], times: &mut TimeCache) -> Result<(u64, &'a [u8]), LineError> {
     let mut error = LineError::NotAccessLog;
-    while let Some(open) = rest.iter().position(|&byte| byte == b'[') {
+    while let Some(open) = memchr(b'[', rest) {
         rest = &rest[open + 1..];
-        let Some(close) = rest.iter().position(|&byte| byte == b']') else { break };
-        let text = &rest[..close];
-        match parse_access_log_time(text).or_else(|| parse_rfc3339(text)) {
+        let Some(close) = memchr(b']', rest) else { break };
+        match times.read_log_time(&rest[..close]) {
             Some(time) => return Ok((time, &rest[close + 1..])),
             None => error = LineError::AccessTime,
         }
@@ -87,95 +190,60 @@ fn bracketed_time(mut rest: &[u8]) -> Result<(u64, &[u8]), LineError> {
 /// The text between the next two quotes, a quote behind a backslash being none, and what follows.
 fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
-    let mut escaped = false;
-    let end = text.iter().position(|&byte| {
-        let ends = byte == b'"' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        ends
-    })?;
-    Some((&text[..end], &text[end + 1..]))
+    let mut from = 0;
+    loop {
+        let at = from + memchr2(b'"', b'\\', &text[from..])?;
+        if text[at] == b'"' {
+            return Some((&text[..at], &text[at + 1..]));
+        }
+        // The byte behind a backslash is passed over.
+        from = (at + 2).min(text.len());
+    }
 }
 
 fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
-    text.split_at(text.iter().position(|&byte| byte == b' ').unwrap_or(text.len()))
+    text.split_at(memchr(b' ', text).unwrap_or(text.len()))
 }
 
-fn split_request(request: &[u8]) -> (&[u8], &[u8]) {
+/// The first words of a text.
+fn nth_words<const N: usize>(mut text: &[u8]) -> Option<[&[u8]; N]> {
+    let mut words = [&[][..]; N];
+    for place in &mut words {
+        (*place, text) = word(text);
+    }
+    (!words[N - 1].is_empty()).then_some(words)
+}
+
+fn status(text: &[u8]) -> Result<(&[u8], &[u8]), LineError> {
+    let (status, rest) = word(text);
+    let digits = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
+    if digits || status == b"-" { Ok((status, rest)) } else { Err(LineError::NoStatus) }
+}
+
+pub(super) fn split_request(request: &[u8]) -> (&[u8], &[u8]) {
     let (method, rest) = word(request);
     let (target, _) = word(rest);
     if target.is_empty() {
         return (b"-", request);
     }
-    let query = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
-    (method, &target[..query])
+    (method, without_query(target))
+}
+
+pub(super) fn without_query(target: &[u8]) -> &[u8] {
+    &target[..memchr(b'?', target).unwrap_or(target.len())]
+}
+
+/// `https://host:port/path` as host and path; a target without a host is a path.
+fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let Some(after) = memchr::memmem::find(target, b"://").map(|at| &target[at + 3..]) else {
+        return (None, target);
+    };
+    let (host, path) = after.split_at(memchr(b'/', after).unwrap_or(after.len()));
+    let host = &host[..memchr(b':', host).unwrap_or(host.len())];
+    (Some(host), if path.is_empty() { b"/" } else { path })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const COMBINED: &[u8] = br#"83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /a/b.png?x=1 HTTP/1.1" 200 203 "http://e/" "Mozilla \"5\" (X)""#;
-
-    #[test]
-    fn a_combined_line_gives_every_part() {
-        let line = AccessLine::parse(COMBINED).unwrap();
-        assert_eq!(line.ip, b"83.149.9.216");
-        assert_eq!(line.time, 1_431_857_103_000_000_000);
-        assert_eq!((line.method, line.path, line.status), (&b"GET"[..], &b"/a/b.png"[..], &b"200"[..]));
-        assert_eq!(line.user_agent, Some(&br#"Mozilla \"5\" (X)"#[..]));
-    }
-
-    #[test]
-    fn a_common_line_has_no_user_agent() {
-        let line =
-            AccessLine::parse(br#"::1 - - [17/May/2015:10:05:03 +0000] "HEAD / HTTP/1.0" 304 -"#).unwrap();
-        assert_eq!((line.ip, line.method, line.user_agent), (&b"::1"[..], &b"HEAD"[..], None));
-        let by: By = "user-agent".parse().unwrap();
-        assert_eq!(line.key(&by, &mut Vec::new()), Err(LineError::NoUserAgent));
-    }
-
-    #[test]
-    fn a_time_may_be_as_rfc3339_writes_it() {
-        let line =
-            AccessLine::parse(br#"1.2.3.4 - - [2015-05-17T10:05:03+00:00] "GET / HTTP/1.1" 200 5"#).unwrap();
-        assert_eq!(line.time, 1_431_857_103_000_000_000);
-    }
-
-    #[test]
-    fn what_is_not_http_is_still_a_request() {
-        let line =
-            AccessLine::parse(br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#)
-                .unwrap();
-        assert_eq!((line.method, line.path), (&b"-"[..], &br"\x16\x03"[..]));
-        let line = AccessLine::parse(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "" 408 0"#).unwrap();
-        assert_eq!((line.method, line.path), (&b"-"[..], &b""[..]));
-    }
-
-    #[test]
-    fn a_broken_line_says_what_it_lacks() {
-        let error = |line: &[u8]| AccessLine::parse(line).unwrap_err();
-        assert_eq!(error(b"# comment"), LineError::NotAccessLog);
-        assert_eq!(error(br#"1.2.3.4 - - [32/May/2015:10:05:03 +0000] "GET /" 200"#), LineError::AccessTime);
-        assert_eq!(error(b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] GET / 200"), LineError::NoRequest);
-        assert_eq!(error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HT"#), LineError::NoRequest);
-        assert_eq!(
-            error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 20"#),
-            LineError::NoStatus
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn no_line_makes_the_parser_panic(noise in proptest::collection::vec(any::<u8>(), 0..20), at in 0..COMBINED.len(), cut in 0..20_usize) {
-            let mut line = COMBINED.to_vec();
-            let end = (at + cut).min(line.len());
-            line.splice(at..end, noise);
-            if let Ok(parsed) = AccessLine::parse(&line) {
-                let by: By = "ip,path,method,status".parse().unwrap();
-                prop_assert_eq!(parsed.key(&by, &mut Vec::new()), Ok(()));
-            }
-        }
-    }
-}
+#[path = "access_log_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The client's address: the first column of an access log.
+    /// The client: its IPv4 address, or the first 64 bits of its IPv6 address.
     Ip,
     /// The path of the request, without its query.
     Path,
@@ -15,11 +15,28 @@ pub enum Field {
     Status,
     /// What the client calls itself.
     UserAgent,
+    /// What the request was sent to: a server's name.
+    Host,
     /// A field of a JSON line: its name, or the names on the way to it joined by dots.
     Named(String),
 }
 
 impl Field {
+    /// The part of this name; `None` for an empty one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "" => return None,
+            "ip" => Self::Ip,
+            "path" => Self::Path,
+            "method" => Self::Method,
+            "status" => Self::Status,
+            "user-agent" => Self::UserAgent,
+            "host" => Self::Host,
+            name => Self::Named(name.to_owned()),
+        })
+    }
+
     /// The part's name: for JSON lines, that of the field it is read from.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -29,6 +46,7 @@ impl Field {
             Self::Method => "method",
             Self::Status => "status",
             Self::UserAgent => "user-agent",
+            Self::Host => "host",
             Self::Named(name) => name,
         }
     }
@@ -99,16 +117,10 @@ impl FromStr for By {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut fields = Vec::new();
         for name in text.split(',').map(str::trim) {
-            let field = match name {
-                "" => return Err(ByError::Empty),
-                "global" => continue,
-                "ip" => Field::Ip,
-                "path" => Field::Path,
-                "method" => Field::Method,
-                "status" => Field::Status,
-                "user-agent" => Field::UserAgent,
-                name => Field::Named(name.to_owned()),
-            };
+            if name == "global" {
+                continue;
+            }
+            let field = Field::from_name(name).ok_or(ByError::Empty)?;
             if !fields.contains(&field) {
                 fields.push(field);
             }
@@ -143,7 +155,7 @@ pub enum ByError {
 impl fmt::Display for ByError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "name one or more of ip, path, method, status, user-agent, global, or (for JSON lines) a field, \
+            "name one or more of ip, path, method, status, user-agent, host, global, or (for JSON lines) a field, \
              joined by commas as in ip,path",
         )
     }

@@ -6,6 +6,7 @@ use super::{
     by::{By, Field},
     format::Format,
     line::LineError,
+    timestamp::write_utc,
 };
 
 /// A line (in a file of requests per second: a number) that is no request.
@@ -99,6 +100,13 @@ pub enum InputError {
         /// Its form.
         format: Format,
     },
+    /// Every request was left out by a filter.
+    AllExcluded {
+        /// How many there were.
+        requests: u64,
+        /// When the first and the last of them came.
+        span: (u64, u64),
+    },
     /// More than 4,294,967,295 keys.
     TooManyKeys,
 }
@@ -129,7 +137,7 @@ impl fmt::Display for InputError {
                 let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
                 write!(
                     f,
-                    "{format} has no `{}`: choose from ip, path, method, status, user-agent and global",
+                    "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
                     unknown.map_or("such field", Field::name)
                 )
             }
@@ -137,6 +145,12 @@ impl fmt::Display for InputError {
                 f,
                 "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say \
                  --format-in"
+            ),
+            Self::AllExcluded { requests, span } => write!(
+                f,
+                "all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude",
+                write_utc(span.0),
+                write_utc(span.1)
             ),
             Self::TooManyKeys => {
                 f.write_str("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")

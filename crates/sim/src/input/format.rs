@@ -2,13 +2,20 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{access_log::AccessLine, line::LineError};
+use super::{access_log::AccessLine, line::LineError, timestamp::TimeCache};
 
 /// A form of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Format {
     /// Common or combined access logs.
     AccessLog,
+    /// Access logs with the server's name in front: Debian's `vhost_combined`.
+    VhostCombined,
+    /// Envoy's default access log.
+    Envoy,
+    /// The access log of an AWS application load balancer.
+    Alb,
     /// One JSON object a line.
     JsonLines,
     /// How many requests came in each second: numbers with blanks or line ends between them.
@@ -17,37 +24,46 @@ pub enum Format {
 
 impl Format {
     /// What to say where no form fits.
-    pub const ACCEPTED: &'static str = "accepted are access logs (common or combined: `host ident user [17/May/2015:10:05:03 +0000] \
-         \"GET / HTTP/1.1\" 200 512`), JSON lines (one object a line with a time) and requests per second (whole \
+    pub const ACCEPTED: &'static str = "accepted are access logs (common or combined: `host ident user \
+         [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 512`; vhost_combined; Envoy's and an AWS load balancer's), \
+         JSON lines (one object a line with a time, as nginx, Caddy and Envoy write them) and requests per second (whole \
          numbers with blanks between them)";
+    const ALL: [Self; 6] =
+        [Self::AccessLog, Self::VhostCombined, Self::Envoy, Self::Alb, Self::JsonLines, Self::Rate];
 
     /// The form that most of the first lines have.
     pub(super) fn detect(head: &[u8]) -> Option<Self> {
         const LINES: usize = 100;
-        let lines =
-            head.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(LINES);
-        let mut votes = [(Self::AccessLog, 0), (Self::JsonLines, 0), (Self::Rate, 0)];
-        for line in lines {
-            for (format, votes) in &mut votes {
-                *votes += u32::from(format.resembles(line.trim_ascii()));
+        let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+        let mut votes = [0; Self::ALL.len()];
+        for line in lines.filter(|line| !line.is_empty()).take(LINES) {
+            if let Some(format) = Self::of_line(line) {
+                votes[format as usize] += 1;
             }
         }
-        votes
-            .into_iter()
-            .rev()
-            .max_by_key(|(_, votes)| *votes)
-            .filter(|(_, votes)| *votes > 0)
-            .map(|(format, _)| format)
+        let most = votes.iter().copied().max().filter(|most| *most > 0)?;
+        Self::ALL.into_iter().find(|format| votes[*format as usize] == most)
     }
 
-    fn resembles(self, line: &[u8]) -> bool {
-        match self {
-            // Also a line with other faults than in its time: the head may cut it off.
-            Self::AccessLog => {
-                !matches!(AccessLine::parse(line), Err(LineError::NotAccessLog | LineError::AccessTime))
-            }
-            Self::JsonLines => line.starts_with(b"{"),
-            Self::Rate => line.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace()),
+    fn of_line(line: &[u8]) -> Option<Self> {
+        // Also a line with other faults than in how it begins: the head may cut it off.
+        let begins = |line: Result<AccessLine<'_>, LineError>| {
+            use LineError::{AccessTime, AlbTime, NotAccessLog, NotAlb, NotEnvoy};
+            !matches!(line, Err(NotAccessLog | AccessTime | NotEnvoy | NotAlb | AlbTime))
+        };
+        let times = &mut TimeCache::default();
+        if line.starts_with(b"{") {
+            Some(Self::JsonLines)
+        } else if line.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace()) {
+            Some(Self::Rate)
+        } else if begins(AccessLine::envoy(line, times)) {
+            Some(Self::Envoy)
+        } else if begins(AccessLine::alb(line, times)) {
+            Some(Self::Alb)
+        } else if begins(AccessLine::common(line, times)) {
+            Some(if AccessLine::has_vhost(line) { Self::VhostCombined } else { Self::AccessLog })
+        } else {
+            None
         }
     }
 
@@ -55,8 +71,8 @@ impl Format {
     #[must_use]
     pub const fn parts(self) -> &'static str {
         match self {
-            Self::AccessLog | Self::JsonLines => "lines",
             Self::Rate => "numbers",
+            _ => "lines",
         }
     }
 }
@@ -65,6 +81,9 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AccessLog => "an access log",
+            Self::VhostCombined => "a vhost_combined access log",
+            Self::Envoy => "an Envoy access log",
+            Self::Alb => "a load balancer's access log",
             Self::JsonLines => "JSON lines",
             Self::Rate => "requests per second",
         })
@@ -77,6 +96,9 @@ impl FromStr for Format {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "combined" | "common" => Ok(Self::AccessLog),
+            "vhost_combined" => Ok(Self::VhostCombined),
+            "envoy" => Ok(Self::Envoy),
+            "alb" => Ok(Self::Alb),
             "jsonl" => Ok(Self::JsonLines),
             "rate" => Ok(Self::Rate),
             _ => Err(UnknownFormat),
@@ -91,7 +113,8 @@ pub struct UnknownFormat;
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "choose common or combined (access logs), jsonl, or rate; or leave it out to have it detected",
+            "choose common, combined, vhost_combined, envoy or alb (access logs), jsonl, or rate; or leave it out to \
+             have it detected",
         )
     }
 }
@@ -106,6 +129,13 @@ mod tests {
     fn the_form_is_told_by_most_of_the_first_lines() {
         let access = br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
         assert_eq!(Format::detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
+        let vhost = [b"www.example.com:80 ", &access[..]].concat();
+        assert_eq!(Format::detect(&vhost), Some(Format::VhostCombined));
+        let envoy =
+            br#"[2015-05-17T10:05:03.250Z] "GET / HTTP/2" 200 - 0 5 1 1 "-" "curl" "id" "h" "tcp://h""#;
+        assert_eq!(Format::detect(envoy), Some(Format::Envoy));
+        let alb = br#"h2 2015-05-17T10:05:03.1Z app/x 1.2.3.4:9 10.0.0.1:80 0 0 0 200 200 0 57 "GET https://h/ HTTP/2" "curl""#;
+        assert_eq!(Format::detect(alb), Some(Format::Alb));
         assert_eq!(Format::detect(b"{\"time\":1}\n{\"ti"), Some(Format::JsonLines));
         assert_eq!(Format::detect(b"1 0 0 3\n5 5"), Some(Format::Rate));
         assert_eq!(Format::detect(b"once upon\na time"), None);

@@ -1,17 +1,40 @@
-//! Lines that each hold one JSON object.
+//! Lines that each hold one JSON object: a program's own, or those of nginx, Caddy and Envoy, whose names for the parts of
+//! a request are known.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 use serde_json::{Map, Value};
 
 use super::{
-    by::By,
+    access_log::{split_request, without_query},
+    by::Field,
     line::LineError,
-    timestamp::{parse_rfc3339, parse_unix},
+    request::Request,
+    timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 
 /// Where the time is looked for when nobody says.
-const TIME_FIELDS: [&str; 5] = ["time", "timestamp", "@timestamp", "ts", "date"];
+const TIME_FIELDS: [&str; 9] =
+    ["time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local", "start_time", "date"];
+/// Names of a request's parts, the first there is counts: the part's own, nginx', Caddy's, Envoy's, and usual ones.
+const IP: [&str; 9] = [
+    "ip",
+    "client_ip",
+    "remote_addr",
+    "request.client_ip",
+    "request.remote_ip",
+    "downstream_remote_address_without_port",
+    "downstream_remote_address",
+    "remote_ip",
+    "client",
+];
+const PATH: [&str; 6] = ["path", "request_uri", "uri", "request.uri", "url", "request"];
+const METHOD: [&str; 4] = ["method", "request_method", "request.method", "request"];
+const STATUS: [&str; 3] = ["status", "response_code", "status_code"];
+const USER_AGENT: [&str; 4] = ["user-agent", "user_agent", "http_user_agent", "request.headers.User-Agent"];
+const HOST: [&str; 5] = ["host", "http_host", "request.host", "authority", "server_name"];
+/// How many of a line's fields an error lists.
+const LISTED: usize = 30;
 
 /// Which field holds the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +42,7 @@ pub struct TimeField(Option<String>);
 
 impl TimeField {
     /// The field of this name (or path, joined by dots), or for `None` the first there is of `time`, `timestamp`,
-    /// `@timestamp`, `ts` and `date`.
+    /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time` and `date`.
     #[must_use]
     pub const fn new(name: Option<String>) -> Self {
         Self(name)
@@ -33,9 +56,11 @@ impl TimeField {
                 .find_map(|name| line.get(name).map(|value| (name, Some(value))))
                 .unwrap_or((TIME_FIELDS[0], None)),
         };
-        let value = value.ok_or_else(|| LineError::NoTime(name.to_owned()))?;
-        let time = match value {
-            Value::String(text) => parse_rfc3339(text.as_bytes()).or_else(|| parse_unix(text)),
+        let missing = || LineError::NoTime { name: name.to_owned(), has: list(line) };
+        let time = match value.ok_or_else(missing)? {
+            Value::String(text) => parse_rfc3339(text.as_bytes())
+                .or_else(|| parse_unix(text))
+                .or_else(|| parse_access_log_time(text.as_bytes())),
             Value::Number(number) => parse_unix(&number.to_string()),
             _ => None,
         };
@@ -43,17 +68,62 @@ impl TimeField {
     }
 }
 
-/// Reads a line's time, and puts together its key.
-///
-/// # Errors
-/// When the line is no JSON object, lacks a field, or its time is none.
-pub(super) fn parse(line: &[u8], time: &TimeField, by: &By, key: &mut Vec<u8>) -> Result<u64, LineError> {
-    let Ok(Value::Object(line)) = serde_json::from_slice(line) else { return Err(LineError::NotJson) };
-    for part in by.fields() {
-        let text = field(&line, part.name()).and_then(text);
-        by.push(key, text.ok_or_else(|| LineError::NoField(part.name().to_owned()))?.as_bytes());
+/// A line's object, and its time.
+#[derive(Debug)]
+pub(super) struct JsonLine {
+    fields: Map<String, Value>,
+    time: u64,
+}
+
+impl JsonLine {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// When the line is no JSON object, or its time is missing or none.
+    pub fn parse(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
+        let Ok(Value::Object(fields)) = serde_json::from_slice(line) else { return Err(LineError::NotJson) };
+        let time = time.read(&fields)?;
+        Ok(Self { fields, time })
     }
-    time.read(&line)
+}
+
+impl Request for JsonLine {
+    fn time(&self) -> u64 {
+        self.time
+    }
+
+    fn field(&self, wanted: &Field) -> Result<Cow<'_, [u8]>, LineError> {
+        let named;
+        let names = match wanted {
+            Field::Ip => &IP[..],
+            Field::Path => &PATH,
+            Field::Method => &METHOD,
+            Field::Status => &STATUS,
+            Field::UserAgent => &USER_AGENT,
+            Field::Host => &HOST,
+            Field::Named(name) => {
+                named = [name.as_str()];
+                &named
+            }
+        };
+        let found = names.iter().find_map(|name| Some((*name, text(field(&self.fields, name)?)?)));
+        let missing = || LineError::NoField { name: wanted.name().to_owned(), has: list(&self.fields) };
+        let (name, text) = found.ok_or_else(missing)?;
+        // nginx' `request` is the whole line. A path counts without its query.
+        Ok(match wanted {
+            Field::Method if name == "request" => part(&text, |text| split_request(text).0),
+            Field::Path if name == "request" => part(&text, |text| split_request(text).1),
+            Field::Path => part(&text, without_query),
+            _ => match text {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            },
+        })
+    }
+}
+
+fn part(text: &str, of: impl Fn(&[u8]) -> &[u8]) -> Cow<'static, [u8]> {
+    Cow::Owned(of(text.as_bytes()).to_vec())
 }
 
 /// The field of this very name, or the one that the names between the dots lead to.
@@ -64,24 +134,49 @@ fn field<'a>(line: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// A value as a part of a key; null is none.
+/// A value as a part of a key; null and objects are none, a list is its first element.
 fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
-        Value::Null => None,
+        Value::Null | Value::Object(_) => None,
         Value::String(text) => Some(text.into()),
+        Value::Array(list) => text(list.first()?),
         other => Some(other.to_string().into()),
     }
+}
+
+/// The names that a key or the time may be asked for by, in the order of the alphabet.
+fn list(line: &Map<String, Value>) -> String {
+    fn add(names: &mut Vec<String>, before: &str, line: &Map<String, Value>) {
+        for (name, value) in line {
+            match value {
+                Value::Object(inner) if !inner.is_empty() => add(names, &format!("{before}{name}."), inner),
+                _ => names.push(format!("{before}{name}")),
+            }
+        }
+    }
+    let mut names = Vec::new();
+    add(&mut names, "", line);
+    let more = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    let mut listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    if more > 0 {
+        // Writing into a string cannot fail.
+        let _ = write!(listed, " and {more} more");
+    }
+    listed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::by::By;
 
     fn read(line: &str, time: Option<&str>, by: &str) -> Result<(u64, String), LineError> {
         let by: By = by.parse().unwrap();
         let mut key = Vec::new();
-        let time = parse(line.as_bytes(), &TimeField::new(time.map(str::to_owned)), &by, &mut key)?;
-        Ok((time, by.label(&key)))
+        let line = JsonLine::parse(line.as_bytes(), &TimeField::new(time.map(str::to_owned)))?;
+        line.key(&by, &mut key)?;
+        Ok((line.time(), by.label(&key)))
     }
 
     #[test]
@@ -100,19 +195,41 @@ mod tests {
 
     #[test]
     fn a_key_is_any_field_also_a_nested_one_or_one_with_dots_in_its_name() {
-        let line = r#"{"time":1,"user":{"id":7},"a.b":true,"ip":"::1"}"#;
+        let line = r#"{"time":1,"user":{"id":7},"a.b":true,"ip":"10.0.0.1"}"#;
         assert_eq!(read(line, None, "user.id").unwrap().1, "7");
-        assert_eq!(read(line, None, "a.b,ip").unwrap().1, "true ::1");
+        assert_eq!(read(line, None, "a.b,ip").unwrap().1, "true 10.0.0.1");
     }
 
     #[test]
-    fn a_line_without_what_is_asked_for_says_so() {
-        assert_eq!(read(r#"{"time":1}"#, None, "ip"), Err(LineError::NoField("ip".into())));
-        assert_eq!(read(r#"{"time":1,"ip":null}"#, None, "ip"), Err(LineError::NoField("ip".into())));
-        assert_eq!(read(r#"{"when":1}"#, None, "global"), Err(LineError::NoTime("time".into())));
+    fn the_parts_of_a_request_are_found_by_the_names_of_nginx_caddy_and_envoy() {
+        let may = 1_431_857_103_000_000_000;
+        let by = "ip,method,path,status,user-agent,host";
+        for line in [
+            r#"{"time_local":"17/May/2015:10:05:03 +0000","msec":"1431857103.000","remote_addr":"10.0.0.1","request":"GET /a?x=1 HTTP/1.1","status":"200","http_user_agent":"curl","http_host":"h"}"#,
+            r#"{"time_iso8601":"2015-05-17T10:05:03+00:00","remote_addr":"10.0.0.1","request_method":"GET","request_uri":"/a?x=1","status":200,"http_user_agent":"curl","host":"h"}"#,
+            r#"{"level":"info","ts":1431857103.0,"logger":"http.log.access","request":{"remote_ip":"10.0.0.9","client_ip":"10.0.0.1","method":"GET","host":"h","uri":"/a?x=1","headers":{"User-Agent":["curl"]}},"status":200}"#,
+            r#"{"start_time":"2015-05-17T10:05:03.000Z","downstream_remote_address":"10.0.0.1:4711","method":"GET","path":"/a","response_code":200,"user_agent":"curl","authority":"h"}"#,
+        ] {
+            assert_eq!(read(line, None, by), Ok((may, "10.0.0.1 GET /a 200 curl h".into())), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_what_is_asked_for_lists_what_it_has() {
+        let no_field = |has: &str| Err(LineError::NoField { name: "ip".into(), has: has.into() });
+        assert_eq!(
+            read(r#"{"time":1,"user":{"id":1,"name":"x"}}"#, None, "ip"),
+            no_field("time, user.id, user.name")
+        );
+        assert_eq!(read(r#"{"time":1,"ip":null}"#, None, "ip"), no_field("ip, time"));
+        let no_time = Err(LineError::NoTime { name: "time".into(), has: "when".into() });
+        assert_eq!(read(r#"{"when":1}"#, None, "global"), no_time);
         assert_eq!(read(r#"{"time":"noon"}"#, None, "global"), Err(LineError::Time("time".into())));
         assert_eq!(read(r#"{"time":-5}"#, None, "global"), Err(LineError::Time("time".into())));
         assert_eq!(read("[1]", None, "global"), Err(LineError::NotJson));
         assert_eq!(read("{\"time\":1", None, "global"), Err(LineError::NotJson));
+        let many = (0..40).map(|at| format!("\"f{at:02}\":1")).collect::<Vec<_>>().join(",");
+        let error = read(&format!("{{\"time\":1,{many}}}"), None, "ip").unwrap_err().to_string();
+        assert!(error.ends_with("f29 and 11 more"), "{error}");
     }
 }

@@ -3,42 +3,67 @@
 use std::{
     fmt,
     io::{self, BufRead},
+    ops::ControlFlow,
 };
+
+use memchr::memchr;
 
 /// The longest line that is kept: 1 MiB. A longer one is skipped and counted as one that does not parse.
 const MAX_LINE: usize = 1 << 20;
 
-/// Reads the next line into `line`, without its end (`\n` or `\r\n`). `Ok(None)` at the end of the stream;
-/// `Some(false)` when the line was too long to keep.
-pub(super) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
-    line.clear();
-    let (mut any, mut fits) = (false, true);
+/// Gives every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for one that is too long. Stops early where
+/// `each` says so.
+///
+/// A line that lies whole in the stream's buffer is not copied.
+pub(super) fn each_line<B>(
+    input: &mut (impl BufRead + ?Sized),
+    mut each: impl FnMut(Option<&[u8]>) -> ControlFlow<B>,
+) -> io::Result<ControlFlow<B>> {
+    // The beginning of a line that goes on in the next buffer.
+    let (mut begun, mut fits) = (Vec::new(), true);
     loop {
         let available = match input.fill_buf() {
             Ok(available) => available,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };
-        if available.is_empty() {
-            break;
+        let (mut rest, length) = (available, available.len());
+        while let Some(end) = memchr(b'\n', rest) {
+            let (line, after) = (&rest[..end], &rest[end + 1..]);
+            rest = after;
+            let told = if begun.is_empty() && fits {
+                each((line.len() <= MAX_LINE).then(|| without_return(line)))
+            } else {
+                fits &= begun.len() + line.len() <= MAX_LINE;
+                if fits {
+                    begun.extend_from_slice(line);
+                }
+                let told = each(fits.then(|| without_return(&begun)));
+                begun.clear();
+                fits = true;
+                told
+            };
+            if let ControlFlow::Break(told) = told {
+                let used = length - rest.len();
+                input.consume(used);
+                return Ok(ControlFlow::Break(told));
+            }
         }
-        any = true;
-        let end = available.iter().position(|&byte| byte == b'\n');
-        let text = &available[..end.unwrap_or(available.len())];
-        fits &= line.len() + text.len() <= MAX_LINE;
+        if length == 0 {
+            // The last line may have no end.
+            let last = (!begun.is_empty() || !fits).then(|| each(fits.then(|| without_return(&begun))));
+            return Ok(last.unwrap_or(ControlFlow::Continue(())));
+        }
+        fits &= begun.len() + rest.len() <= MAX_LINE;
         if fits {
-            line.extend_from_slice(text);
+            begun.extend_from_slice(rest);
         }
-        let used = text.len() + usize::from(end.is_some());
-        input.consume(used);
-        if end.is_some() {
-            break;
-        }
+        input.consume(length);
     }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    Ok(any.then_some(fits))
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Why a line (or, in a file of requests per second, a number) is no request.
@@ -59,10 +84,28 @@ pub enum LineError {
     NoUserAgent,
     /// No JSON object.
     NotJson,
+    /// The key asks for a host and the line has none: only `vhost_combined`, ALB, Envoy and JSON have it.
+    NoHost,
+    /// Not what Envoy writes.
+    NotEnvoy,
+    /// Not what an AWS load balancer writes.
+    NotAlb,
+    /// The second column of a load balancer's line is no time.
+    AlbTime,
     /// The key asks for a field that the line does not have.
-    NoField(String),
+    NoField {
+        /// What was asked for.
+        name: String,
+        /// What the line has.
+        has: String,
+    },
     /// None of the fields that hold the time is there.
-    NoTime(String),
+    NoTime {
+        /// Where it was looked for.
+        name: String,
+        /// What the line has.
+        has: String,
+    },
     /// The time field holds no time.
     Time(String),
     /// No whole number from 0 to 4294967295.
@@ -79,9 +122,16 @@ impl fmt::Display for LineError {
             Self::NoStatus => f.write_str("no status behind the request"),
             Self::NoUserAgent => f.write_str("no user agent (the common log format has none)"),
             Self::NotJson => f.write_str("no JSON object"),
-            Self::NoField(name) => write!(f, "no field `{name}`"),
-            Self::NoTime(name) => {
-                write!(f, "no field `{name}` that holds the time (name it with --time-field)")
+            Self::NoHost => f.write_str("no host (vhost_combined, ALB, Envoy and JSON logs have one)"),
+            Self::NotEnvoy => f.write_str("no `[time] \"request\" status flags …` as Envoy writes it"),
+            Self::NotAlb => f.write_str("no `type time elb client:port target:port …` as an ALB writes it"),
+            Self::AlbTime => f.write_str("no time in the second column, such as 2015-05-17T10:05:03.186641Z"),
+            Self::NoField { name, has } => write!(f, "no field `{name}`; there are {has}"),
+            Self::NoTime { name, has } => {
+                write!(
+                    f,
+                    "no field `{name}` that holds the time (name it with --time-field); there are {has}"
+                )
             }
             Self::Time(name) => {
                 write!(
@@ -101,19 +151,33 @@ mod tests {
     use super::*;
     use std::io::BufReader;
 
-    fn lines(text: &[u8], buffer: usize) -> Vec<(Vec<u8>, bool)> {
+    fn lines(text: &[u8], buffer: usize) -> Vec<Option<Vec<u8>>> {
         let mut input = BufReader::with_capacity(buffer, text);
-        let (mut line, mut lines) = (Vec::new(), Vec::new());
-        while let Some(fits) = read_line(&mut input, &mut line).unwrap() {
-            lines.push((line.clone(), fits));
-        }
+        let mut lines = Vec::new();
+        let all: ControlFlow<()> = each_line(&mut input, |line| {
+            lines.push(line.map(<[u8]>::to_vec));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(all.is_continue());
         lines
+    }
+
+    #[test]
+    fn reading_stops_after_the_line_that_says_so() {
+        let mut input = BufReader::new(&b"one\ntwo\nthree\n"[..]);
+        let found = each_line(&mut input, |line| match line {
+            Some(b"two") => ControlFlow::Break(2),
+            _ => ControlFlow::Continue(()),
+        });
+        assert_eq!(found.unwrap(), ControlFlow::Break(2));
+        assert_eq!(input.buffer(), b"three\n");
     }
 
     #[test]
     fn lines_are_the_same_whatever_the_buffer() {
         for buffer in 1..12 {
-            let expected = [&b"one"[..], b"", b"three", b"four"].map(|line| (line.to_vec(), true));
+            let expected = [&b"one"[..], b"", b"three", b"four"].map(|line| Some(line.to_vec()));
             assert_eq!(lines(b"one\r\n\nthree\nfour", buffer), expected);
         }
     }
@@ -123,7 +187,6 @@ mod tests {
         let mut text = vec![b'x'; MAX_LINE + 1];
         text.extend_from_slice(b"\nnext\n");
         let lines = lines(&text, 8192);
-        assert!(!lines[0].1 && lines[0].0.len() <= MAX_LINE);
-        assert_eq!(lines[1], (b"next".to_vec(), true));
+        assert_eq!(lines, [None, Some(b"next".to_vec())]);
     }
 }

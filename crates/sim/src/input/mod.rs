@@ -2,23 +2,26 @@
 
 mod access_log;
 mod by;
+mod client;
 mod error;
+mod filter;
 mod format;
 mod json_lines;
 mod line;
 mod rates;
 mod read;
-mod tar;
+mod request;
 mod timestamp;
 mod unpack;
 
 pub use access_log::AccessLine;
 pub use by::{By, ByError, Field};
 pub use error::{FailedLine, InputError, Unparsed};
+pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};
 pub use json_lines::TimeField;
 pub use line::LineError;
-pub use read::{Loaded, Options, Source, read};
+pub use read::{Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits};
 pub use timestamp::{parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
 pub use unpack::unpack;
 

@@ -1,8 +1,9 @@
-//! Reads sources, one after another, into one trace.
+//! Reads sources, one after another, into traces.
 
 use std::{
     fs::File,
     io::{self, BufRead, Read},
+    ops::ControlFlow,
     path::PathBuf,
 };
 
@@ -10,10 +11,13 @@ use super::{
     access_log::AccessLine,
     by::{By, Field},
     error::{InputError, Unparsed},
+    filter::{Condition, Filter},
     format::Format,
-    json_lines::{self, TimeField},
-    line::{LineError, read_line},
+    json_lines::{JsonLine, TimeField},
+    line::{LineError, each_line},
     rates::read_count,
+    request::Request,
+    timestamp::TimeCache,
     unpack::unpack,
 };
 use crate::{
@@ -26,6 +30,8 @@ const SECOND: u64 = 1_000_000_000;
 const HEAD: usize = 64 * 1024;
 /// The last second that a request may come in, 146 years after the first: later ones saturate there.
 const LAST_SECOND: u64 = (1 << 62) / SECOND - 1;
+/// How many lines are read between two tellings of progress.
+const TOLD: u64 = 4_096;
 
 /// Where a log comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,13 +65,15 @@ impl Source {
 pub struct Options {
     /// Their form; `None` detects it.
     pub format: Option<Format>,
-    /// What limits are keyed by; `None` is by address, for requests per second one limit for all.
+    /// What limits are keyed by; `None` is by client, for requests per second one limit for all.
     pub by: Option<By>,
     /// Where JSON lines have their time.
     pub time_field: TimeField,
-    /// In requests per second, whether those of a second come evenly over it. Otherwise they come at its start, as
-    /// they do in a log whose times are whole seconds.
+    /// Whether requests of one key at one time come evenly over the time's grain: those of one second over the second
+    /// where times are whole seconds, as in requests per second. Otherwise they come at its start.
     pub spread: bool,
+    /// Requests to leave out. Requests per second have no fields to leave them out by.
+    pub filter: Filter,
 }
 
 /// A log, read.
@@ -81,6 +89,43 @@ pub struct Loaded {
     pub lines: u64,
     /// Those of them that are no requests.
     pub unparsed: Unparsed,
+    /// Requests that the filter left out.
+    pub excluded: u64,
+}
+
+/// Which requests concern a limit, and what their keys are.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    /// All of them must fit.
+    pub conditions: Vec<Condition>,
+    /// The key.
+    pub by: By,
+}
+
+/// The requests that concern one limit.
+#[derive(Clone, Debug)]
+pub struct Selected {
+    /// The requests.
+    pub trace: Trace,
+    /// Requests that fit, but have nothing of what the key is made of: the limit does not concern them.
+    pub keyless: u64,
+}
+
+/// A log, read for several limits.
+#[derive(Clone, Debug)]
+pub struct LoadedLimits {
+    /// One for each selector, in their order. A trace may be empty.
+    pub selected: Vec<Selected>,
+    /// The log's form.
+    pub format: Format,
+    /// Requests, whether or not a limit concerns them.
+    pub requests: u64,
+    /// Lines that are not blank.
+    pub lines: u64,
+    /// Those of them that are no requests.
+    pub unparsed: Unparsed,
+    /// Requests that the filter left out.
+    pub excluded: u64,
 }
 
 /// Reads sources, one after another: their requests are put in the order of their times, requests per second go on
@@ -92,67 +137,192 @@ pub struct Loaded {
 /// When a source cannot be read to its end, when no line of it is a request, or when the key asks for what the form
 /// does not have.
 pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Result<Loaded, InputError> {
+    let targets = |format| {
+        let default = || if format == Format::Rate { By::GLOBAL } else { By::ip() };
+        let by = options.by.clone().unwrap_or_else(default);
+        check_by(format, &by)?;
+        Ok(vec![Target::new(Vec::new(), by, true)])
+    };
+    let reading = read_all(sources, options, progress, targets)?;
+    let (format, lines, excluded) = (reading.format, reading.lines, reading.excluded);
+    let spread = options.spread;
+    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    let target = targets.remove(0);
+    let by = target.by.clone();
+    Ok(Loaded { trace: target.finish(format, spread), format, by, lines, unparsed, excluded })
+}
+
+/// Reads sources once for several limits, each of which some requests concern.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_limits(
+    sources: &[Source],
+    options: &Options,
+    selectors: &[Selector],
+    progress: &Progress,
+) -> Result<LoadedLimits, InputError> {
+    let targets = |format| {
+        let target = |selector: &Selector| {
+            check_by(format, &selector.by)?;
+            Ok(Target::new(selector.conditions.clone(), selector.by.clone(), false))
+        };
+        selectors.iter().map(target).collect()
+    };
+    let reading = read_all(sources, options, progress, targets)?;
+    let Reading { format, lines, unparsed, excluded, taken, targets, .. } = reading;
+    let finish =
+        |target: Target| Selected { keyless: target.keyless, trace: target.finish(format, options.spread) };
+    let selected = targets.into_iter().map(finish).collect();
+    Ok(LoadedLimits { selected, format, requests: taken, lines, unparsed, excluded })
+}
+
+fn check_by(format: Format, by: &By) -> Result<(), InputError> {
+    let fits = match format {
+        Format::JsonLines => true,
+        Format::Rate => *by == By::GLOBAL,
+        _ => !by.fields().iter().any(|field| matches!(field, Field::Named(_))),
+    };
+    if fits { Ok(()) } else { Err(InputError::By { by: by.clone(), format }) }
+}
+
+fn read_all<'a>(
+    sources: &[Source],
+    options: &'a Options,
+    progress: &'a Progress,
+    targets: impl Fn(Format) -> Result<Vec<Target>, InputError>,
+) -> Result<Reading<'a>, InputError> {
     let mut reading: Option<Reading<'_>> = None;
     for source in sources {
         let source_name = source.name();
-        let failed = |error| InputError::Read { source_name: source.name(), after: 0, error };
         let input = source.open().map_err(|error| InputError::Open { source_name: source.name(), error })?;
-        let mut input = unpack(input).map_err(failed)?;
-        let mut head = Vec::with_capacity(HEAD);
-        (&mut input).take(HEAD as u64).read_to_end(&mut head).map_err(failed)?;
-        if head.trim_ascii().is_empty() && head.len() < HEAD {
-            continue;
-        }
-        let format = options.format.or_else(|| Format::detect(&head));
-        let format = format.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.clone() })?;
-        let reading = match &mut reading {
-            None => reading.insert(Reading::new(format, options, progress)?),
-            Some(reading) if reading.format != format => {
-                return Err(InputError::Mixed { before: reading.format, source_name, format });
+        let read = unpack(input, |input| {
+            let mut head = Vec::with_capacity(HEAD);
+            (&mut *input).take(HEAD as u64).read_to_end(&mut head)?;
+            if head.trim_ascii().is_empty() && head.len() < HEAD {
+                return Ok(());
             }
-            Some(reading) => reading,
-        };
-        reading.source(&source_name, io::Cursor::new(head).chain(input))?;
+            let format = options.format.or_else(|| Format::detect(&head));
+            let format =
+                format.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.clone() })?;
+            let reading = match &mut reading {
+                None => reading.insert(Reading::new(format, targets(format)?, options, progress)),
+                Some(reading) if reading.format != format => {
+                    let (before, source_name) = (reading.format, source_name.clone());
+                    return Err(Stopped::Log(InputError::Mixed { before, source_name, format }));
+                }
+                Some(reading) => reading,
+            };
+            reading.source(&source_name, io::Cursor::new(head).chain(input))?;
+            Ok(())
+        });
+        read.map_err(|stopped| match stopped {
+            Stopped::Log(error) => error,
+            Stopped::Stream(error) => InputError::Read { source_name, after: 0, error },
+        })?;
     }
     let names = || sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
-    reading.ok_or_else(|| InputError::NoRequests { source_name: names() })?.finish(names)
+    let reading = reading.ok_or_else(|| InputError::NoRequests { source_name: names() })?;
+    if reading.unparsed.count == reading.lines {
+        return Err(InputError::NothingParsed { format: reading.format, unparsed: reading.unparsed });
+    }
+    if reading.taken == 0 && reading.excluded > 0 {
+        let (requests, span) = (reading.excluded, reading.excluded_span);
+        return Err(InputError::AllExcluded { requests, span });
+    }
+    if reading.taken == 0 {
+        return Err(InputError::NoRequests { source_name: names() });
+    }
+    Ok(reading)
+}
+
+/// Why reading ends before the end.
+enum Stopped {
+    Stream(io::Error),
+    Log(InputError),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<InputError> for Stopped {
+    fn from(error: InputError) -> Self {
+        Self::Log(error)
+    }
+}
+
+/// Where requests go.
+struct Target {
+    conditions: Vec<Condition>,
+    by: By,
+    trace: TraceBuilder,
+    /// Whether a request without the key's fields is a line that does not parse, other than one that concerns nobody.
+    needs_key: bool,
+    keyless: u64,
+}
+
+impl Target {
+    fn new(conditions: Vec<Condition>, by: By, needs_key: bool) -> Self {
+        Self { conditions, trace: TraceBuilder::new(by.clone()), by, needs_key, keyless: 0 }
+    }
+
+    fn finish(self, format: Format, spread: bool) -> Trace {
+        let spread = match format {
+            _ if !spread => 0,
+            Format::Rate => SECOND,
+            _ => self.trace.resolution(),
+        };
+        self.trace.build(format != Format::Rate, spread)
+    }
 }
 
 struct Reading<'a> {
     format: Format,
     options: &'a Options,
     progress: &'a Progress,
-    by: By,
-    trace: TraceBuilder,
+    targets: Vec<Target>,
     lines: u64,
     unparsed: Unparsed,
+    /// Requests that were not left out, and those that were.
+    taken: u64,
+    excluded: u64,
+    excluded_span: (u64, u64),
     /// Of requests per second.
     second: u64,
+    times: TimeCache,
+    /// The key that is being put together.
+    key: Vec<u8>,
 }
 
 impl<'a> Reading<'a> {
-    fn new(format: Format, options: &'a Options, progress: &'a Progress) -> Result<Self, InputError> {
-        let default = || if format == Format::Rate { By::GLOBAL } else { By::ip() };
-        let by = options.by.clone().unwrap_or_else(default);
-        let fits = match format {
-            Format::JsonLines => true,
-            Format::AccessLog => !by.fields().iter().any(|field| matches!(field, Field::Named(_))),
-            Format::Rate => by == By::GLOBAL,
-        };
-        if !fits {
-            return Err(InputError::By { by, format });
+    fn new(format: Format, targets: Vec<Target>, options: &'a Options, progress: &'a Progress) -> Self {
+        Self {
+            format,
+            options,
+            progress,
+            targets,
+            lines: 0,
+            unparsed: Unparsed::default(),
+            taken: 0,
+            excluded: 0,
+            excluded_span: (u64::MAX, 0),
+            second: 0,
+            times: TimeCache::default(),
+            key: Vec::new(),
         }
-        let trace = TraceBuilder::new(by.clone());
-        Ok(Self { format, options, progress, by, trace, lines: 0, unparsed: Unparsed::default(), second: 0 })
     }
 
     fn source(&mut self, name: &str, mut input: impl BufRead) -> Result<(), InputError> {
         let before = self.lines;
         let read = match self.format {
             Format::Rate => self.counts(name, &mut input),
-            Format::AccessLog | Format::JsonLines => self.log_lines(name, &mut input),
+            _ => self.log_lines(name, &mut input),
         };
         let after = self.lines - before;
+        self.progress.add(after % TOLD);
         read.map_err(|error| InputError::Read { source_name: name.to_owned(), after, error })?
     }
 
@@ -161,12 +331,17 @@ impl<'a> Reading<'a> {
         let mut number = 0;
         while let Some(count) = read_count(input)? {
             number += 1;
-            self.lines += 1;
-            self.progress.add(1);
+            self.add_line(number);
             let time = self.second.min(LAST_SECOND) * SECOND;
             match count {
-                Ok(count) if !self.trace.push(b"", time, count) => return Ok(Err(InputError::TooManyKeys)),
-                Ok(_) => {}
+                Ok(count) => {
+                    self.taken += u64::from(count);
+                    for target in &mut self.targets {
+                        if !target.trace.push(b"", time, count) {
+                            return Ok(Err(InputError::TooManyKeys));
+                        }
+                    }
+                }
                 Err(error) => self.unparsed.add(name, number, error),
             }
             self.second += 1;
@@ -175,45 +350,82 @@ impl<'a> Reading<'a> {
     }
 
     fn log_lines(&mut self, name: &str, input: &mut impl BufRead) -> io::Result<Result<(), InputError>> {
-        let (mut line, mut key) = (Vec::new(), Vec::new());
         let mut number = 0;
-        while let Some(fits) = read_line(input, &mut line)? {
+        let mut from_start = 0;
+        let read = each_line(input, |line| {
             number += 1;
-            if fits && line.trim_ascii().is_empty() {
+            if line.is_some_and(|line| line.trim_ascii().is_empty()) {
+                return ControlFlow::Continue(());
+            }
+            from_start += 1;
+            self.add_line(from_start);
+            let read = line.map_or(Err(LineError::TooLong.into()), |line| self.line(line));
+            match read {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(Unread::Line(error)) => {
+                    self.unparsed.add(name, number, error);
+                    ControlFlow::Continue(())
+                }
+                Err(Unread::TooManyKeys) => ControlFlow::Break(InputError::TooManyKeys),
+            }
+        })?;
+        Ok(match read {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(error) => Err(error),
+        })
+    }
+
+    fn add_line(&mut self, number: u64) {
+        self.lines += 1;
+        if number.is_multiple_of(TOLD) {
+            self.progress.add(TOLD);
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), Unread> {
+        let times = &mut self.times;
+        let line = match self.format {
+            Format::JsonLines => return self.request(&JsonLine::parse(line, &self.options.time_field)?),
+            Format::VhostCombined => AccessLine::vhost(line, times)?,
+            Format::Envoy => AccessLine::envoy(line, times)?,
+            Format::Alb => AccessLine::alb(line, times)?,
+            Format::AccessLog | Format::Rate => AccessLine::common(line, times)?,
+        };
+        self.request(&line)
+    }
+
+    fn request(&mut self, request: &impl Request) -> Result<(), Unread> {
+        let time = request.time();
+        if !self.options.filter.takes(request) {
+            self.excluded += 1;
+            self.excluded_span = (self.excluded_span.0.min(time), self.excluded_span.1.max(time));
+            return Ok(());
+        }
+        for target in &mut self.targets {
+            if !target.conditions.iter().all(|condition| condition.fits(request)) {
                 continue;
             }
-            self.lines += 1;
-            self.progress.add(1);
-            key.clear();
-            let time = if fits { self.line(&line, &mut key) } else { Err(LineError::TooLong) };
-            match time {
-                Ok(time) if !self.trace.push(&key, time, 1) => return Ok(Err(InputError::TooManyKeys)),
-                Ok(_) => {}
-                Err(error) => self.unparsed.add(name, number, error),
+            self.key.clear();
+            match request.key(&target.by, &mut self.key) {
+                Ok(()) if !target.trace.push(&self.key, time, 1) => return Err(Unread::TooManyKeys),
+                Ok(()) => {}
+                Err(error) if target.needs_key => return Err(error.into()),
+                Err(_) => target.keyless += 1,
             }
         }
-        Ok(Ok(()))
+        self.taken += 1;
+        Ok(())
     }
+}
 
-    fn line(&self, line: &[u8], key: &mut Vec<u8>) -> Result<u64, LineError> {
-        if self.format == Format::JsonLines {
-            return json_lines::parse(line, &self.options.time_field, &self.by, key);
-        }
-        let line = AccessLine::parse(line)?;
-        line.key(&self.by, key)?;
-        Ok(line.time)
-    }
+/// Why a line is not counted.
+enum Unread {
+    Line(LineError),
+    TooManyKeys,
+}
 
-    fn finish(self, names: impl Fn() -> String) -> Result<Loaded, InputError> {
-        let Self { format, by, trace, lines, unparsed, .. } = self;
-        if unparsed.count == lines {
-            return Err(InputError::NothingParsed { format, unparsed });
-        }
-        if trace.requests() == 0 {
-            return Err(InputError::NoRequests { source_name: names() });
-        }
-        let spread = if self.options.spread && format == Format::Rate { SECOND } else { 0 };
-        let trace = trace.build(format != Format::Rate, spread);
-        Ok(Loaded { trace, format, by, lines, unparsed })
+impl From<LineError> for Unread {
+    fn from(error: LineError) -> Self {
+        Self::Line(error)
     }
 }

@@ -1,5 +1,8 @@
 //! Points in time as logs write them, as nanoseconds since 1970-01-01 UTC.
 
+use std::ops::Range;
+
+use jiff::{Timestamp, civil::Date};
 use tidegate_core::Nanos;
 
 const SECOND: i128 = 1_000_000_000;
@@ -83,49 +86,81 @@ pub fn parse_unix(text: &str) -> Option<u64> {
 /// Writes a time as `2015-05-17 10:05:03` (UTC; whole seconds).
 #[must_use]
 pub fn write_utc(nanos: u64) -> String {
-    let seconds = nanos / 1_000_000_000;
-    let (year, month, day) = civil(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+    let time = Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// A time of day in nanoseconds and a date make a time, if there is such a date and the time is in range.
 fn at(year: u32, month: u32, day: u32, clock: i128, offset: i128) -> Option<u64> {
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let last = match month {
-        2 if leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=last).contains(&day) {
-        return None;
-    }
-    bounded(i128::from(days(year, month, day)) * 86_400 * SECOND + clock - offset)
+    let small = |number: u32| i8::try_from(number).ok();
+    let date = Date::new(i16::try_from(year).ok()?, small(month)?, small(day)?).ok()?;
+    let midnight = date.duration_since(Date::constant(1970, 1, 1)).as_nanos();
+    bounded(midnight + clock - offset)
 }
 
 fn bounded(nanos: i128) -> Option<u64> {
     u64::try_from(nanos).ok().filter(|nanos| *nanos <= Nanos::MAX.get())
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar, counted in years that begin in March so that a leap day is the last.
-fn days(year: u32, month: u32, day: u32) -> i64 {
-    let year = i64::from(year) - i64::from(month <= 2);
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((i64::from(month) + 9) % 12) + 2) / 5 + i64::from(day) - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+/// The last time that was read, with its text, and the last day: a log's lines have few seconds and fewer days.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TimeCache {
+    text: Vec<u8>,
+    time: u64,
+    /// `17/May/2015:` and ` +0200`, and the midnight that they stand for; empty where there is none.
+    day: Vec<u8>,
+    zone: Vec<u8>,
+    midnight: i128,
 }
 
-/// The inverse of [`days`].
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (year + era * 400 + u64::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
+impl TimeCache {
+    /// The length of `17/May/2015:10:05:03 +0000`, and where in it the time of day begins and ends.
+    const LENGTH: usize = 26;
+    const CLOCK: Range<usize> = 12..20;
+
+    /// Reads a time as `parse` does, which must be the same each time.
+    #[inline]
+    pub fn read(&mut self, text: &[u8], parse: impl Fn(&[u8]) -> Option<u64>) -> Option<u64> {
+        if text == self.text && !text.is_empty() {
+            return Some(self.time);
+        }
+        let time = parse(text)?;
+        self.text.clear();
+        self.text.extend_from_slice(text);
+        self.time = time;
+        Some(time)
+    }
+
+    /// A time as access logs write it, or as RFC 3339 has it.
+    #[inline]
+    pub fn read_log_time(&mut self, text: &[u8]) -> Option<u64> {
+        if text == self.text && !text.is_empty() {
+            return Some(self.time);
+        }
+        let usual = text.len() == Self::LENGTH && text[2] == b'/';
+        if usual
+            && text[..Self::CLOCK.start] == self.day
+            && text[Self::CLOCK.end..] == self.zone
+            && let Some(clock) = clock(&text[Self::CLOCK])
+        {
+            return bounded(self.midnight + clock);
+        }
+        let time = self.read(text, |text| parse_access_log_time(text).or_else(|| parse_rfc3339(text)))?;
+        if usual && let Some(clock) = clock(&text[Self::CLOCK]) {
+            self.day = text[..Self::CLOCK.start].to_vec();
+            self.zone = text[Self::CLOCK.end..].to_vec();
+            self.midnight = i128::from(time) - clock;
+        }
+        Some(time)
+    }
+}
+
+/// `10:05:03` and nothing else.
+fn clock(text: &[u8]) -> Option<i128> {
+    let mut text = Scanner(text);
+    let clock = text.clock()?;
+    text.ends()?;
+    Some(clock)
 }
 
 /// What is left of a text.

@@ -14,6 +14,7 @@
 mod estimate;
 mod exact;
 mod findings;
+mod heat;
 mod key_state;
 mod lane;
 mod ranking;
@@ -30,6 +31,7 @@ use std::{
 pub use estimate::Estimate;
 pub(crate) use exact::RecentTimes;
 pub use findings::{Delays, Findings, Row};
+pub use heat::{HeatMap, heat_map};
 pub(crate) use key_state::KeyState;
 pub(crate) use lane::Stretch;
 pub use ranking::DeniedKey;
@@ -37,7 +39,11 @@ pub use timeline::Timeline;
 pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};
 
-use crate::{fleet::FleetLane, progress::Progress, workload::Workload};
+use crate::{
+    fleet::FleetLane,
+    progress::{Progress, Stage},
+    workload::Workload,
+};
 use estimate::Estimator;
 use exact::ExactLog;
 use lane::Lane;
@@ -56,16 +62,22 @@ pub fn replay<W: Workload>(
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Vec<Findings> {
-    progress.begin(workload.requests());
+    // Threads share the keys out among them; where there are too few, the trials as well.
+    let groups = threads.get().div_ceil(workload.keys().max(1) as usize).clamp(1, trials.len().max(1));
+    let threads_each = NonZeroUsize::new(threads.get() / groups).unwrap_or(NonZeroUsize::MIN);
+    progress.begin(Stage::Replaying, workload.requests().saturating_mul(groups as u64));
     let timeline = Timeline::new(workload.span(), workload.has_dates());
-    let all = on_threads(
-        workload.keys(),
-        threads,
-        || Worker::new(workload, trials, timeline, progress),
-        Worker::key,
-        Worker::absorb,
-    );
-    all.finish()
+    let group = |found: &mut Vec<(u32, Vec<Findings>)>, at: u32| {
+        let (at, all) = (at as usize, trials.len());
+        let trials = &trials[all * at / groups..all * (at + 1) / groups];
+        let fresh = || Worker::new(workload, trials, timeline, progress);
+        let worker = on_threads(workload.keys(), threads_each, fresh, Worker::key, Worker::absorb);
+        found.push((at as u32, worker.finish()));
+    };
+    let group_threads = NonZeroUsize::new(groups).unwrap_or(NonZeroUsize::MIN);
+    let mut found = on_threads(groups as u32, group_threads, Vec::new, group, Vec::extend);
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().flat_map(|(_, findings)| findings).collect()
 }
 
 /// Gives each thread a worker, the workers all keys among them, and adds up the workers.

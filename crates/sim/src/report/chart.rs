@@ -3,8 +3,6 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::Quota;
-
 use super::{
     escape::{html, printable},
     format::{grouped, moment, percent, span},
@@ -14,60 +12,30 @@ use crate::{
     replay::{Findings, Row, Timeline},
 };
 
-const WIDTH: f64 = 1_000.0;
-/// The longest that a label is shown.
-const LABEL: usize = 44;
+/// Small enough that its letters can be read where it is one of several beside each other, or as wide as a phone.
+const WIDTH: f64 = 480.0;
 
-/// A row of [`side_by_side`].
-pub(super) struct Compared<'a> {
-    pub label: String,
-    pub quota: Quota,
-    pub row: &'a Row,
-}
-
-/// One line for each algorithm: on the left its denials beside those of the exact log, on the right its worst window
-/// beside the limit.
-pub(super) fn side_by_side(rows: &[Compared<'_>]) -> String {
-    const LINE: f64 = 30.0;
-    const TOP: f64 = 26.0;
-    // Bars begin behind the labels and reach to 600, their numbers behind them; worst windows from 730 to 930.
-    const RIGHT: f64 = 730.0;
-    const RIGHT_BAR: f64 = 200.0;
-    let letters = rows.iter().map(|each| each.label.chars().count().min(LABEL)).max().unwrap_or(0);
-    let left = (7.2 * letters as f64 + 20.0).max(90.0);
-    let left_bar = 600.0 - left;
-    let longest =
-        rows.iter().map(|each| each.row.denied + each.row.wrongly_admitted).max().unwrap_or(0).max(1);
-    let over = |each: &Compared<'_>| each.row.worst_window as f64 / f64::from(each.quota.limit().max(1));
-    let widest = rows.iter().map(over).fold(1.0, f64::max);
-    let height = TOP + rows.len() as f64 * LINE + 4.0;
-    let mut svg = open(height, "Algorithms side by side");
-    text(&mut svg, left, 12.0, "dim", "requests denied");
-    text(&mut svg, RIGHT, 12.0, "dim", "worst window (limit dashed, red above it)");
-    for (at, each) in rows.iter().enumerate() {
-        let row = each.row;
-        let y = TOP + at as f64 * LINE;
-        text(&mut svg, left - 12.0, y + 15.0, "end", &printable(&each.label, LABEL));
-        let parts = [
-            ("denied", row.denied - row.wrongly_denied, "denied, as by the exact log"),
-            ("extra", row.wrongly_denied, "denied, though the exact log admits"),
-            ("missed", row.wrongly_admitted, "admitted, though the exact log denies"),
-        ];
-        let mut x = left;
-        for (class, count, what) in parts.into_iter().filter(|part| part.1 > 0) {
-            let width = left_bar * count as f64 / longest as f64;
-            let tip = format!("{}: {} {what}", each.label, grouped(count));
-            bar(&mut svg, class, (x, y + 2.0, width, 18.0), &tip);
-            x += width;
+/// One key's stretches of time: a cell for each, transparent where it does not ask.
+pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> String {
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\" \
+         xmlns=\"http://www.w3.org/2000/svg\">",
+        steps.len() * 10,
+        html(&printable(name, 60))
+    );
+    for (at, &(requests, denied)) in steps.iter().enumerate().filter(|(_, (requests, _))| *requests > 0) {
+        let x = at as f64 * 10.0;
+        let _ = write!(svg, "<g><title>{} of {} denied</title>", grouped(denied), grouped(requests));
+        rect(&mut svg, "idle", (x, 0.0, 9.5, 10.0));
+        if denied > 0 {
+            // Never so faint that a denial is not seen.
+            let opacity = 0.25 + 0.75 * denied as f64 / requests as f64;
+            let _ = write!(
+                svg,
+                "<rect x=\"{x:.2}\" y=\"0\" width=\"9.5\" height=\"10\" class=\"denied\" fill-opacity=\"{opacity:.2}\"/>"
+            );
         }
-        text(&mut svg, x + 7.0, y + 15.0, "dim", &grouped(row.denied));
-        let width = RIGHT_BAR * over(each) / widest;
-        let class = if row.worst_window > u64::from(each.quota.limit()) { "denied" } else { "admitted" };
-        let worst = format!("{} of {}", grouped(row.worst_window), grouped(each.quota.limit().into()));
-        bar(&mut svg, class, (RIGHT, y + 2.0, width, 18.0), &format!("{}: {worst}", each.label));
-        let limit = RIGHT + RIGHT_BAR / widest;
-        line(&mut svg, "limit", (limit, y - 3.0), (limit, y + 25.0));
-        text(&mut svg, (RIGHT + width).max(limit) + 7.0, y + 15.0, "dim", &worst);
+        svg.push_str("</g>");
     }
     svg.push_str("</svg>");
     svg
@@ -75,10 +43,10 @@ pub(super) fn side_by_side(rows: &[Compared<'_>]) -> String {
 
 /// What one algorithm admitted and denied in each stretch of time, on a scale that reaches to `most`.
 pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
-    const HEIGHT: f64 = 116.0;
-    const LEFT: f64 = 58.0;
+    const HEIGHT: f64 = 150.0;
+    const LEFT: f64 = 62.0;
     const TOP: f64 = 8.0;
-    const BOTTOM: f64 = 92.0;
+    const BOTTOM: f64 = 124.0;
     let timeline = &findings.timeline;
     let mut svg = open(HEIGHT, &format!("{} over time", row.algorithm));
     let top = most.max(1) as f64;
@@ -115,7 +83,7 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
     for (time, label) in time_ticks(timeline, end) {
         let x = LEFT + (WIDTH - LEFT) * (time - timeline.start) as f64 / (end - timeline.start) as f64;
         line(&mut svg, "", (x, BOTTOM), (x, BOTTOM + 4.0));
-        if x > LEFT + 20.0 && x < WIDTH - 20.0 {
+        if x > LEFT + 20.0 && x < WIDTH - 24.0 {
             text(&mut svg, x, BOTTOM + 18.0, "dim middle", &label);
         }
     }
@@ -132,7 +100,7 @@ fn ticks(most: u64) -> impl Iterator<Item = u64> {
     (0..=most).step_by(usize::try_from(step).unwrap_or(usize::MAX))
 }
 
-/// At most nine round moments from the timeline's start to its end, with what to write there.
+/// At most five round moments from the timeline's start to its end, with what to write there.
 fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
     const SECOND: u64 = 1_000_000_000;
     const MINUTE: u64 = 60 * SECOND;
@@ -160,7 +128,7 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
         90 * DAY,
         365 * DAY,
     ];
-    let fits = |step: &u64| end / step - timeline.start / step <= 9;
+    let fits = |step: &u64| end / step - timeline.start / step <= 5;
     let below = std::iter::successors(Some(timeline.step), |step| step.checked_mul(10));
     // Where all is over within seconds, tens of the stretches.
     let candidates = below.take_while(|step| *step < SECOND).chain(round);
@@ -179,7 +147,7 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
         }
     };
     let first = timeline.start.next_multiple_of(step);
-    (0..=9)
+    (0..=5)
         .map(|at| first + at * step)
         .take_while(|time| *time <= end)
         .map(|time| (time, label(time)))
@@ -218,10 +186,4 @@ fn rect(svg: &mut String, class: &str, (x, y, width, height): (f64, f64, f64, f6
             "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\" class=\"{class}\"/>"
         );
     }
-}
-
-fn bar(svg: &mut String, class: &str, place: (f64, f64, f64, f64), tip: &str) {
-    let _ = write!(svg, "<g><title>{}</title>", html(tip));
-    rect(svg, class, place);
-    svg.push_str("</g>");
 }

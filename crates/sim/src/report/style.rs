@@ -40,13 +40,36 @@ tr:last-child td { border-bottom: 0; }
 th { font-weight: 600; color: var(--dim); font-size: .82rem; vertical-align: bottom; white-space: normal; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 td.key { max-width: 22rem; overflow: hidden; text-overflow: ellipsis; font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .84rem; }
+tr.chosen td { font-weight: 600; }
+pre { overflow-x: auto; margin: 0 0 .75rem; padding: .6rem .8rem; background: var(--bg); border-radius: 6px; font-size: .85rem; }
+.conclusions p:last-child { margin-bottom: 0; }
+.warning { border-left: 3px solid var(--extra); padding-left: .7rem; }
+.made { font-size: .82rem; overflow-wrap: anywhere; }
+.multiples { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); gap: 1rem; margin: 0 0 1rem; }
+.multiples .card { margin: 0; min-width: 0; }
+figure { margin: 0; }
+.bar-row { display: grid; grid-template-columns: minmax(7.5rem, 2fr) 3fr auto; gap: .6rem; align-items: center; margin: .3rem 0; font-size: .88rem; }
+.bar-row .name, .heat-row .name { overflow-wrap: anywhere; }
+.bar-row b { font-weight: 600; font-variant-numeric: tabular-nums; }
+.track { position: relative; display: flex; height: 14px; background: var(--bg); border-radius: 3px; }
+.track i { display: block; height: 14px; }
+.track i.admitted { background: var(--admitted); } .track i.denied { background: var(--denied); }
+.track i.extra { background: var(--extra); } .track i.missed { background: var(--missed); }
+.track i.mark { position: absolute; top: -3px; width: 0; height: 20px; border-left: 2px dashed var(--ink); }
+.heat-row { display: grid; grid-template-columns: 10rem 1fr; gap: .6rem; align-items: center; margin: .15rem 0; font-size: .84rem; font-family: ui-monospace, Menlo, Consolas, monospace; }
+.heat-row svg { height: 16px; }
+.idle { fill: var(--line); }
+@media (max-width: 500px) {
+  body { padding: 1.25rem .6rem 3rem; } .card { padding: .8rem; }
+  .heat-row { grid-template-columns: 1fr; gap: .1rem; }
+}
 td.over { color: var(--denied); font-weight: 600; }
 td.bar { background: linear-gradient(to left, var(--bar) var(--part), transparent var(--part)); }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--ink); font-size: 13px; }
 svg .dim { fill: var(--dim); font-size: 12px; }
 svg .end { text-anchor: end; } svg .middle { text-anchor: middle; }
-svg line { stroke: var(--line); } svg line.limit { stroke: var(--ink); stroke-dasharray: 3 3; }
+svg line { stroke: var(--line); }
 .admitted { fill: var(--admitted); } .denied { fill: var(--denied); } .extra { fill: var(--extra); }
 .missed { fill: var(--missed); }
 svg g.stretch:hover rect { opacity: .7; }

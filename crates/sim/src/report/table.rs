@@ -5,13 +5,18 @@ use std::{
     iter,
 };
 
+use tidegate_core::Quota;
+
 use super::{
-    Report,
+    BusiestWindow, Report,
     escape::printable,
     format::{grouped, moment, percent, percentage, span},
     shared,
 };
-use crate::replay::{Findings, Row};
+use crate::{
+    replay::{Findings, Row},
+    suggest::{CurvePoint, Suggestion},
+};
 
 /// The longest that a key is shown.
 const KEY: usize = 48;
@@ -25,19 +30,20 @@ const KEY: usize = 48;
 pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
     let Some(first) = report.findings.first() else { return Ok(()) };
     writeln!(out, "{}", printable(&report.source, 200))?;
-    writeln!(
-        out,
-        "{} requests by {} {} ({}), {} to {}{}",
-        grouped(first.requests),
-        grouped(first.keys),
-        if first.keys == 1 { "key" } else { "keys" },
-        printable(&report.by, KEY),
-        moment(&first.timeline, first.span.0),
-        moment(&first.timeline, first.span.1),
-        if first.timeline.has_dates { " UTC" } else { "" },
-    )?;
+    if report.limits.is_empty() {
+        writeln!(out, "{}, {}", traffic(first, &report.by), spanned(first))?;
+    } else {
+        for (trial, findings) in report.findings.iter().enumerate() {
+            writeln!(out, "{}: {}", report.limit(trial), traffic(findings, &report.by))?;
+        }
+        writeln!(out, "{}", spanned(first))?;
+    }
     writeln!(out)?;
-    write_suggestions(out, report)?;
+    for said in report.conclusions() {
+        writeln!(out, "{}", printable(&said, 400))?;
+    }
+    writeln!(out)?;
+    write_suggested(out, report)?;
     write_trials(out, report)?;
     write_shared(out, report)?;
     write_notes(out, report)?;
@@ -47,27 +53,54 @@ pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Res
     Ok(())
 }
 
-fn write_suggestions(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let Some((goal, suggestions)) = &report.suggestions else { return Ok(()) };
-    writeln!(out, "the smallest limits that deny at most {goal}:")?;
-    let rows: Vec<Vec<String>> = suggestions
-        .iter()
-        .map(|(algorithm, suggestion)| {
-            let all = &report.findings[0];
-            vec![
-                format!("  {algorithm}"),
-                suggestion.quota.to_string(),
-                format!(
-                    "denies {} keys ({}), {} requests ({})",
-                    grouped(suggestion.denied_keys),
-                    percent(suggestion.denied_keys, all.keys),
-                    grouped(suggestion.denied),
-                    percent(suggestion.denied, all.requests),
-                ),
-            ]
-        })
-        .collect();
+fn traffic(findings: &Findings, by: &str) -> String {
+    let keys = if findings.keys == 1 { "key" } else { "keys" };
+    let by = if by.is_empty() { String::new() } else { format!(" ({})", printable(by, KEY)) };
+    format!("{} requests by {} {keys}{by}", grouped(findings.requests), grouped(findings.keys))
+}
+
+fn spanned(findings: &Findings) -> String {
+    let (timeline, (start, end)) = (&findings.timeline, findings.span);
+    let zone = if timeline.has_dates { " UTC" } else { "" };
+    format!("{} to {}{zone}", moment(timeline, start), moment(timeline, end))
+}
+
+fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let (Some(suggested), Some(all)) = (&report.suggested, report.findings.first()) else { return Ok(()) };
+    writeln!(out, "the smallest limits that deny at most {}:", suggested.goal)?;
+    let denials = |denied: u64, denied_keys: u64| {
+        format!(
+            "denies {} keys ({}), {} requests ({})",
+            grouped(denied_keys),
+            percent(denied_keys, all.keys),
+            grouped(denied),
+            percent(denied, all.requests),
+        )
+    };
+    let row = |(algorithm, suggestion): &(String, Suggestion)| {
+        let denials = denials(suggestion.denied, suggestion.denied_keys);
+        vec![format!("  {algorithm}"), suggestion.quota.to_string(), denials]
+    };
+    let rows: Vec<Vec<String>> = suggested.found.iter().map(row).collect();
     write_columns(out, &rows, &[Left, Right, Left])?;
+    for busiest in &suggested.busiest {
+        let each = |(share, most): &(u64, u64)| format!("{} {}", BusiestWindow::name(*share), grouped(*most));
+        let percentiles: Vec<String> = busiest.percentiles.iter().map(each).collect();
+        let window = span(busiest.window);
+        writeln!(out, "requests of a key in its busiest {window}: {}", percentiles.join(", "))?;
+    }
+    let Some(recommended) = &suggested.recommended else { return writeln!(out) };
+    writeln!(out, "\nto begin with, as a line of a rules file:\n  {}", recommended.yaml)?;
+    if !recommended.curve.is_empty() {
+        writeln!(out, "\n{} with other limits:", recommended.algorithm)?;
+        let row = |point: &CurvePoint| {
+            let quota = Quota::new(point.limit, recommended.quota.window());
+            let quota = quota.map(|quota| quota.to_string()).unwrap_or_default();
+            vec![format!("  {quota}"), denials(point.denied, point.denied_keys)]
+        };
+        let rows: Vec<Vec<String>> = recommended.curve.iter().map(row).collect();
+        write_columns(out, &rows, &[Right, Left])?;
+    }
     writeln!(out)
 }
 
@@ -83,9 +116,9 @@ fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
         "wrongly denied",
         "worst window",
     ];
-    let row = |findings: &Findings, row: &Row| {
+    let row = |trial: usize, findings: &Findings, row: &Row| {
         vec![
-            findings.quota.to_string(),
+            report.limit(trial),
             row.algorithm.clone(),
             grouped(row.admitted),
             grouped(row.denied),
@@ -96,8 +129,7 @@ fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
             grouped(row.worst_window),
         ]
     };
-    let rows =
-        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |each| row(findings, each)));
+    let rows = report.rows().map(|(trial, findings, each)| row(trial, findings, each));
     let rows: Vec<_> = iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect();
     write_columns(out, &rows, &[Left, Left, Right, Right, Right, Right, Right, Right, Right])
 }
@@ -112,15 +144,12 @@ fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 /// What does not fit into a column.
 fn write_notes(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let rows =
-        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |row| (findings, row)));
-    for (at, (findings, row, note)) in
-        rows.filter_map(|(findings, row)| Some((findings, row, note(findings, row)?))).enumerate()
-    {
+    let notes = report.rows().filter_map(|(trial, findings, row)| Some((trial, row, note(findings, row)?)));
+    for (at, (trial, row, note)) in notes.enumerate() {
         if at == 0 {
             writeln!(out)?;
         }
-        writeln!(out, "{} {}: {note}", row.algorithm, findings.quota)?;
+        writeln!(out, "{} {}: {note}", row.algorithm, report.limit(trial))?;
     }
     Ok(())
 }
@@ -162,7 +191,7 @@ fn write_most_denied(
     writeln!(out)?;
     let heads =
         ["requests".to_owned()].into_iter().chain(findings.rows.iter().map(|row| row.algorithm.clone()));
-    let heads = iter::once(format!("denied most with {}", findings.quota)).chain(heads).collect();
+    let heads = iter::once(format!("denied most with {}", report.limit(trial))).chain(heads).collect();
     let row = |(name, key): (&str, &crate::replay::DeniedKey)| {
         iter::once(format!("  {}", printable(name, KEY)))
             .chain(iter::once(grouped(key.requests)))

@@ -7,6 +7,9 @@ use indexmap::IndexSet;
 use super::Workload;
 use crate::input::By;
 
+/// Each key once. The hash is seeded at random: who writes into a log does not choose its collisions.
+type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;
+
 /// `count` requests of one key at one time.
 #[derive(Clone, Copy, Debug)]
 struct Event {
@@ -19,7 +22,7 @@ struct Event {
 #[derive(Clone, Debug)]
 pub struct Trace {
     by: By,
-    keys: IndexSet<Box<[u8]>>,
+    keys: Keys,
     events: Vec<Event>,
     /// Where in `events` each key begins, and at last where they end.
     starts: Vec<usize>,
@@ -27,9 +30,31 @@ pub struct Trace {
     span: (u64, u64),
     dated: bool,
     spread: u64,
+    resolution: u64,
 }
 
 impl Trace {
+    /// The grain of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
+    #[must_use]
+    pub const fn resolution(&self) -> u64 {
+        self.resolution
+    }
+
+    /// The requests of those keys alone for which `keep` says so of the key's label.
+    #[must_use]
+    pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let mut builder = TraceBuilder::new(self.by.clone());
+        for key in 0..self.keys() {
+            if keep(&self.label(key)) {
+                for event in self.events(key) {
+                    // No more keys than there were.
+                    let _ = builder.push(&self.keys[key as usize], event.time, event.count);
+                }
+            }
+        }
+        Self { resolution: self.resolution, span: self.span, ..builder.build(self.dated, self.spread) }
+    }
+
     fn events(&self, key: u32) -> &[Event] {
         let range: Range<usize> = self.starts[key as usize]..self.starts[key as usize + 1];
         &self.events[range]
@@ -60,27 +85,46 @@ impl Workload for Trace {
     fn times(&self, key: u32) -> impl Iterator<Item = u64> {
         let spread = self.spread;
         self.events(key).iter().flat_map(move |event| {
-            let step = u128::from(spread);
-            let (time, count) = (event.time, u128::from(event.count));
-            (0..event.count).map(move |at| time + (u128::from(at) * step / count) as u64)
+            let count = u64::from(event.count);
+            // Request number `at` comes `at * spread / count` after the event's time. The quotient is added up instead:
+            // a division for each event, none for each request.
+            let (step, rest) = (spread / count, spread % count);
+            let (mut time, mut carried) = (event.time, 0);
+            (0..count).map(move |_| {
+                let now = time;
+                time += step;
+                carried += rest;
+                if carried >= count {
+                    carried -= count;
+                    time += 1;
+                }
+                now
+            })
         })
     }
 }
+
+/// The grains that times may have, the coarsest first.
+const GRAINS: [u64; 7] =
+    [86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1];
 
 /// Takes requests as they are read, in any order of time.
 #[derive(Debug)]
 pub struct TraceBuilder {
     by: By,
-    keys: IndexSet<Box<[u8]>>,
+    keys: Keys,
     events: Vec<Event>,
     requests: u64,
+    /// Which of [`GRAINS`] all times so far are multiples of.
+    grain: usize,
+    last_time: u64,
 }
 
 impl TraceBuilder {
     /// No requests yet; `by` says how the keys to come are put together.
     #[must_use]
     pub fn new(by: By) -> Self {
-        Self { by, keys: IndexSet::new(), events: Vec::new(), requests: 0 }
+        Self { by, keys: Keys::default(), events: Vec::new(), requests: 0, grain: 0, last_time: 0 }
     }
 
     /// Adds `count` requests of a key at a time (in nanoseconds, at most `Nanos::MAX`).
@@ -99,6 +143,12 @@ impl TraceBuilder {
             None => return false,
         };
         if count > 0 {
+            if time != self.last_time {
+                self.last_time = time;
+                while !time.is_multiple_of(GRAINS[self.grain]) {
+                    self.grain += 1;
+                }
+            }
             self.events.push(Event { time, key: key as u32, count });
             self.requests += u64::from(count);
         }
@@ -111,28 +161,83 @@ impl TraceBuilder {
         self.requests
     }
 
-    /// Sorts what was added. `dated` as in [`Workload::has_dates`]. Requests that were added together come evenly over
+    /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond that all times are whole
+    /// multiples of, in nanoseconds.
+    #[must_use]
+    pub const fn resolution(&self) -> u64 {
+        GRAINS[self.grain]
+    }
+
+    /// Sorts what was added. `dated` as in [`Workload::has_dates`]. A key's requests at one time come evenly over
     /// `spread` nanoseconds; all at once when it is 0.
     #[must_use]
     pub fn build(self, dated: bool, spread: u64) -> Trace {
-        let Self { by, keys, mut events, requests } = self;
+        let resolution = self.resolution();
+        let Self { by, keys, events, requests, .. } = self;
         let last = events.iter().map(|event| event.time).max().unwrap_or(0);
         let first = events.iter().map(|event| event.time).min().unwrap_or(0);
-        events.sort_by_key(|event| (event.key, event.time));
-        let mut starts = Vec::with_capacity(keys.len() + 1);
-        let mut at = 0;
-        for key in 0..keys.len() as u32 {
-            starts.push(at);
-            at += events[at..].iter().take_while(|event| event.key == key).count();
+        let (mut events, mut starts) = by_key(&events, keys.len());
+        for bounds in starts.windows(2) {
+            let own = &mut events[bounds[0]..bounds[1]];
+            // A log is written in order of time, or nearly so.
+            if !own.is_sorted_by_key(|event| event.time) {
+                own.sort_by_key(|event| event.time);
+            }
         }
-        starts.push(at);
-        Trace { by, keys, events, starts, requests, span: (first, last + spread), dated, spread }
+        if spread > 0 {
+            (events, starts) = joined(&events, &starts);
+        }
+        Trace { by, keys, events, starts, requests, span: (first, last + spread), dated, spread, resolution }
     }
+}
+
+/// The events, those of each key together and in the order in which they came, and where each key's begin; at last,
+/// where they end.
+fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
+    let mut starts = vec![0; keys + 1];
+    for event in events {
+        starts[event.key as usize + 1] += 1;
+    }
+    for key in 0..keys {
+        starts[key + 1] += starts[key];
+    }
+    let mut next = starts.clone();
+    let mut sorted = vec![Event { time: 0, key: 0, count: 0 }; events.len()];
+    for event in events {
+        let place = &mut next[event.key as usize];
+        sorted[*place] = *event;
+        *place += 1;
+    }
+    (sorted, starts)
+}
+
+/// A key's events of one time as one event.
+fn joined(events: &[Event], starts: &[usize]) -> (Vec<Event>, Vec<usize>) {
+    let mut together: Vec<Event> = Vec::with_capacity(events.len());
+    let mut new_starts = Vec::with_capacity(starts.len());
+    for bounds in starts.windows(2) {
+        new_starts.push(together.len());
+        for event in &events[bounds[0]..bounds[1]] {
+            match together.last_mut() {
+                Some(last)
+                    if last.key == event.key
+                        && last.time == event.time
+                        && last.count <= u32::MAX - event.count =>
+                {
+                    last.count += event.count;
+                }
+                _ => together.push(*event),
+            }
+        }
+    }
+    new_starts.push(together.len());
+    (together, new_starts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn requests_come_back_by_key_and_in_order_of_time() {
@@ -146,6 +251,42 @@ mod tests {
         assert_eq!((trace.label(0).as_str(), times(0)), ("b", vec![10, 30]));
         assert_eq!((trace.label(1).as_str(), times(1)), ("a", vec![5, 20, 20]));
         assert_eq!((trace.label(2).as_str(), times(2)), ("c", vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn each_request_comes_at_its_share_of_the_spread(count in 1..2_000_u32, spread in 0..3_000_000_000_u64) {
+            let mut builder = TraceBuilder::new(By::GLOBAL);
+            prop_assert!(builder.push(b"", 7, count));
+            let due = (0..u128::from(count)).map(|at| 7 + (at * u128::from(spread) / u128::from(count)) as u64);
+            prop_assert!(builder.build(false, spread).times(0).eq(due));
+        }
+    }
+
+    #[test]
+    fn requests_of_one_key_at_one_time_are_spread_together() {
+        let mut builder = TraceBuilder::new(By::ip());
+        for key in ["a", "b", "a", "a", "b"] {
+            assert!(builder.push(key.as_bytes(), 2_000_000_000, 1));
+        }
+        assert_eq!(builder.resolution(), 1_000_000_000);
+        let trace = builder.build(true, 1_200);
+        assert_eq!(trace.times(0).collect::<Vec<_>>(), [2_000_000_000, 2_000_000_400, 2_000_000_800]);
+        assert_eq!(trace.times(1).collect::<Vec<_>>(), [2_000_000_000, 2_000_000_600]);
+    }
+
+    #[test]
+    fn the_resolution_is_the_coarsest_grain_of_all_times() {
+        let resolution = |times: &[u64]| {
+            let mut builder = TraceBuilder::new(By::GLOBAL);
+            assert!(times.iter().all(|time| builder.push(b"", *time, 1)));
+            builder.resolution()
+        };
+        let minute = 60_000_000_000;
+        assert_eq!(resolution(&[60 * minute, 61 * minute]), minute);
+        assert_eq!(resolution(&[60 * minute, minute + 1_000_000_000]), 1_000_000_000);
+        assert_eq!(resolution(&[minute, minute + 250_000_000]), 1_000_000);
+        assert_eq!(resolution(&[minute, minute + 1]), 1);
     }
 
     #[test]

@@ -1,0 +1,168 @@
+//! `--rules`: each limit of a rules file on the requests of the log that concern it.
+
+use std::path::Path;
+
+use tidegate_server::rules::{self as server_rules, AlgorithmName, Keeping, LimitSpec, PolicySpec};
+use tidegate_sim::{
+    AlgorithmSpec, Progress, Trial, Workload, heat_map,
+    input::{self, By, Condition, Field, Selected, Selector},
+    replay,
+    report::Report,
+    workload::Trace,
+};
+
+use super::{
+    args::Args, error::SimulateError, note, options, source_names, sources, threads, warn_of_unparsed,
+};
+
+/// A limit with what is replayed through it: the limit itself, or one of its overrides.
+struct Part<'a> {
+    name: String,
+    policy: &'a PolicySpec,
+    trace: Trace,
+}
+
+/// Replays a rules file's limits over the log. Each decides by itself, as it does for a caller who asks for one at a time.
+pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
+    let rules = server_rules::load(path, Keeping::Memory)?;
+    let limits: Vec<&LimitSpec> = rules.limits.iter().filter(|limit| is_replayed(limit)).collect();
+    if limits.is_empty() {
+        return Err(SimulateError::NothingToReplay(path.to_owned()));
+    }
+    let selectors = limits.iter().map(|limit| selector(limit)).collect::<Result<Vec<_>, _>>()?;
+    let sources = sources(args);
+    let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
+    warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
+    let mut report = Report {
+        source: source_names(&sources, loaded.format),
+        lines: loaded.lines,
+        unparsed: loaded.unparsed.count,
+        excluded: loaded.excluded,
+        ..Report::default()
+    };
+    for ((limit, selector), selected) in limits.into_iter().zip(&selectors).zip(loaded.selected) {
+        warn(&mut report, limit, selector, &selected, loaded.requests);
+        for part in parts(limit, selected.trace) {
+            let trial = Trial::new(quota(part.policy), &[spec(part.policy)])?;
+            let findings = replay(&part.trace, std::slice::from_ref(&trial), threads(args), progress);
+            for findings in findings {
+                report.names.push(findings.most_denied.iter().map(|key| part.trace.label(key.key)).collect());
+                report.heat.push(heat_map(&part.trace, &trial, &findings.most_denied));
+                report.limits.push(part.name.clone());
+                report.findings.push(findings);
+            }
+        }
+    }
+    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    Ok(report)
+}
+
+fn is_replayed(limit: &LimitSpec) -> bool {
+    let replayed = limit.policy.algorithm != AlgorithmName::Concurrency;
+    if !replayed {
+        note(&format!(
+            "the limit {} is left out: concurrency limits what is in flight, and a log does not say when a request ended",
+            limit.name
+        ));
+    }
+    replayed
+}
+
+fn selector(limit: &LimitSpec) -> Result<Selector, SimulateError> {
+    let condition = |(field, pattern): &(String, String)| {
+        Field::from_name(field).map(|field| Condition::new(field, pattern.clone()))
+    };
+    let by = match &limit.traffic.by[..] {
+        _ if limit.global => By::GLOBAL,
+        [] => By::ip(),
+        fields => {
+            let parsed = fields.join(",").parse();
+            parsed.map_err(|error| SimulateError::RuleField { limit: limit.name.clone(), error })?
+        }
+    };
+    Ok(Selector { conditions: limit.traffic.conditions.iter().filter_map(condition).collect(), by })
+}
+
+/// What the numbers of a limit do not say by themselves.
+fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &Selected, requests: u64) {
+    let name = &limit.name;
+    if selected.trace.requests() == 0 {
+        let wanted: Vec<String> = selector.conditions.iter().map(ToString::to_string).collect();
+        let wanted = if wanted.is_empty() { String::new() } else { format!(" ({})", wanted.join(", ")) };
+        report.warnings.push(format!("{name} concerns none of the {requests} requests{wanted}"));
+    }
+    if selected.keyless > 0 {
+        let by = &selector.by;
+        report.warnings.push(format!(
+            "{} requests that {name} would concern have no {by} and are not limited",
+            selected.keyless
+        ));
+    }
+    let denied: u64 = if limit.deny.is_empty() {
+        0
+    } else {
+        selected.trace.of_keys(|key| limit.deny.contains(key)).requests()
+    };
+    if denied > 0 {
+        report.warnings.push(format!("{denied} more requests are denied by the `deny` list of {name}"));
+    }
+    if limit.shadow {
+        report.warnings.push(format!("{name} is a shadow limit: what is denied here would only be counted"));
+    }
+}
+
+/// The limit without the keys that have a policy of their own, and each of these.
+fn parts(limit: &LimitSpec, trace: Trace) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let is_apart = |key: &str| limit.overrides.contains_key(key) || limit.deny.contains(key);
+    let rest = if limit.overrides.is_empty() && limit.deny.is_empty() {
+        trace.clone()
+    } else {
+        trace.of_keys(|key| !is_apart(key))
+    };
+    parts.push(Part { name: limit.name.clone(), policy: &limit.policy, trace: rest });
+    for (key, policy) in &limit.overrides {
+        let own = trace.of_keys(|label| label == key);
+        if own.requests() > 0 && policy.algorithm != AlgorithmName::Concurrency {
+            parts.push(Part { name: format!("{}, {key}", limit.name), policy, trace: own });
+        }
+    }
+    parts
+}
+
+fn quota(policy: &PolicySpec) -> tidegate_core::Quota {
+    // The rules were checked.
+    let quota = tidegate_core::Quota::new(policy.limit, policy.window.unwrap_or_default());
+    quota.expect("a checked policy other than concurrency has a quota")
+}
+
+/// The policy as the command line writes it: `sliding-window:slots=60:mode=balanced`.
+fn spec(policy: &PolicySpec) -> AlgorithmSpec {
+    let options = policy.options().replace(", ", ":").replace(": ", "=");
+    let separator = if options.is_empty() { "" } else { ":" };
+    let text = format!("{}{separator}{options}", policy.algorithm.name());
+    text.parse().expect("the rules' options are the command line's: a test reads each")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Policy;
+
+    #[test]
+    fn every_option_of_the_rules_is_replayed_as_it_is_served() {
+        for policy in [
+            "{algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true}",
+            "{algorithm: sliding-log, limit: 5/500ms, closed: true}",
+            "{algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced}",
+            "{algorithm: sliding-window, limit: 5/2h, slots: 60}",
+            "{algorithm: sliding-counter, limit: 5/1d}",
+            "{algorithm: token-bucket, limit: 5/1m30s, burst: 20}",
+            "{algorithm: leaky-bucket, limit: 5/1s, max_wait: 1m250ms}",
+        ] {
+            let written = server_rules::parse_policy(policy).unwrap();
+            let replayed: Policy = spec(&written).policy(quota(&written)).unwrap();
+            assert_eq!(replayed, written.policy().unwrap(), "{policy}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Which requests of a log are replayed.
+
+use std::{fmt, str::FromStr};
+
+use super::{
+    by::Field,
+    client::client,
+    request::Request,
+    timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
+};
+
+/// What a field must be: `path=/login`, or with stars for whatever stands in their place, `path=/static/*`.
+///
+/// ```
+/// use tidegate_sim::input::Condition;
+/// let health: Condition = "path=/health*".parse()?;
+/// assert_eq!(health.to_string(), "path=/health*");
+/// # Ok::<(), tidegate_sim::input::ConditionError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    field: Field,
+    pattern: String,
+}
+
+impl Condition {
+    /// A field, and the pattern that it must fit.
+    #[must_use]
+    pub const fn new(field: Field, pattern: String) -> Self {
+        Self { field, pattern }
+    }
+
+    /// The field.
+    #[must_use]
+    pub const fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// A request without the field does not fit.
+    pub(super) fn fits(&self, request: &impl Request) -> bool {
+        let Ok(text) = request.field(&self.field) else { return false };
+        // An address may be given as the log has it, or as the client that it stands for.
+        fits(self.pattern.as_bytes(), &text)
+            || (self.field == Field::Ip && fits(self.pattern.as_bytes(), &client(&text)))
+    }
+}
+
+/// Whether a text is what a pattern describes, `*` being any run of bytes. Linear in the text for each star.
+fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut on) = (0, 0);
+    // Where the last star stands, and how much of the text it has been given.
+    let mut star: Option<(usize, usize)> = None;
+    while on < text.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at, on));
+            at += 1;
+        } else if pattern.get(at) == Some(&text[on]) {
+            (at, on) = (at + 1, on + 1);
+        } else if let Some((place, given)) = star {
+            star = Some((place, given + 1));
+            (at, on) = (place + 1, given + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+impl FromStr for Condition {
+    type Err = ConditionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (field, pattern) = text.split_once('=').ok_or(ConditionError)?;
+        let field = Field::from_name(field.trim());
+        field.map(|field| Self::new(field, pattern.to_owned())).ok_or(ConditionError)
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.field.name(), self.pattern)
+    }
+}
+
+/// A text that is no condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionError;
+
+impl fmt::Display for ConditionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write a field and a pattern with `=` between them, as in path=/health* or status=5*")
+    }
+}
+
+impl std::error::Error for ConditionError {}
+
+/// A moment, in nanoseconds since 1970.
+///
+/// ```
+/// use tidegate_sim::input::Moment;
+/// let day: Moment = "2015-05-17".parse()?;
+/// assert_eq!(day, "2015-05-17T00:00:00Z".parse()?);
+/// # Ok::<(), tidegate_sim::input::MomentError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl FromStr for Moment {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let date = || parse_rfc3339(format!("{text}T00:00:00Z").as_bytes());
+        let time =
+            || parse_rfc3339(text.as_bytes()).or_else(|| parse_rfc3339(format!("{text}:00").as_bytes()));
+        let log = || parse_access_log_time(text.as_bytes());
+        time().or_else(date).or_else(log).or_else(|| parse_unix(text)).map(Self).ok_or(MomentError)
+    }
+}
+
+/// A text that is no moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MomentError;
+
+impl fmt::Display for MomentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write a time such as 2015-05-17, 2015-05-17T10:05:03Z or 17/May/2015:10:05:03 +0000")
+    }
+}
+
+impl std::error::Error for MomentError {}
+
+/// Which requests are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// A request that fits any of these.
+    pub exclude: Vec<Condition>,
+    /// Those before.
+    pub since: Option<Moment>,
+    /// Those at this moment and after.
+    pub until: Option<Moment>,
+}
+
+impl Filter {
+    pub(super) fn takes(&self, request: &impl Request) -> bool {
+        let time = Moment(request.time());
+        self.since.is_none_or(|since| time >= since)
+            && self.until.is_none_or(|until| time < until)
+            && !self.exclude.iter().any(|condition| condition.fits(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A star takes any number of bytes: every way is tried.
+    fn naive(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern {
+            [] => text.is_empty(),
+            [b'*', rest @ ..] => (0..=text.len()).any(|from| naive(rest, &text[from..])),
+            [byte, rest @ ..] => text.first() == Some(byte) && naive(rest, &text[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_fits_what_trying_every_way_fits(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
+            prop_assert_eq!(fits(pattern.as_bytes(), text.as_bytes()), naive(pattern.as_bytes(), text.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_moment_is_a_day_a_time_or_what_the_log_writes() {
+        let may = Moment(1_431_857_103_000_000_000);
+        for text in
+            ["2015-05-17T10:05:03Z", "2015-05-17 12:05:03+02:00", "17/May/2015:10:05:03 +0000", "1431857103"]
+        {
+            assert_eq!(text.parse(), Ok(may), "{text}");
+        }
+        assert_eq!("2015-05-17T10:05".parse(), Ok(Moment(may.0 - 3_000_000_000)));
+        assert_eq!("yesterday".parse::<Moment>(), Err(MomentError));
+    }
+}

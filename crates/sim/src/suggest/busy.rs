@@ -1,0 +1,161 @@
+//! Which requests a limit, or any higher one, could deny at all.
+//!
+//! A [`Meter`] counts what *comes*, admitted or not, by the algorithm's own weights. What an algorithm has recorded is never
+//! more than what came, so where the weight of all that came fits under a limit, that limit and every higher one admit.
+//! The requests at which it does not fit are *busy*. A state that was fresh at some moment before a busy request, and
+//! has seen all that still counts, decides on it as a state that has seen everything does. So a limit is replayed on the
+//! busy requests with what leads up to each of them, its *fragment*, and nothing else.
+
+use std::collections::VecDeque;
+
+use tidegate_core::{Parameters, Policy, Quota};
+
+/// What leads up to a busy request, and the busy requests themselves.
+#[derive(Debug)]
+pub(super) struct Meter {
+    weight: Weight,
+    limit: u64,
+    /// Requests that may still matter to a later one, the oldest first.
+    recent: VecDeque<u64>,
+    /// How many of `recent`, from the oldest on, have been handed out.
+    handed_out: usize,
+    /// Whether the next request handed out begins a fragment.
+    fresh: bool,
+}
+
+/// How an algorithm weighs what came before.
+#[derive(Debug)]
+enum Weight {
+    /// Everything younger than `lifetime` counts in full.
+    Window { lifetime: u64 },
+    /// Everything since the window began, windows aligned to the origin.
+    Aligned { window: u64, end: u64 },
+    /// Everything since the window began, each with its first request.
+    FirstHit { window: u64, end: u64 },
+    /// A count for this window and one for the last, which counts less and less.
+    Counter { window: u64, start: u64, previous: u64, current: u64 },
+    /// What came less what has leaked, in requests × nanoseconds of the window, up to `room`.
+    Bucket { window: u64, debt: u128, before: u64, room: u128 },
+}
+
+impl Meter {
+    /// For an algorithm with this quota, and with every higher limit in the same window. `None` for an algorithm that
+    /// is not known here.
+    pub fn new(policy: &Policy, quota: Quota) -> Option<Self> {
+        let window = quota.window_nanos();
+        let limit = u64::from(quota.limit());
+        let in_bucket = |units: u32| u128::from(units) * u128::from(window);
+        let bucket = |room| Weight::Bucket { window, debt: 0, before: 0, room };
+        let weight = match policy.parameters() {
+            Parameters::FixedWindow { window, first_hit: false, .. } => Weight::Aligned { window, end: 0 },
+            Parameters::FixedWindow { window, first_hit: true, .. } => Weight::FirstHit { window, end: 0 },
+            Parameters::SlidingLog { lifetime, .. } => Weight::Window { lifetime },
+            Parameters::SlidingWindow { slot, span, .. } => {
+                Weight::Window { lifetime: slot.saturating_mul(span.into()) }
+            }
+            Parameters::SlidingCounter { window, .. } => {
+                Weight::Counter { window, start: 0, previous: 0, current: 0 }
+            }
+            // What is admitted last fills the bucket. Where the burst is the limit, a higher limit has more room.
+            Parameters::TokenBucket { burst, .. } => bucket(in_bucket(burst).saturating_sub(window.into())),
+            // A debt takes `debt / limit` nanoseconds to leak; a higher limit's debt may be larger for the same wait.
+            Parameters::LeakyBucket { max_wait, .. } => bucket(u128::from(limit) * u128::from(max_wait)),
+            _ => return None,
+        };
+        Some(Self { weight, limit, recent: VecDeque::new(), handed_out: 0, fresh: true })
+    }
+
+    /// Starts with another key, or another fragment of a key.
+    pub fn clear(&mut self) {
+        self.forget_all();
+        match &mut self.weight {
+            Weight::Window { .. } => {}
+            Weight::Aligned { end, .. } | Weight::FirstHit { end, .. } => *end = 0,
+            Weight::Counter { start, previous, current, .. } => (*start, *previous, *current) = (0, 0, 0),
+            Weight::Bucket { debt, before, .. } => (*debt, *before) = (0, 0),
+        }
+    }
+
+    /// How many requests it remembers.
+    pub fn remembered(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// Looks at a request. Where it is busy, hands out it and those before it that matter to it and were not handed out
+    /// yet, in order of time; each is `true` where it begins a fragment.
+    #[inline]
+    pub fn request(&mut self, now: u64, mut hand_out: impl FnMut(u64, bool)) {
+        let busy = match &mut self.weight {
+            Weight::Window { lifetime } => {
+                let lifetime = *lifetime;
+                self.forget_older(now, lifetime);
+                self.recent.len() as u64 + 1 > self.limit
+            }
+            Weight::Aligned { window, end } => {
+                if now >= *end {
+                    *end = (now - now % *window).saturating_add(*window);
+                    self.forget_all();
+                }
+                self.recent.len() as u64 + 1 > self.limit
+            }
+            Weight::FirstHit { window, end } => {
+                if now >= *end {
+                    *end = now.saturating_add(*window);
+                    self.forget_all();
+                }
+                self.recent.len() as u64 + 1 > self.limit
+            }
+            Weight::Counter { window, start, previous, current } => {
+                let length = *window;
+                if now - *start >= length {
+                    let aligned = now - now % length;
+                    *previous = if aligned - *start == length { *current } else { 0 };
+                    (*start, *current) = (aligned, 0);
+                }
+                *current += 1;
+                let weight = u128::from(*previous) * u128::from(length - (now - *start))
+                    + u128::from(*current) * u128::from(length);
+                self.forget_older(now, length.saturating_mul(2));
+                weight > u128::from(self.limit) * u128::from(length)
+            }
+            Weight::Bucket { window, debt, before, room } => {
+                let leaked = u128::from(now - *before) * u128::from(self.limit);
+                *before = now;
+                let owed = debt.saturating_sub(leaked);
+                *debt = owed + u128::from(*window);
+                let busy = owed > *room;
+                if owed == 0 {
+                    self.forget_all();
+                }
+                busy
+            }
+        };
+        self.recent.push_back(now);
+        if busy {
+            for &time in self.recent.iter().skip(self.handed_out) {
+                hand_out(time, std::mem::take(&mut self.fresh));
+            }
+            self.handed_out = self.recent.len();
+        }
+    }
+
+    /// Forgets what came more than `lifetime` before now.
+    #[inline]
+    fn forget_older(&mut self, now: u64, lifetime: u64) {
+        while self.recent.front().is_some_and(|&time| now - time > lifetime) {
+            self.recent.pop_front();
+            match self.handed_out.checked_sub(1) {
+                Some(handed_out) => self.handed_out = handed_out,
+                // Something is left out: what is handed out next does not follow what was.
+                None => self.fresh = true,
+            }
+        }
+    }
+
+    #[inline]
+    fn forget_all(&mut self) {
+        self.recent.clear();
+        self.handed_out = 0;
+        self.fresh = true;
+    }
+}

@@ -1,0 +1,260 @@
+//! The smallest limit that denies few enough.
+//!
+//! A first pass counts the requests of each window, aligned to the clock: from these counts follows what a fixed window
+//! would need, which is where the search begins. From there a bracket is opened and halved. Each limit that denies too
+//! much also says which requests a higher limit could deny at all (see `busy`), and only these, with what leads up to them, are
+//! looked at again.
+//!
+//! This finds the smallest limit because
+//! more limit never denies more, neither requests nor keys. For, by induction over a key's requests: suppose that the
+//! higher limit has admitted at least as many as the lower one up to every earlier moment, and just as many up to now.
+//! Each algorithm decides on a weighted sum of its latest admissions, with weights that only fall as they grow older
+//! (a log or window counts 1, then 0; a counter counts 1, then less and less, then 0), or on what a bucket has taken in
+//! since some moment less what has leaked since (and the higher limit leaks no slower). The higher limit's admissions
+//! came no later one by one, so its sum is no larger, and where the lower limit admits it does too.
+//! With `count-denied` what is recorded is not what is admitted, and the argument does not hold; there the property is
+//! tested on random traffic, not proven.
+
+mod busy;
+mod fragments;
+mod pass;
+mod recommend;
+mod share;
+mod survey;
+
+use std::{fmt, num::NonZeroUsize, time::Duration};
+
+use tidegate_core::{Policy, PolicyError, Quota, QuotaError};
+
+use crate::{algorithm::AlgorithmSpec, progress::Progress, replay::on_threads, workload::Workload};
+use fragments::Fragments;
+use pass::{Allowance, Denials, through_all, through_fragments};
+pub use recommend::{Recommendation, limits_around, recommend};
+pub use share::{ParseShareError, Share};
+pub use survey::Survey;
+
+/// How much a limit may deny: both hold where both are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// At most this share of the keys that make requests is ever denied.
+    pub keys: Option<Share>,
+    /// At most this share of the requests is denied.
+    pub requests: Option<Share>,
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.keys, self.requests) {
+            (Some(keys), Some(requests)) => write!(f, "{keys} of the keys and {requests} of the requests"),
+            (Some(keys), None) => write!(f, "{keys} of the keys"),
+            (None, Some(requests)) => write!(f, "{requests} of the requests"),
+            (None, None) => f.write_str("any share"),
+        }
+    }
+}
+
+/// The smallest limit that meets a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suggestion {
+    /// The limit in its window.
+    pub quota: Quota,
+    /// Requests that it denies.
+    pub denied: u64,
+    /// Keys that it denies at least once.
+    pub denied_keys: u64,
+}
+
+/// Looks for the smallest limit, at least 1, with which the algorithm meets the goal.
+///
+/// `progress` counts the requests that were looked at, those that were looked at again included.
+///
+/// # Errors
+/// When the window or the algorithm's options make no quota, or when no limit meets the goal (as a token bucket's fixed
+/// burst may not).
+pub fn suggest<W: Workload>(
+    workload: &W,
+    algorithm: &AlgorithmSpec,
+    window: Duration,
+    goal: Goal,
+    threads: NonZeroUsize,
+    progress: &Progress,
+) -> Result<Suggestion, SuggestError> {
+    let survey = Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
+    suggest_all(workload, &survey, std::slice::from_ref(algorithm), goal, threads, progress).remove(0)
+}
+
+/// Does the same for several algorithms, in a window that has been surveyed; the answers are in the algorithms' order.
+///
+/// # Errors
+/// Those of [`suggest`], for each algorithm.
+pub fn suggest_all<W: Workload>(
+    workload: &W,
+    survey: &Survey,
+    algorithms: &[AlgorithmSpec],
+    goal: Goal,
+    threads: NonZeroUsize,
+    progress: &Progress,
+) -> Vec<Result<Suggestion, SuggestError>> {
+    // Threads share the keys out among them, or where there are too few, the algorithms.
+    let few_keys = (workload.keys() as usize) < threads.get();
+    let (outer, inner) = if few_keys { (threads, NonZeroUsize::MIN) } else { (NonZeroUsize::MIN, threads) };
+    let one = |found: &mut Vec<_>, at: u32| {
+        let algorithm = &algorithms[at as usize];
+        found.push((at, Search { workload, survey, algorithm, threads: inner, progress }.run(goal)));
+    };
+    let mut found = on_threads(algorithms.len() as u32, outer, Vec::new, one, Vec::extend);
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, result)| result).collect()
+}
+
+/// What an algorithm denies with one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CurvePoint {
+    /// The limit.
+    pub limit: u32,
+    /// Requests that it denies.
+    pub denied: u64,
+    /// Keys that it denies at least once.
+    pub denied_keys: u64,
+}
+
+/// What an algorithm denies with each of these limits, in rising order; limits that it does not take are left out.
+pub fn curve<W: Workload>(
+    workload: &W,
+    survey: &Survey,
+    algorithm: &AlgorithmSpec,
+    mut limits: Vec<u32>,
+    threads: NonZeroUsize,
+    progress: &Progress,
+) -> Vec<CurvePoint> {
+    limits.sort_unstable();
+    limits.dedup();
+    let search = Search { workload, survey, algorithm, threads, progress };
+    let mut left = None;
+    let mut points = Vec::with_capacity(limits.len());
+    for limit in limits {
+        let Ok((denials, still_left)) = search.attempt(limit, left.as_ref(), Allowance::ALL) else {
+            continue;
+        };
+        left = still_left.or(left);
+        points.push(CurvePoint { limit, denied: denials.denied, denied_keys: denials.denied_keys });
+    }
+    points
+}
+
+struct Search<'a, W> {
+    workload: &'a W,
+    survey: &'a Survey,
+    algorithm: &'a AlgorithmSpec,
+    threads: NonZeroUsize,
+    progress: &'a Progress,
+}
+
+impl<W: Workload> Search<'_, W> {
+    fn policy(&self, limit: u32) -> Result<(Policy, Quota), SuggestError> {
+        let quota = Quota::new(limit, self.survey.window()).map_err(SuggestError::Window)?;
+        Ok((self.algorithm.policy(quota).map_err(SuggestError::Algorithm)?, quota))
+    }
+
+    /// What a limit denies, `left` being what some lower limit left, and what it leaves itself.
+    fn attempt(
+        &self,
+        limit: u32,
+        left: Option<&Fragments>,
+        allowance: Allowance,
+    ) -> Result<(Denials, Option<Fragments>), SuggestError> {
+        let (policy, quota) = self.policy(limit)?;
+        Ok(match left {
+            None => through_all(self.workload, (&policy, quota), allowance, self.threads, self.progress),
+            Some(left) => through_fragments(left, (&policy, quota), allowance, self.progress),
+        })
+    }
+
+    fn run(&self, goal: Goal) -> Result<Suggestion, SuggestError> {
+        self.policy(1)?;
+        let highest = largest(|limit| self.policy(limit).is_ok());
+        let allowance = Allowance::new(goal, self.survey.keys(), self.workload.requests());
+        let mut limit = self.survey.fixed_window_limit(allowance).clamp(1, highest);
+        let mut step = (limit / 16).max(1);
+        // `low` denies too much; what it leaves is all that a higher limit has to look at.
+        let (mut low, mut left) = (0, None);
+        let mut found: Option<Suggestion> = None;
+        loop {
+            let (denials, still_left) = self.attempt(limit, left.as_ref(), allowance)?;
+            if allowance.covers(denials) {
+                let quota = self.policy(limit)?.1;
+                found = Some(Suggestion { quota, denied: denials.denied, denied_keys: denials.denied_keys });
+            } else if limit == highest {
+                let algorithm = self.algorithm.label().to_owned();
+                return Err(SuggestError::Unattainable { algorithm, goal, highest });
+            } else {
+                low = limit;
+                left = still_left.or(left);
+            }
+            limit = match found {
+                Some(found) if found.quota.limit() - low <= 1 => return Ok(found),
+                Some(found) if low > 0 => low + (found.quota.limit() - low) / 2,
+                Some(found) => found.quota.limit().saturating_sub(step).max(1),
+                None => low.saturating_add(step).min(highest),
+            };
+            step = step.saturating_mul(2);
+        }
+    }
+}
+
+/// The largest limit that an algorithm takes, given that it takes 1 and all below one that it takes.
+fn largest(takes: impl Fn(u32) -> bool) -> u32 {
+    let (mut taken, mut above) = (1, u64::from(u32::MAX) + 1);
+    while above - u64::from(taken) > 1 {
+        let middle = taken + ((above - u64::from(taken)) / 2) as u32;
+        if takes(middle) {
+            taken = middle;
+        } else {
+            above = middle.into();
+        }
+    }
+    taken
+}
+
+/// Why no limit can be suggested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SuggestError {
+    /// The window makes no quota.
+    Window(QuotaError),
+    /// The algorithm's options do not suit the window.
+    Algorithm(PolicyError),
+    /// No limit denies little enough.
+    Unattainable {
+        /// The algorithm.
+        algorithm: String,
+        /// What was asked for.
+        goal: Goal,
+        /// The highest limit that was tried.
+        highest: u32,
+    },
+}
+
+impl fmt::Display for SuggestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Window(error) => error.fmt(f),
+            Self::Algorithm(error) => error.fmt(f),
+            Self::Unattainable { algorithm, goal, highest } => write!(
+                f,
+                "{algorithm} denies more than {goal} with any limit up to {highest}: allow a larger share, or change \
+                 its options"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SuggestError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Window(error) => Some(error),
+            Self::Algorithm(error) => Some(error),
+            Self::Unattainable { .. } => None,
+        }
+    }
+}

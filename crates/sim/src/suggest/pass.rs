@@ -1,0 +1,201 @@
+//! One limit, on everything or on what is left of it.
+
+use std::num::NonZeroUsize;
+
+use tidegate_core::{Policy, Quota};
+
+use super::{Goal, busy::Meter, fragments::Fragments};
+use crate::{
+    progress::Progress,
+    replay::{KeyState, on_threads},
+    workload::Workload,
+};
+
+/// The most requests that are kept for the passes to come: 128 MiB. Where more are left, the next pass looks at
+/// everything again.
+const KEPT: usize = 1 << 24;
+/// How often progress is told.
+const TOLD: u64 = 1 << 16;
+
+/// What a limit does, up to where it has denied too much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Denials {
+    pub denied: u64,
+    pub denied_keys: u64,
+}
+
+/// What a limit may deny.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    pub denied: u64,
+    pub denied_keys: u64,
+}
+
+impl Allowance {
+    pub const ALL: Self = Self { denied: u64::MAX, denied_keys: u64::MAX };
+
+    pub fn new(goal: Goal, keys: u64, requests: u64) -> Self {
+        Self {
+            denied: goal.requests.map_or(u64::MAX, |share| share.of(requests)),
+            denied_keys: goal.keys.map_or(u64::MAX, |share| share.of(keys)),
+        }
+    }
+
+    pub const fn covers(self, denials: Denials) -> bool {
+        denials.denied <= self.denied && denials.denied_keys <= self.denied_keys
+    }
+}
+
+/// A quota on its way through requests.
+struct Run<'a> {
+    meter: Option<Meter>,
+    judge: Judge,
+    looked_at: u64,
+    progress: &'a Progress,
+}
+
+/// Decides on the requests that a meter hands out, and keeps them.
+struct Judge {
+    state: KeyState,
+    allowance: Allowance,
+    /// What every higher limit needs to be asked about; `None` where it is too much to keep.
+    left: Option<Fragments>,
+    denials: Denials,
+    /// Of the key that the run is at: whether it has a fragment, and whether it was denied.
+    begun: bool,
+    denied: bool,
+    /// Requests that the state has seen since it was fresh.
+    seen: u64,
+}
+
+impl Judge {
+    #[inline]
+    fn decide(&mut self, time: u64, fresh: bool) {
+        if let Some(left) = &mut self.left {
+            left.push(time, fresh, fresh && !self.begun);
+            if left.len() > KEPT {
+                self.left = None;
+            }
+        }
+        self.begun = true;
+        if !self.allowance.covers(self.denials) {
+            return;
+        }
+        if fresh {
+            self.refresh();
+        }
+        self.seen += 1;
+        if self.state.decide(time).is_denied() {
+            self.denials.denied += 1;
+            self.denials.denied_keys += u64::from(!self.denied);
+            self.denied = true;
+        }
+    }
+
+    fn refresh(&mut self) {
+        self.state.clear(std::mem::take(&mut self.seen));
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(policy: &Policy, quota: Quota, allowance: Allowance, progress: &'a Progress) -> Self {
+        let meter = Meter::new(policy, quota);
+        let judge = Judge {
+            state: KeyState::new(*policy),
+            allowance,
+            left: meter.is_some().then(Fragments::default),
+            denials: Denials::default(),
+            begun: false,
+            denied: false,
+            seen: 0,
+        };
+        Self { meter, judge, looked_at: 0, progress }
+    }
+
+    /// Whether nothing more can come of looking further: too much is denied, and what is left is not kept.
+    fn is_over(&self) -> bool {
+        self.judge.left.is_none() && !self.judge.allowance.covers(self.judge.denials)
+    }
+
+    #[inline]
+    fn request(&mut self, now: u64) {
+        self.looked_at += 1;
+        if self.looked_at.is_multiple_of(TOLD) {
+            self.progress.add(TOLD);
+        }
+        let Some(meter) = &mut self.meter else { return self.judge.decide(now, false) };
+        meter.request(now, |time, fresh| self.judge.decide(time, fresh));
+        if meter.remembered() > KEPT {
+            self.judge.left = None;
+        }
+    }
+
+    /// The next requests are a new fragment of the same key.
+    fn next_fragment(&mut self) {
+        if let Some(meter) = &mut self.meter {
+            meter.clear();
+        }
+        self.judge.refresh();
+    }
+
+    fn next_key(&mut self) {
+        self.next_fragment();
+        (self.judge.begun, self.judge.denied) = (false, false);
+    }
+
+    fn absorb(&mut self, other: Self) {
+        let (sum, other) = (&mut self.judge, other.judge);
+        sum.denials.denied += other.denials.denied;
+        sum.denials.denied_keys += other.denials.denied_keys;
+        match (&mut sum.left, other.left) {
+            (Some(left), Some(others)) if left.len() + others.len() <= KEPT => left.append(others),
+            (left, _) => *left = None,
+        }
+    }
+
+    fn finish(self) -> (Denials, Option<Fragments>) {
+        self.progress.add(self.looked_at % TOLD);
+        (self.judge.denials, self.judge.left)
+    }
+}
+
+/// What the quota denies of a whole workload, and what is left for every higher limit. Where more is denied than allowed,
+/// the denials are more than allowed, and not all.
+pub(super) fn through_all<W: Workload>(
+    workload: &W,
+    (policy, quota): (&Policy, Quota),
+    allowance: Allowance,
+    threads: NonZeroUsize,
+    progress: &Progress,
+) -> (Denials, Option<Fragments>) {
+    let fresh = || Run::new(policy, quota, allowance, progress);
+    let key = |run: &mut Run<'_>, key: u32| {
+        run.next_key();
+        for time in workload.times(key) {
+            run.request(time);
+            if run.is_over() {
+                break;
+            }
+        }
+    };
+    on_threads(workload.keys(), threads, fresh, key, Run::absorb).finish()
+}
+
+/// What the quota denies of what a lower limit left.
+pub(super) fn through_fragments(
+    fragments: &Fragments,
+    (policy, quota): (&Policy, Quota),
+    allowance: Allowance,
+    progress: &Progress,
+) -> (Denials, Option<Fragments>) {
+    let mut run = Run::new(policy, quota, allowance, progress);
+    for (first, times) in fragments.iter() {
+        if first {
+            run.next_key();
+        } else {
+            run.next_fragment();
+        }
+        times.iter().for_each(|&time| run.request(time));
+    }
+    run.finish()
+}

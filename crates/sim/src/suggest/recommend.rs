@@ -1,0 +1,62 @@
+//! One limit out of several that were suggested.
+
+use tidegate_core::{Algorithm, Quota};
+
+use super::{CurvePoint, Suggestion};
+use crate::algorithm::AlgorithmSpec;
+
+/// A limit to begin with, and why this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recommendation {
+    /// The algorithm, with its options if any.
+    pub algorithm: String,
+    /// The limit.
+    pub quota: Quota,
+    /// Why it is this one of all that were suggested.
+    pub reason: String,
+    /// An item of a rules file's `limits`.
+    pub yaml: String,
+    /// What the algorithm denies with this limit and with others.
+    pub curve: Vec<CurvePoint>,
+}
+
+/// Picks an algorithm: of those that never admit more than the limit in any window, the one with the smallest state; where
+/// none was asked for, of all. `by` is what the keys are. `None` where nothing was suggested.
+///
+/// The curve is left empty.
+#[must_use]
+pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Recommendation> {
+    let bytes = |(spec, suggestion): &(AlgorithmSpec, Suggestion)| {
+        spec.policy(suggestion.quota).map_or(usize::MAX, |policy| policy.words() * size_of::<u64>())
+    };
+    let strict = found.iter().filter(|(spec, _)| spec.never_exceeds()).min_by_key(|each| bytes(each));
+    let (chosen, why) = match strict {
+        Some(chosen) => (chosen, "it never admits more than the limit in any window"),
+        None => (
+            found.iter().min_by_key(|each| bytes(each))?,
+            "none of the algorithms asked for keeps to the limit in every window; this one needs the least memory",
+        ),
+    };
+    let (spec, suggestion) = chosen;
+    let rivals = found.iter().filter(|(rival, _)| strict.is_some() && rival.never_exceeds() && rival != spec);
+    let rivals: Vec<String> =
+        rivals.map(|each| format!("{} takes {}", each.0.label(), bytes(each))).collect();
+    let against = if rivals.is_empty() { String::new() } else { format!(", where {}", rivals.join(" and ")) };
+    Some(Recommendation {
+        algorithm: spec.label().to_owned(),
+        quota: suggestion.quota,
+        reason: format!("{why}, and takes {} bytes a key{against}", bytes(chosen)),
+        yaml: spec.yaml(suggestion.quota, by),
+        curve: Vec::new(),
+    })
+}
+
+/// Limits around one, to see what a stricter and a more generous one would deny: from half of it to four times.
+#[must_use]
+pub fn limits_around(limit: u32) -> Vec<u32> {
+    let part =
+        |eighths: u64| u32::try_from((u64::from(limit) * eighths).div_ceil(8)).unwrap_or(u32::MAX).max(1);
+    let mut limits: Vec<u32> = [4, 6, 7, 8, 9, 10, 12, 16, 24, 32].map(part).into();
+    limits.dedup();
+    limits
+}

@@ -1,0 +1,113 @@
+//! How many requests come in a window: of each key in its busiest one, and in each.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+
+use tidegate_core::{Quota, QuotaError};
+
+use super::pass::Allowance;
+use crate::{progress::Progress, replay::on_threads, workload::Workload};
+
+/// Requests counted in windows that are aligned to the clock.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    window: Duration,
+    /// How many windows of a key had so many requests.
+    windows: BTreeMap<u64, u64>,
+    /// How many keys had so many requests in their busiest window.
+    busiest: BTreeMap<u64, u64>,
+}
+
+impl Survey {
+    /// Looks at every request once.
+    ///
+    /// # Errors
+    /// When the window makes no quota.
+    pub fn new<W: Workload>(
+        workload: &W,
+        window: Duration,
+        threads: NonZeroUsize,
+        progress: &Progress,
+    ) -> Result<Self, QuotaError> {
+        let length = Quota::new(1, window)?.window_nanos();
+        let fresh = || Self { window, windows: BTreeMap::new(), busiest: BTreeMap::new() };
+        let key = |survey: &mut Self, key: u32| {
+            let (mut end, mut count, mut busiest, mut requests) = (0, 0_u64, 0, 0_u64);
+            for time in workload.times(key) {
+                if time >= end {
+                    survey.add_window(count);
+                    busiest = busiest.max(count);
+                    end = (time - time % length).saturating_add(length);
+                    count = 0;
+                }
+                count += 1;
+                requests += 1;
+            }
+            survey.add_window(count);
+            if requests > 0 {
+                *survey.busiest.entry(busiest.max(count)).or_default() += 1;
+            }
+            progress.add(requests);
+        };
+        let add = |sum: &mut Self, other: Self| {
+            for (into, from) in [(&mut sum.windows, other.windows), (&mut sum.busiest, other.busiest)] {
+                for (count, times) in from {
+                    *into.entry(count).or_default() += times;
+                }
+            }
+        };
+        Ok(on_threads(workload.keys(), threads, fresh, key, add))
+    }
+
+    fn add_window(&mut self, count: u64) {
+        if count > 0 {
+            *self.windows.entry(count).or_default() += 1;
+        }
+    }
+
+    /// The window.
+    #[must_use]
+    pub const fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// Keys that made a request.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.busiest.values().sum()
+    }
+
+    /// How many requests a key makes in its busiest window, where `of` keys in a thousand make no more: 500 is the median
+    /// key, 1,000 the busiest. 0 without keys.
+    #[must_use]
+    pub fn busiest_window(&self, of: u64) -> u64 {
+        let rank = (u128::from(self.keys()) * u128::from(of.min(1_000))).div_ceil(1_000) as u64;
+        let mut seen = 0;
+        for (&count, &keys) in &self.busiest {
+            seen += keys;
+            if seen >= rank {
+                return count;
+            }
+        }
+        0
+    }
+
+    /// The smallest limit with which a fixed window denies no more than allowed; 0 where that denies little enough.
+    pub(super) fn fixed_window_limit(&self, allowance: Allowance) -> u32 {
+        let (mut low, mut high) = (0, self.busiest.keys().next_back().copied().unwrap_or(0));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let above = |counts: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
+                counts.range(middle + 1..).map(|(&count, &times)| (count, times)).collect()
+            };
+            let denied: u64 =
+                above(&self.windows).iter().map(|(count, times)| (count - middle) * times).sum();
+            let denied_keys: u64 = above(&self.busiest).iter().map(|(_, keys)| keys).sum();
+            if allowance.covers(super::Denials { denied, denied_keys }) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        u32::try_from(high).unwrap_or(u32::MAX)
+    }
+}
