@@ -137,6 +137,7 @@ impl AlgorithmSpec {
     }
 
     /// Every algorithm there is, with its default options.
+    #[must_use]
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         ENTRIES.iter().map(|entry| Self::of(entry))
     }
