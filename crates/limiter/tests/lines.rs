@@ -175,6 +175,21 @@ fn an_admission_that_nobody_takes_is_given_back() {
 }
 
 #[test]
+fn whoever_leaves_an_old_line_takes_nobody_out_of_a_new_one() {
+    let (timer, keys) = keyed(Policy::sliding_log(Quota::per_second(1)).unwrap());
+    assert!(keys.check("a").is_allowed());
+    let mut first: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
+    assert!(poll(&mut first).is_pending());
+    timer.advance(Duration::from_secs(1));
+    // Admits the first, which ends its line, and finds nothing left.
+    assert!(keys.check("a").is_denied());
+    let mut second: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
+    assert!(poll(&mut second).is_pending());
+    drop(first);
+    assert!(is_admitted(&mut second), "by what the first gave back");
+}
+
+#[test]
 fn waiters_hear_of_a_raised_quota() {
     let (_, keys) = keyed(Policy::token_bucket(Quota::per_hour(1)));
     assert!(keys.acquire("a", 1).is_allowed());

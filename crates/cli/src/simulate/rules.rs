@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_server::rules::{self as server_rules, AlgorithmName, Keeping, LimitSpec, PolicySpec};
+use tidegate_server::rules::{self as server_rules, Keeping, LimitSpec, PolicySpec};
 use tidegate_sim::{
     AlgorithmSpec, Progress, Trial, Workload, heat_map,
     input::{self, By, Condition, Field, Selected, Selector},
@@ -42,7 +42,7 @@ pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Rep
     };
     for ((limit, selector), selected) in limits.into_iter().zip(&selectors).zip(loaded.selected) {
         warn(&mut report, limit, selector, &selected, loaded.requests);
-        for part in parts(limit, selected.trace) {
+        for part in parts(limit, &selected.trace) {
             let trial = Trial::new(quota(part.policy), &[spec(part.policy)])?;
             let findings = replay(&part.trace, std::slice::from_ref(&trial), threads(args), progress);
             for findings in findings {
@@ -58,7 +58,7 @@ pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Rep
 }
 
 fn is_replayed(limit: &LimitSpec) -> bool {
-    let replayed = limit.policy.algorithm != AlgorithmName::Concurrency;
+    let replayed = limit.policy.algorithm.limits_rate();
     if !replayed {
         note(&format!(
             "the limit {} is left out: concurrency limits what is in flight, and a log does not say when a request ended",
@@ -112,7 +112,7 @@ fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &
 }
 
 /// The limit without the keys that have a policy of their own, and each of these.
-fn parts(limit: &LimitSpec, trace: Trace) -> Vec<Part<'_>> {
+fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
     let is_apart = |key: &str| limit.overrides.contains_key(key) || limit.deny.contains(key);
     let rest = if limit.overrides.is_empty() && limit.deny.is_empty() {
@@ -123,7 +123,7 @@ fn parts(limit: &LimitSpec, trace: Trace) -> Vec<Part<'_>> {
     parts.push(Part { name: limit.name.clone(), policy: &limit.policy, trace: rest });
     for (key, policy) in &limit.overrides {
         let own = trace.of_keys(|label| label == key);
-        if own.requests() > 0 && policy.algorithm != AlgorithmName::Concurrency {
+        if own.requests() > 0 && policy.algorithm.limits_rate() {
             parts.push(Part { name: format!("{}, {key}", limit.name), policy, trace: own });
         }
     }

@@ -237,7 +237,13 @@ impl Line {
 
     /// Serves the line for one of its watchers; returns when that one should look again.
     pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) -> Option<Nanos> {
+        if ticket.outcome().is_some() {
+            return None;
+        }
         self.settle_beside(ground, Some(ticket), wakes);
+        if ticket.outcome().is_some() {
+            return None;
+        }
         let waiter = self.waiting.get(&ticket.number)?;
         let front_due = self.front_due(ground);
         let is_front = self.waiting.first_key_value().is_some_and(|(number, _)| *number == ticket.number);
@@ -257,15 +263,17 @@ impl Line {
     /// Takes a ticket out, or back what was admitted to it.
     pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
         self.places.refresh(ground.policy, ground.now);
-        if self.waiting.remove(&ticket.number).is_some() {
-            self.version += 1;
-        } else if let Some(Ok(admitted)) = ticket.outcome() {
-            match admitted.place {
+        match ticket.outcome() {
+            // A ticket without an outcome stands in this line. One with an outcome may be of a line before this one, and
+            // its number may be somebody else's by now.
+            None => drop(self.waiting.remove(&ticket.number)),
+            Some(Ok(admitted)) => match admitted.place {
                 Some(place) => self.places.give_up(ground.state, ground.now, place),
                 None => ground.policy.refund(ground.state, ground.now, ticket.cost),
-            }
-            self.version += 1;
+            },
+            Some(Err(_)) => {}
         }
+        self.version += 1;
         ticket.finish();
         self.settle(ground, wakes);
     }

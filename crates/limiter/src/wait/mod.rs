@@ -89,6 +89,7 @@ pub(crate) async fn wait(
         Joined::Waiting(ticket) => Seat { home, timer, ticket },
     };
     let admitted = loop {
+        seat.ticket.begin_look();
         if let Some(outcome) = seat.ticket.outcome() {
             break outcome;
         }

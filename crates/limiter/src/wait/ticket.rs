@@ -66,11 +66,14 @@ impl Ticket {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the wait ended, once it has. Whatever happens later is news again.
+    /// Begins a new look: what happens from here on is news, and ends the next [`sleep`].
+    pub fn begin_look(&self) {
+        self.status().nudged = false;
+    }
+
+    /// How the wait ended, once it has. Leaves the news alone: what came since the look began must not be lost.
     pub fn outcome(&self) -> Option<Result<Admitted, WaitError>> {
-        let mut status = self.status();
-        status.nudged = false;
-        status.outcome
+        self.status().outcome
     }
 
     pub fn watches(&self) -> bool {
@@ -150,4 +153,27 @@ pub(crate) fn sleep<F: Future<Output = ()>>(
             None => Poll::Pending,
         }
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        future::Ready,
+        pin::{Pin, pin},
+        task::Context,
+    };
+
+    use super::*;
+
+    #[test]
+    fn news_that_comes_while_a_future_looks_ends_its_sleep() {
+        let ticket = Ticket::new(1, 1);
+        ticket.begin_look();
+        assert!(!ticket.watches());
+        // Just now somebody else makes it one of the first in line.
+        ticket.watch_too(&mut Wakes::default());
+        assert!(ticket.outcome().is_none());
+        let sleeping = pin!(sleep(&ticket, None::<Pin<&mut Ready<()>>>));
+        assert!(sleeping.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
 }

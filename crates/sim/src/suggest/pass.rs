@@ -195,7 +195,9 @@ pub(super) fn through_fragments(
         } else {
             run.next_fragment();
         }
-        times.iter().for_each(|&time| run.request(time));
+        for &time in times {
+            run.request(time);
+        }
     }
     run.finish()
 }
