@@ -94,6 +94,6 @@ pub use tidegate_redis as redis;
 pub use tidegate_tower as tower;
 
 /// The README's example, so that it keeps running.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

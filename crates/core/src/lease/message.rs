@@ -4,7 +4,7 @@ use crate::{Decision, Nanos};
 
 /// From a node to the authority.
 ///
-/// Each must end in exactly one [`granted`](crate::Lease::granted) or [`failed`](crate::Lease::failed) of the lease that
+/// Each must end in exactly one [`granted`](super::Lease::granted) or [`failed`](super::Lease::failed) of the lease that
 /// made it, also when the caller that it was made for has gone away: while it is out the lease asks for no other piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "send it, then call `granted` or `failed`"]
@@ -51,7 +51,7 @@ pub enum Answer {
     Decided(Decision),
     /// Decided in memory; the request is to be sent meanwhile, nobody waits for it.
     Renew(Decision, Request),
-    /// Only the authority can tell: send the request; [`granted`](crate::Lease::granted) returns the decision.
+    /// Only the authority can tell: send the request; [`granted`](super::Lease::granted) returns the decision.
     Refill(Request),
 }
 
