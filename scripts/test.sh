@@ -86,7 +86,8 @@ trap 'rm -f "$results"' EXIT
 failed=0
 tests() { # tests TITLE CARGO-TEST-ARGUMENT...
     say "$1"
-    cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
+    # A test that hangs is a failure with a name, not a run that never ends.
+    timeout --signal=INT 30m cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
 }
 
 tests "tests" --workspace

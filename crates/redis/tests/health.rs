@@ -59,14 +59,22 @@ async fn mixed(limit: &SharedLimit, round: u64) {
     sleep(Duration::from_millis(2)).await;
 }
 
+/// Asks until the store has counted eight errors of a kind.
+async fn eight_errors(limit: &SharedLimit, kind: &str) {
+    let (store, began) = (limit.store(), Instant::now());
+    for round in 0.. {
+        if store.stats().errors_of(kind) >= 8 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "no eight errors of {kind}: {store:?}, {:?}", store.trouble());
+        mixed(limit, round).await;
+    }
+}
+
 /// Asks until the store has refused some with this error, and that it is down all the while.
 async fn refused(limit: &SharedLimit, error: &str) {
     let store = limit.store();
-    let mut round = 0;
-    while store.stats().errors_of(error) < 8 {
-        mixed(limit, round).await;
-        round += 1;
-    }
+    eight_errors(limit, error).await;
     assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
 }
 
@@ -235,11 +243,8 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     };
     save("err");
     until("it is found to be down", || store.health() == Health::Down).await;
-    let (found, mut round) = (store.stats(), 0);
-    while store.stats().errors_of("server") < 8 {
-        mixed(&limit, round).await;
-        round += 1;
-    }
+    let found = store.stats();
+    eight_errors(&limit, "server").await;
     assert_eq!((store.stats().opened, store.stats().closed), (found.opened, found.closed), "it stays so");
     let why = || store.trouble().map_or(String::new(), |error| error.to_string());
     until("it is told why", || why().contains("MISCONF") && why().contains("save")).await;

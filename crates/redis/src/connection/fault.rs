@@ -6,8 +6,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::StoreError;
 
-/// The codes that decide what an error is. A command that fails inside a script has its code at the start of the reply, or
-/// (Redis 6.2) within it.
+/// The codes that decide what an error is.
 const CODES: [&str; 7] = ["OOM", "READONLY", "WRONGTYPE", "LOADING", "NOAUTH", "WRONGPASS", "NOPERM"];
 
 /// The error as one of the store's. `prefix` is that of the store's keys, which a user's rights must cover.
@@ -46,17 +45,27 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
             Some("NOAUTH" | "WRONGPASS") => StoreError::NotPermitted(login(error)),
             Some("NOPERM") => StoreError::Forbidden(needs(error, prefix)),
             // The general code: this script failed. Whether others do is for the heartbeat to find out.
-            _ if error.code() == Some("ERR") => StoreError::Script(needs(error, prefix)),
+            Some("ERR") => StoreError::Script(needs(error, prefix)),
             _ => StoreError::Server(why()),
         },
     }
 }
 
-/// The first of [`CODES`] that the server's reply names.
-fn code(error: &RedisError) -> Option<&'static str> {
-    let named = |word: &str| CODES.into_iter().find(|&code| code == word);
-    let within = || error.detail()?.split([' ', ':']).find_map(|word| named(word.trim_start_matches('-')));
-    error.code().and_then(named).or_else(within)
+/// The code of the server's reply. Redis 6.2 answers `ERR` for a command that fails inside a script, and gives the command's own
+/// code within the text: after a minus sign where the server refused to run the command (`-MISCONF`), as it is otherwise.
+fn code(error: &RedisError) -> Option<&str> {
+    let refusal = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let named = |word: &str| CODES.contains(&word);
+    let within = || {
+        error.detail()?.split([' ', ':']).find_map(|word| match word.strip_prefix('-') {
+            Some(code) => refusal(code).then_some(code),
+            None => named(word).then_some(word),
+        })
+    };
+    match error.code() {
+        Some("ERR") => within().or(Some("ERR")),
+        code => code.filter(|code| named(code)).or_else(within),
+    }
 }
 
 /// The client's own name of the kind says nothing to whoever reads it.
