@@ -39,6 +39,11 @@ pub(super) fn least_keys(spec: &LimitSpec) -> usize {
     (spec.overrides.len() + spec.deny.len()).next_power_of_two().max(LEAST_KEYS)
 }
 
+/// The bound that the rules give a limit.
+fn own_bound(spec: &LimitSpec) -> Option<usize> {
+    if spec.global { Some(1) } else { spec.max_keys }
+}
+
 /// The room for keys of each limit of some rules.
 pub(super) struct Rooms {
     max_keys: usize,
@@ -62,7 +67,7 @@ impl Rooms {
         // The buckets of `CL.THROTTLE` are divided with the others.
         let (mut fixed, mut least, mut parts, mut held) = (0, 0, 1, 0);
         for spec in limits {
-            if let Some(keys) = rooms.own_bound(spec) {
+            if let Some(keys) = own_bound(spec) {
                 fixed += rooms.bytes(spec, keys)?;
                 continue;
             }
@@ -90,24 +95,20 @@ impl Rooms {
 
     /// The bound of a limit, where it does not follow its use.
     pub fn bound(&self, spec: &LimitSpec) -> Option<usize> {
-        self.own_bound(spec).or_else(|| self.part.is_none().then_some(self.max_keys))
-    }
-
-    fn own_bound(&self, spec: &LimitSpec) -> Option<usize> {
-        if spec.global { Some(1) } else { spec.max_keys }
+        own_bound(spec).or_else(|| self.part.is_none().then_some(self.max_keys))
     }
 
     /// How many keys a new limit begins with.
-    pub fn begins_with(&self, spec: &LimitSpec) -> Result<usize, RulesError> {
-        let Some(part) = self.part else { return Ok(self.bound(spec).unwrap_or(self.max_keys)) };
-        if let Some(bound) = self.own_bound(spec) {
-            return Ok(bound);
+    pub fn begins_with(&self, spec: &LimitSpec) -> usize {
+        let Some(part) = self.part else { return self.bound(spec).unwrap_or(self.max_keys) };
+        if let Some(bound) = own_bound(spec) {
+            return bound;
         }
         let mut keys = least_keys(spec);
         while 2 * keys <= self.max_keys && self.bytes(spec, 2 * keys).is_ok_and(|bytes| bytes <= part) {
             keys *= 2;
         }
-        Ok(keys)
+        keys
     }
 
     /// How many keys `CL.THROTTLE` begins with.

@@ -147,7 +147,7 @@ impl Division {
 fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
     let mut count = 0;
     limiter.snapshot_at(now, |entry| {
-        count += usize::from(matches!(entry, Entry::Key { .. } | Entry::Record { .. }))
+        count += usize::from(matches!(entry, Entry::Key { .. } | Entry::Record { .. }));
     });
     count
 }
@@ -159,7 +159,7 @@ fn resize(member: &Member<'_>, max_keys: usize, now: Nanos) {
             tracing::debug!(limit = member.name, max_keys, "room for keys follows use");
         }
         Err(error) => {
-            tracing::warn!(limit = member.name, max_keys, %error, "the room for keys stays as it is")
+            tracing::warn!(limit = member.name, max_keys, %error, "the room for keys stays as it is");
         }
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     fn use_up(service: &Service, division: &mut Division, at: usize, keys: u32) {
         for key in 0..keys {
             limiter(service, at, |l| {
-                assert!(l.acquire_at(key.to_le_bytes(), 1, service.now()).is_allowed(), "{key}")
+                assert!(l.acquire_at(key.to_le_bytes(), 1, service.now()).is_allowed(), "{key}");
             });
             if key % 100 == 0 {
                 division.look(service);

@@ -149,7 +149,7 @@ impl Limits {
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
             let old = before(&spec);
-            let begins_with = rooms.begins_with(&spec)?;
+            let begins_with = rooms.begins_with(&spec);
             let memory = match old {
                 Some(old) => Arc::clone(&old.memory),
                 None => {
