@@ -72,7 +72,9 @@
 //! |---|---|
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
 //! | `redis` | the module `redis`: limits that several processes share |
-//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper |
+//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper; with `flow` and `redis` also gates and shared limits |
+//! | `grpc` | middleware that answers gRPC calls as they expect it |
+//! | `reqwest` | the same middleware for reqwest's clients |
 //!
 //! [`KeyedLimit`] is the trait of limits of both kinds, local or shared.
 #![cfg_attr(docsrs, feature(doc_cfg))]
