@@ -2,7 +2,7 @@
 
 use crate::{
     node::Node,
-    pass::{Outcome, Part, Pass},
+    pass::{Outcome, Pass, Scope},
     resource::Resource,
     rules::{adaptive::CallSample, breaker::Verdict},
 };
@@ -18,8 +18,8 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     // Before this call is out of it.
     let in_flight = pass.rules.as_ref().filter(|rules| !rules.adaptive.is_empty()).map(|_| in_flight());
     let extra = pass.extra.as_deref();
-    let end = |part: Part, node: &Node| {
-        let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == part));
+    let end = |scope: Scope, node: &Node| {
+        let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == scope));
         if let Some((_, slot)) = borrowed {
             node.settle(now);
             if node.borrowed().give_back(*slot, units) {
@@ -35,13 +35,13 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             Outcome::Well | Outcome::Failed => node.window().complete(now, units, rt, failed),
         }
     };
-    end(Part::Resource, &resource.state.node);
+    end(Scope::Resource, &resource.state.node);
     if pass.inbound {
-        end(Part::Inbound, &resource.state.shared.inbound);
+        end(Scope::Inbound, &resource.state.shared.inbound);
     }
     if let Some(extra) = extra {
-        extra.origin.iter().for_each(|node| end(Part::Origin, node));
-        extra.context.iter().for_each(|node| end(Part::Context, node));
+        extra.origin.iter().for_each(|node| end(Scope::Origin, node));
+        extra.context.iter().for_each(|node| end(Scope::Context, node));
         for (param, held) in &extra.held {
             param.leave(held, units);
         }

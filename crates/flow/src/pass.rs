@@ -47,12 +47,12 @@ pub(crate) struct Extra {
     pub(crate) probes: Vec<(usize, Probe)>,
     pub(crate) held: Vec<(Arc<HotParam>, Held)>,
     /// The slots that a prioritized call has borrowed units of, and in which they pass.
-    pub(crate) borrowed: Vec<(Part, u64)>,
+    pub(crate) borrowed: Vec<(Scope, u64)>,
 }
 
 /// Whose window it is that an entry counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Scope {
     Resource,
     Origin,
     Context,
@@ -61,12 +61,12 @@ pub(crate) enum Part {
 
 impl Extra {
     /// The node of a part of an entry of `resource`, if the entry counts there.
-    pub(crate) fn node<'n>(&'n self, part: Part, resource: &'n Resource) -> Option<&'n Node> {
-        match part {
-            Part::Resource => Some(&resource.state.node),
-            Part::Origin => self.origin.as_deref(),
-            Part::Context => self.context.as_deref(),
-            Part::Inbound => Some(&resource.state.shared.inbound),
+    pub(crate) fn node<'n>(&'n self, scope: Scope, resource: &'n Resource) -> Option<&'n Node> {
+        match scope {
+            Scope::Resource => Some(&resource.state.node),
+            Scope::Origin => self.origin.as_deref(),
+            Scope::Context => self.context.as_deref(),
+            Scope::Inbound => Some(&resource.state.shared.inbound),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! All rules of a gate, and finding those of one resource.
 
+use super::InvalidRule;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use regex::Regex;
@@ -82,7 +83,7 @@ impl Rules {
 fn check<R: fmt::Display>(
     kind: BlockKind,
     rules: &[R],
-    validate: impl Fn(&R) -> Result<(), String>,
+    validate: impl Fn(&R) -> Result<(), InvalidRule>,
     bad: &mut Vec<RuleError>,
 ) {
     bad.extend(rules.iter().enumerate().filter_map(|(index, rule)| {
@@ -92,25 +93,21 @@ fn check<R: fmt::Display>(
 }
 
 /// A rule that is impossible.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} rule {index} ({rule}): {reason}")]
 pub struct RuleError {
     /// Its kind.
     pub kind: BlockKind,
-    /// Its place among the rules of its kind, from 0.
+    /// Its index among the rules of its kind, from 0.
     pub index: usize,
-    /// Its id, or what it says.
+    /// Its id, or a summary of it.
     pub rule: String,
     /// What is wrong, and what to do about it.
-    pub reason: String,
+    #[source]
+    pub reason: InvalidRule,
 }
 
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rule {} ({}): {}", self.kind, self.index, self.rule, self.reason)
-    }
-}
-
-/// Rules that were refused, all of them, because some are impossible. What was loaded before stays.
+/// Rules that were rejected as a whole, because some are impossible. The previous rules stay active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// The impossible ones.
@@ -127,7 +124,12 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl std::error::Error for LoadError {}
+impl std::error::Error for LoadError {
+    /// The first of the impossible rules.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.rules.first().map(|rule| rule as _)
+    }
+}
 
 /// Validated rules, ready to be asked which are a resource's.
 pub(crate) struct RuleSet {

@@ -17,6 +17,7 @@ pub use aimd::Aimd;
 pub use gradient2::Gradient2;
 pub use vegas::Vegas;
 
+use super::InvalidRule;
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,7 +28,7 @@ use std::{
 use tidegate_core::Nanos;
 
 use super::Target;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// How one call went.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,10 +179,10 @@ impl AdaptiveRule {
         Self { min, max, ..self }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if self.min == 0 || self.min > self.max {
-            return Err(format!("the bounds are {} and {}; take 1 <= min <= max", self.min, self.max));
+            return Err(format!("the bounds are {} and {}; take 1 <= min <= max", self.min, self.max).into());
         }
         match &self.algorithm {
             Algorithm::Aimd(aimd) => aimd.validate(),
@@ -208,7 +209,7 @@ pub(crate) struct Adaptive {
     units: AtomicU64,
     /// How many units it has blocked, ever.
     blocked: AtomicU64,
-    learning: std::sync::Mutex<Learning>,
+    learning: Mutex<Learning>,
 }
 
 struct Learning {
@@ -302,7 +303,7 @@ impl Adaptive {
         let limit = within(&rule, algorithm.start());
         let units = AtomicU64::new(whole(limit));
         let window = Open::new(algorithm.pace());
-        let learning = std::sync::Mutex::new(Learning { algorithm, limit, window });
+        let learning = Mutex::new(Learning { algorithm, limit, window });
         Self { label: rule.to_string().into(), rule, units, blocked: AtomicU64::new(0), learning }
     }
 
@@ -349,3 +350,6 @@ fn whole(limit: f64) -> u64 {
 
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
