@@ -129,7 +129,7 @@ impl Gate {
     /// As [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
         let node = |name: &str| self.table.needed_state(name).node.clone();
-        self.shared().loaded.update(change, node)?;
+        self.shared().loaded.update(change, self.now(), node)?;
         self.shared().warn_of_missing_samples();
         Ok(())
     }

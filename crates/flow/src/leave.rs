@@ -14,10 +14,14 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
     let units = pass.units;
-    let in_flight = || resource.state.node.in_flight();
-    // Before this call is out of it.
-    let in_flight = pass.rules.as_ref().filter(|rules| !rules.adaptive.is_empty()).map(|_| in_flight());
     let extra = pass.extra.as_deref();
+    let in_force = pass.learns.then(|| resource.state.rules());
+    let rules = match extra.and_then(|extra| extra.rules.as_ref()) {
+        None => in_force.as_ref().and_then(|rules| rules.as_ref()),
+        passed => passed,
+    };
+    // Before this call is out of it.
+    let in_flight = rules.filter(|rules| !rules.adaptive.is_empty()).map(|_| resource.state.node.in_flight());
     let end = |scope: Scope, node: &Node| {
         let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == scope));
         if let Some((_, slot)) = borrowed {
@@ -46,7 +50,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             param.leave(held, units);
         }
     }
-    let Some(rules) = &pass.rules else { return };
+    let Some(rules) = rules else { return };
     if pass.outcome != Outcome::Cancelled
         && let Some(in_flight) = in_flight
     {

@@ -348,6 +348,9 @@ impl<'e> Attempt<'e> {
     fn pass(self) -> Pass {
         let Self { entry, now, rules, mut extra, params, start, .. } = self;
         extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
+        if !extra.probes.is_empty() {
+            extra.rules = rules.cloned();
+        }
         let mut pass = Pass::new(start, entry.units, entry.inbound);
         pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
@@ -356,7 +359,7 @@ impl<'e> Attempt<'e> {
             && extra.held.is_empty()
             && extra.borrowed.is_empty();
         pass.extra = (!is_bare).then(|| Box::new(extra));
-        pass.rules = rules.filter(|rules| rules.learns()).cloned();
+        pass.learns = rules.is_some_and(|rules| rules.learns());
         pass
     }
 }

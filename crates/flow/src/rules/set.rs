@@ -4,6 +4,7 @@ use super::InvalidRule;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use regex::Regex;
+use tidegate_core::Nanos;
 
 use super::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
@@ -134,6 +135,8 @@ impl std::error::Error for LoadError {
 /// Validated rules, ready to be asked which are a resource's.
 pub(crate) struct RuleSet {
     pub(crate) version: u64,
+    /// When these rules came into force.
+    pub(crate) loaded_at: Nanos,
     pub(crate) rules: Rules,
     authority: Index,
     hot_params: Index,
@@ -176,7 +179,12 @@ impl Index {
 }
 
 impl RuleSet {
-    pub(crate) fn new(version: u64, rules: Rules, node: impl Fn(&str) -> Arc<Node>) -> Self {
+    pub(crate) fn new(
+        version: u64,
+        loaded_at: Nanos,
+        rules: Rules,
+        node: impl Fn(&str) -> Arc<Node>,
+    ) -> Self {
         let mut related: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (at, rule) in rules.flow.iter().enumerate() {
             if let Relation::Related(other) = &rule.relation {
@@ -185,6 +193,7 @@ impl RuleSet {
         }
         Self {
             version,
+            loaded_at,
             related,
             authority: Index::new(rules.authority.iter().map(|rule| &rule.resource)),
             hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),

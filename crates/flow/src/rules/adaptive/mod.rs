@@ -205,6 +205,8 @@ impl fmt::Display for AdaptiveRule {
 pub(crate) struct Adaptive {
     pub(crate) rule: AdaptiveRule,
     pub(crate) label: Arc<str>,
+    /// When the rule came into force.
+    since: Nanos,
     /// The limit's whole units, for entries.
     units: AtomicU64,
     /// How many units it has blocked, ever.
@@ -304,7 +306,13 @@ impl Adaptive {
         let units = AtomicU64::new(whole(limit));
         let window = Open::new(algorithm.pace());
         let learning = Mutex::new(Learning { algorithm, limit, window });
-        Self { label: rule.to_string().into(), rule, units, blocked: AtomicU64::new(0), learning }
+        let (label, blocked) = (rule.to_string().into(), AtomicU64::new(0));
+        Self { rule, label, since: Nanos::ZERO, units, blocked, learning }
+    }
+
+    /// The state, to which calls that began before `at` teach nothing.
+    pub(crate) fn since(self, at: Nanos) -> Self {
+        Self { since: at, ..self }
     }
 
     /// How many units may be in flight now.
@@ -324,6 +332,9 @@ impl Adaptive {
     /// Learns from a call that ended at `now`. A call that ends while another one is learnt from is passed over: no call
     /// waits, and one more or less makes no difference.
     pub(crate) fn learn(&self, now: Nanos, call: &CallSample) {
+        if now.saturating_since(call.rt) < self.since {
+            return;
+        }
         let Ok(mut learning) = self.learning.try_lock() else { return };
         let Learning { algorithm, limit, window } = &mut *learning;
         let Some(ended) = window.add(now, call, self.blocked.load(Ordering::Relaxed)) else { return };
