@@ -104,6 +104,7 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     drop(before);
     assert_eq!(state(), BreakerState::Closed, "it began before the rule");
     load(vec![breaker("other")]);
+    assert_eq!(r.breakers(), [], "the rule is gone");
     timer.advance(Duration::from_millis(10));
     load(vec![breaker("r")]);
     after.mark_failed();

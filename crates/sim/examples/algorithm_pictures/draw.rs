@@ -14,7 +14,7 @@ const SPAN: u64 = 4 * SECOND;
 /// The algorithms, and what the traffic shows of each.
 const ALGORITHMS: [(&str, fn(&Panel) -> String); 6] = [
     ("fixed-window", |panel| {
-        format!("Two windows meet: {} requests within one second, nearly twice the limit.", panel.most)
+        format!("Two windows meet: {} requests within one second, twice the limit.", panel.most)
     }),
     ("sliding-log", |panel| format!("Exact: never more than {} in any second.", panel.most)),
     ("sliding-window", |panel| {
@@ -126,7 +126,7 @@ impl Panel {
         svg + "</svg>\n"
     }
 
-    /// A tick for each request; of one that waits, a line to its start.
+    /// A tick for each request, and one for the start of a request that waits.
     fn requests(&self, svg: &mut String) {
         for asked in &self.asked {
             let at = x(asked.at);
@@ -134,8 +134,8 @@ impl Panel {
             // Denied ones are below, so that both are seen where they are close.
             let top = if asked.starts.is_some() { TICKS } else { TICKS + 16.0 };
             line(svg, class, (at, top), (at, top + 13.0));
-            if let Some(starts) = asked.starts.filter(|starts| *starts > asked.at) {
-                line(svg, "waits", (at, TICKS + 13.0), (x(starts), TICKS + 29.0));
+            if let Some(starts) = asked.starts.filter(|starts| (asked.at + 1..SPAN).contains(starts)) {
+                line(svg, "waits", (x(starts), TICKS + 16.0), (x(starts), TICKS + 29.0));
             }
         }
         text(svg, (LEFT - 8.0, TICKS + 11.0), "dim end", "admitted");
@@ -143,7 +143,7 @@ impl Panel {
             svg,
             (LEFT - 8.0, TICKS + 27.0),
             "dim end",
-            if self.longest_wait > 0 { "starts" } else { "denied" },
+            if self.longest_wait > 0 { "start, denied" } else { "denied" },
         );
     }
 
@@ -189,7 +189,7 @@ fn in_last_second(starts: &[u64], at: u64) -> usize {
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 272.0;
-const LEFT: f64 = 76.0;
+const LEFT: f64 = 84.0;
 const RIGHT: f64 = WIDTH - 20.0;
 /// The band of requests.
 const TICKS: f64 = 72.0;
@@ -201,7 +201,7 @@ const STYLE: &str = "
 .page{fill:#fff;stroke:#e3e6eb}text{fill:#1b2130;font:12px system-ui,sans-serif}.title{font-size:15px;font-weight:600}
 .dim{fill:#596273}.end{text-anchor:end}.middle{text-anchor:middle}line{stroke-width:1.6}.grid{stroke:#e3e6eb;stroke-width:1}
 .limit{stroke:#596273;stroke-dasharray:4 3;stroke-width:1}.ok{stroke:#2f6db3}.denied{stroke:#c8402a}
-.waits{stroke:#d98a1f;stroke-width:1}.area{fill:#a9c1de}.over{fill:#c8402a}
+.waits{stroke:#d98a1f}.area{fill:#a9c1de}.over{fill:#c8402a}
 @media (prefers-color-scheme:dark){.page{fill:#181c23;stroke:#2b313b}text{fill:#e7eaf0}.dim{fill:#a3adbd}
 .grid{stroke:#2b313b}.limit{stroke:#a3adbd}.ok{stroke:#7db0ea}.denied{stroke:#ee6d55}.waits{stroke:#f3b266}
 .area{fill:#3c5a82}.over{fill:#ee6d55}}";
