@@ -113,7 +113,7 @@ impl Panel {
         );
         text(&mut svg, (LEFT, 24.0), "title", self.name);
         // Two lines, broken between words.
-        for (at, line) in broken(&self.caption, 62).iter().enumerate() {
+        for (at, line) in broken(&self.caption, 58).iter().enumerate() {
             text(&mut svg, (LEFT, 42.0 + 15.0 * at as f64), "dim", line);
         }
         self.requests(&mut svg);
@@ -189,7 +189,7 @@ fn in_last_second(starts: &[u64], at: u64) -> usize {
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 272.0;
-const LEFT: f64 = 84.0;
+const LEFT: f64 = 92.0;
 const RIGHT: f64 = WIDTH - 20.0;
 /// The band of requests.
 const TICKS: f64 = 72.0;
