@@ -11,8 +11,11 @@ const SECOND: u64 = 1_000;
 /// The traffic's length in milliseconds.
 const SPAN: u64 = 4 * SECOND;
 
+/// What the traffic shows of one algorithm, in a sentence.
+type Sentence = fn(&Panel) -> String;
+
 /// The algorithms, and what the traffic shows of each.
-const ALGORITHMS: [(&str, fn(&Panel) -> String); 6] = [
+const ALGORITHMS: [(&str, Sentence); 6] = [
     ("fixed-window", |panel| {
         format!("Two windows meet: {} requests within one second, twice the limit.", panel.most)
     }),
