@@ -11,8 +11,11 @@ const SECOND: u64 = 1_000;
 /// The traffic's length in milliseconds.
 const SPAN: u64 = 4 * SECOND;
 
-/// The algorithms, and what the traffic shows of each.
-const ALGORITHMS: [(&str, fn(&Panel) -> String); 6] = [
+/// What the traffic shows of an algorithm.
+type Caption = fn(&Panel) -> String;
+
+/// The algorithms with their captions.
+const ALGORITHMS: [(&str, Caption); 6] = [
     ("fixed-window", |panel| {
         format!("Two windows meet: {} requests within one second, twice the limit.", panel.most)
     }),
@@ -73,7 +76,7 @@ pub fn panels() -> Vec<Panel> {
 }
 
 impl Panel {
-    fn new(spec: &'static str, caption: fn(&Self) -> String) -> Self {
+    fn new(spec: &'static str, caption: Caption) -> Self {
         let quota = Quota::per_second(LIMIT as u32);
         let policy: Policy = spec
             .parse::<AlgorithmSpec>()
