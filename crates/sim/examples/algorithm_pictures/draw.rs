@@ -11,11 +11,11 @@ const SECOND: u64 = 1_000;
 /// The traffic's length in milliseconds.
 const SPAN: u64 = 4 * SECOND;
 
-/// What the traffic shows of an algorithm.
-type Caption = fn(&Panel) -> String;
+/// What the traffic shows of one algorithm, in a sentence.
+type Sentence = fn(&Panel) -> String;
 
-/// The algorithms with their captions.
-const ALGORITHMS: [(&str, Caption); 6] = [
+/// The algorithms, and what the traffic shows of each.
+const ALGORITHMS: [(&str, Sentence); 6] = [
     ("fixed-window", |panel| {
         format!("Two windows meet: {} requests within one second, twice the limit.", panel.most)
     }),
@@ -76,7 +76,7 @@ pub fn panels() -> Vec<Panel> {
 }
 
 impl Panel {
-    fn new(spec: &'static str, caption: Caption) -> Self {
+    fn new(spec: &'static str, caption: fn(&Self) -> String) -> Self {
         let quota = Quota::per_second(LIMIT as u32);
         let policy: Policy = spec
             .parse::<AlgorithmSpec>()
