@@ -5,8 +5,8 @@ use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
     KeyedLimiter, Limiter,
+    block::refused_until,
     keyed::Home,
-    limiter::refused_until,
     wait::{Ground, Wakes},
 };
 
@@ -224,7 +224,7 @@ fn decide<C>(
                 }
             }
             (None, Place::Unkeyed(u)) => {
-                let (policy, state) = (unkeyed[*u].policy(), cells[*u].words());
+                let (policy, state) = cells[*u].parts();
                 let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
                 let behind = unkeyed[*u].answer_behind(&mut ground, cost, &mut wakes);
                 behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
@@ -242,7 +242,10 @@ fn decide<C>(
                         keyed[*k].0.policy().record(state, now, request.cost());
                     }
                 }
-                Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
+                Place::Unkeyed(u) => {
+                    let (policy, state) = cells[*u].parts();
+                    policy.record(state, now, request.cost());
+                }
             }
         }
     }

@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod block;
 mod joint;
 mod keyed;
 mod limit;
@@ -23,6 +24,7 @@ mod limiter;
 mod permit;
 mod sync;
 mod table;
+mod version;
 mod wait;
 
 pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};

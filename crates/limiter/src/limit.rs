@@ -54,7 +54,7 @@ impl<C: Clock> KeyedLimit for Limiter<C> {
     }
 
     fn policy(&self) -> Policy {
-        *self.policy()
+        self.policy()
     }
 }
 

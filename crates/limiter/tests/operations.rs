@@ -200,7 +200,7 @@ fn debts_survive_a_snapshot_and_a_change_of_policy() {
 #[test]
 fn an_unkeyed_limiter_has_the_same_operations() {
     for policy in policies(Quota::per_hour(10)) {
-        let mut limiter = Limiter::with_clock(policy, ManualClock::new(NOW));
+        let limiter = Limiter::with_clock(policy, ManualClock::new(NOW));
         assert_eq!(limiter.acquire(4).remaining(), 6);
         assert_eq!(limiter.acquire_up_to(100).0, 6);
         limiter.refund(1);
@@ -209,7 +209,7 @@ fn an_unkeyed_limiter_has_the_same_operations() {
         assert_eq!(limiter.peek(0).remaining(), 11, "{}", policy.name());
         let state = limiter.snapshot();
         let restored = Limiter::with_clock(policy, ManualClock::new(NOW));
-        assert!(restored.restore_at(limiter.policy(), &state, NOW));
+        assert!(restored.restore_at(&limiter.policy(), &state, NOW));
         assert_eq!(restored.acquire(1).remaining(), 0);
         limiter.block(Nanos::from_secs(7_201));
         assert_eq!(limiter.acquire(1).retry_after(), Some(Duration::from_secs(1)));

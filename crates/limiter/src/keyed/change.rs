@@ -9,14 +9,15 @@ use std::{
 
 use tidegate_core::{Clock, Nanos, Policy};
 
-use super::{BuildError, Generation, KeyedLimiter};
+use super::{BuildError, Generation, KeyedLimiter, generation::MOST_OLDER};
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
     ///
     /// Returns at once, however many keys there are. A key's state moves over when it is asked for; the rest moves when
-    /// the returned [`Change`] is finished or awaited, and at the latest with the next change of policy or snapshot. Both
-    /// tables are in memory until then. Where the change before is not finished, it is finished first.
+    /// the returned [`Change`], or that of a later change, is finished or awaited, and at the latest with the next snapshot.
+    /// The tables of both policies are in memory until then. Up to four changes may be unfinished; before a fifth, the states
+    /// of the oldest are moved, which takes about a second for a million keys.
     ///
     /// # Errors
     /// When the memory for the new states cannot be reserved; then nothing has changed.
@@ -25,10 +26,9 @@ impl<C> KeyedLimiter<C> {
         let old = self.generations.current_full();
         let policy = policy.into();
         if policy != *old.policy() {
-            while old.sweep(now) {}
+            while old.count_older() >= MOST_OLDER && old.sweep(now) {}
             let new = self.generations.make(policy, self.max_keys, self.when_full, Arc::clone(&old))?;
-            old.retire();
-            self.generations.publish(new);
+            self.generations.publish(&old, new);
         }
         drop((one_at_a_time, old));
         self.serve_all(now);
@@ -146,9 +146,8 @@ impl<C: Clock> Future for Sweeping<'_, C> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let generation = self.0.generations.current();
         let now = self.0.clock().now();
-        if (0..A_POLL).all(|_| generation.sweep(now)) {
+        if (0..A_POLL).all(|_| self.0.generations.current().sweep(now)) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

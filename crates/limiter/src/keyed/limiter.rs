@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    limiter::{denied_until, refused_until},
+    block::{denied_until, refused_until},
     sync::{Mutex, yield_now},
     wait::{Ground, Line, Lines, Wakes, wait},
 };
@@ -392,9 +392,7 @@ impl<C> KeyedLimiter<C> {
         {
             // A change of policy would move keys that are still to be reset to where that has been done.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            let generation = self.generations.current_full();
-            while generation.sweep(now) {}
-            generation.table.clear();
+            self.generations.sweep_all(now).table.clear();
             for (_, exception) in self.exceptions.all() {
                 if let Some(own) = exception.own {
                     own.table.clear();

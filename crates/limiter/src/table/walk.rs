@@ -15,6 +15,11 @@ use super::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(usize);
 
+impl Cursor {
+    /// The beginning.
+    pub const BEGIN: Self = Self(0);
+}
+
 /// Where the record of an evicted key lies. It holds the key's fingerprint, not its tag: it fits tables of the same bound
 /// exactly, and in others each place that the key could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,18 @@ impl RecordPlace {
 }
 
 impl Table {
+    /// A stretch of [`close`](Self::close); returns where to go on, or `None` when it is done.
+    pub fn close_next(&self, from: Cursor) -> Option<Cursor> {
+        if from == Cursor::BEGIN {
+            self.refuse_keys();
+        }
+        let (buckets, next) = self.stretches.next_touched(from.0)?;
+        for index in buckets {
+            drop(self.memory.lock(index));
+        }
+        Some(Cursor(next))
+    }
+
     /// Shows the keys of the next stretch, each bucket locked for its own turn only; returns where to go on, or `None` at
     /// the end. A key that comes, goes or moves during a walk may be seen twice or not at all; in a
     /// [closed](Self::close) table none does.

@@ -10,7 +10,7 @@ use super::{
     plan::{Plan, Turn, turn},
     ticket::{Admitted, Ticket, Wakes},
 };
-use crate::limiter::denied_until;
+use crate::block::denied_until;
 
 /// How many of the first in line keep a timer.
 const WATCHERS: usize = 4;
@@ -77,7 +77,7 @@ impl Line {
 
     /// [`settle`](Self::settle), for somebody who needs no waking.
     fn settle_beside(&mut self, ground: &mut Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
+        self.places.refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.limit() {
@@ -262,7 +262,7 @@ impl Line {
 
     /// Takes a ticket out, or back what was admitted to it.
     pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
+        self.places.refresh(ground.policy, ground.state, ground.now);
         match ticket.outcome() {
             // A ticket without an outcome stands in this line. One with an outcome may be of a line before this one, and
             // its number may be somebody else's by now.
@@ -287,7 +287,7 @@ impl Line {
 
     /// Gives back what was taken last, and serves whoever that makes room for.
     pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
+        self.places.refresh(ground.policy, ground.state, ground.now);
         self.places.refund(ground.policy, ground.state, ground.now, cost);
         self.version += 1;
         self.settle(ground, wakes);

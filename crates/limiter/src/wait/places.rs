@@ -47,6 +47,8 @@ pub(super) struct Places {
     free: BTreeMap<u128, u128>,
     /// Those of tickets that wait out their delay.
     held: BTreeMap<u128, u128>,
+    /// When the last place is over that was held when the policy changed.
+    kept_until: Nanos,
 }
 
 impl Rate {
@@ -82,25 +84,42 @@ impl Rate {
 
 impl Places {
     pub fn is_empty(&self) -> bool {
-        self.free.is_empty() && self.held.is_empty()
+        self.free.is_empty() && self.held.is_empty() && self.kept_until == Nanos::ZERO
     }
 
-    /// When the last of the free places is over.
+    /// When the last of these places is over, and of those that were held when the policy changed.
+    fn last_of(&self, places: &BTreeMap<u128, u128>) -> Option<Nanos> {
+        let last = places
+            .last_key_value()
+            .zip(self.rate)
+            .map(|((_, end), rate)| Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX)));
+        last.max((self.kept_until > Nanos::ZERO).then_some(self.kept_until))
+    }
+
+    /// Until when the free places, and those of before a change of policy, must be remembered.
     pub fn last_free(&self) -> Option<Nanos> {
-        let (rate, end) = (self.rate?, self.free.last_key_value()?.1);
-        Some(Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX)))
+        self.last_of(&self.free)
     }
 
-    /// Forgets free places that are over, and every place where the policy has changed.
-    pub fn refresh(&mut self, policy: &Policy, now: Nanos) {
+    /// Forgets places that are over. Where the policy has changed, free places are lost, and those that are held end
+    /// when they did: whoever comes under a leaky bucket, this one or another, starts after them.
+    pub fn refresh(&mut self, policy: &Policy, state: &mut [u64], now: Nanos) {
         if self.rate.is_none() && self.is_empty() {
             return;
         }
         let rate = Rate::of(policy);
         if self.rate != rate {
-            *self = Self { rate, era: self.era + 1, ..Self::default() };
+            let kept_until = self.last_of(&self.held).unwrap_or_default();
+            *self = Self { rate, era: self.era + 1, kept_until, ..Self::default() };
         }
         self.expire(now);
+        if let (Some(rate), Some(last)) = (rate, self.held.values().next_back()) {
+            // A change there and back, or a reset, may have shortened the queue.
+            rate.set_end(state, rate.end(state).max(*last));
+        }
+        if let Some(rate) = rate {
+            rate.set_end(state, rate.end(state).max(rate.ticks(self.kept_until)));
+        }
     }
 
     /// What the answer to `cost` is where a free place is wide enough for it, and which span of which place that is.
@@ -158,8 +177,11 @@ impl Places {
         Some(rate.end(state).max(rate.ticks(now)))
     }
 
-    /// Forgets free places that are over.
+    /// Forgets places that are over.
     pub fn expire(&mut self, now: Nanos) {
+        if self.kept_until <= now {
+            self.kept_until = Nanos::ZERO;
+        }
         let Some(rate) = self.rate else { return };
         while let Some(first) = self.free.first_entry().filter(|first| *first.get() <= rate.ticks(now)) {
             first.remove();
@@ -173,7 +195,7 @@ impl Places {
         }
     }
 
-    /// Gives a place up. One of before a change of policy is lost: what it was counted as is in the state.
+    /// Gives a place up. One of before a change of policy is lost.
     pub fn give_up(&mut self, state: &mut [u64], now: Nanos, place: Place) {
         let Some(rate) = self.rate.filter(|_| place.era == self.era) else { return };
         self.held.remove(&place.start);
@@ -202,7 +224,7 @@ impl Places {
         let before = self.rate.map(|rate| rate.end(state));
         policy.refund(state, now, cost);
         let (Some(rate), Some(before)) = (self.rate, before) else { return };
-        let kept = self.held.values().next_back().copied().unwrap_or(0);
+        let kept = self.held.values().next_back().copied().unwrap_or(0).max(rate.ticks(self.kept_until));
         if rate.end(state) < kept {
             rate.set_end(state, kept.min(before));
         }
