@@ -67,7 +67,9 @@ impl<C> Limiter<C> {
 
     /// Asks for `cost` at a time of the caller's.
     ///
-    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits.
+    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits. Its `retry_after` is exact
+    /// behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64` requests ago, before
+    /// somebody left it or the policy changed.
     #[inline]
     pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
         if self.is_plain()

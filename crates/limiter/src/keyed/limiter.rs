@@ -130,7 +130,9 @@ impl<C> KeyedLimiter<C> {
 
     /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
     ///
-    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits.
+    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits. Its
+    /// `retry_after` is exact behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64`
+    /// requests ago, before somebody left it or the policy changed.
     #[inline]
     pub fn acquire_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
         self.decide(self.tag(key.as_ref()), cost, now)
