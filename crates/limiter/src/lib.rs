@@ -27,15 +27,15 @@ mod table;
 mod version;
 mod wait;
 
-pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};
+pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
-pub use keyed::{BuildError, Change, Entry, KeyedBuilder, KeyedLimiter, Sweeping};
+pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweeping, TooManyExceptions};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::Permit;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome,
-    ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
+    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock, Nanos,
+    Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
 };
 pub use wait::WaitError;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Clock, Decision, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 
@@ -90,8 +90,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
     /// [`wait_permit`](Self::wait_permit), which waits it out.
-    pub fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit<'_, C>, Decision> {
-        let tag = self.tag(key.as_ref());
+    pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Decision> {
+        let tag = self.tag_of(&key);
         let decision = self.acquire(key, cost);
         if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::Key(self, tag), cost }) }
     }
@@ -104,11 +104,11 @@ impl<T: Timer> KeyedLimiter<T> {
     /// As [`wait`](Self::wait).
     pub async fn wait_permit(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl Key,
         cost: u32,
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let _ = self.wait(key, cost, deadline).await?;
         Ok(Permit { from: From::Key(self, tag), cost })
     }

@@ -328,3 +328,31 @@ fn many_at_once_are_decided_as_one_by_one() {
         assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
     }
 }
+
+#[test]
+fn numbers_and_addresses_are_keys_as_they_are() {
+    let limiter = keyed(Policy::fixed_window(Quota::per_hour(1)));
+    let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
+    assert!(limiter.check(7_u64).is_allowed() && limiter.check(address).is_allowed());
+    assert!(limiter.check(&7_u64.to_le_bytes()).is_denied() && limiter.check(address).is_denied());
+    assert!(limiter.check(8_u64).is_allowed() && limiter.check(String::from("7")).is_allowed());
+    assert!(limiter.acquire_many(&[(7_u64, 1), (9, 1)]).iter().map(Decision::is_denied).eq([true, false]));
+    limiter.block_for(10_u64, Duration::from_secs(1)).unwrap();
+    assert!(limiter.peek(10_u64, 0).is_denied() && limiter.unblock(10_u64));
+}
+
+#[test]
+fn a_list_of_blocked_keys_needs_no_table() {
+    let limiter = KeyedLimiter::builder(Policy::concurrency(9))
+        .max_keys(1)
+        .max_exceptions(1_000)
+        .clock(ManualClock::new(NOW))
+        .build()
+        .unwrap();
+    assert!(limiter.stats().bytes < 4_096, "{}", limiter.stats().bytes);
+    for key in 0..1_000_u32 {
+        limiter.block_for(key, Duration::from_secs(1)).unwrap();
+    }
+    assert_eq!(limiter.block_for(1_000_u32, Duration::from_secs(1)), Err(TooManyExceptions));
+    assert!((0..1_001_u32).all(|key| limiter.peek(key, 0).is_denied() == (key < 1_000)));
+}

@@ -1,8 +1,6 @@
 //! How a keyed limiter is put together.
 
-use std::fmt;
-
-use crate::table::{HashKeys, TableError, WhenFull};
+use crate::table::{BuildError, HashKeys, WhenFull};
 use tidegate_core::Policy;
 
 use super::KeyedLimiter;
@@ -10,35 +8,6 @@ use crate::SystemClock;
 
 /// Keys that a limiter holds unless it is told otherwise.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
-
-/// Why there is no such limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// Its states have no place.
-    Table(TableError),
-    /// As many keys as the limiter may hold have exceptions of their own already.
-    TooManyExceptions,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Table(e) => e.fmt(f),
-            Self::TooManyExceptions => f.write_str(
-                "as many keys are blocked or have a quota of their own as the limiter may hold keys; lift some, or raise max_keys",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<TableError> for BuildError {
-    fn from(e: TableError) -> Self {
-        Self::Table(e)
-    }
-}
 
 /// Options of a [`KeyedLimiter`].
 ///
@@ -56,6 +25,7 @@ impl From<TableError> for BuildError {
 pub struct KeyedBuilder<C = SystemClock> {
     policy: Policy,
     max_keys: usize,
+    max_exceptions: Option<usize>,
     when_full: WhenFull,
     hash: Option<HashKeys>,
     clock: C,
@@ -66,6 +36,7 @@ impl KeyedBuilder {
         Self {
             policy,
             max_keys: DEFAULT_MAX_KEYS,
+            max_exceptions: None,
             when_full: WhenFull::Forget,
             hash: None,
             clock: SystemClock::new(),
@@ -78,6 +49,12 @@ impl<C> KeyedBuilder<C> {
     /// as keys come.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
+    }
+
+    /// At most this many keys that are blocked or have a policy of their own (default: as many as `max_keys`). They need no
+    /// place in the table, so a limiter that is nothing but a list of blocked keys has `max_keys(1)`.
+    pub fn max_exceptions(self, max_exceptions: usize) -> Self {
+        Self { max_exceptions: Some(max_exceptions), ..self }
     }
 
     /// What happens to a new key when an exhausted key would have to be forgotten for it (default:
@@ -96,6 +73,7 @@ impl<C> KeyedBuilder<C> {
         KeyedBuilder {
             policy: self.policy,
             max_keys: self.max_keys,
+            max_exceptions: self.max_exceptions,
             when_full: self.when_full,
             hash: self.hash,
             clock,
@@ -110,6 +88,7 @@ impl<C> KeyedBuilder<C> {
         KeyedLimiter::from_parts(
             self.policy,
             self.max_keys,
+            self.max_exceptions.unwrap_or(self.max_keys),
             self.when_full,
             self.hash.unwrap_or_else(HashKeys::random),
             self.clock,

@@ -7,9 +7,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use tidegate_core::{Clock, Nanos, Policy};
+use tidegate_core::{Clock, Key, Nanos, Policy};
 
-use super::{BuildError, Generation, KeyedLimiter, generation::MOST_OLDER};
+use super::{Generation, KeyedLimiter, OverrideError, TooManyExceptions, generation::MOST_OLDER};
+use crate::table::BuildError;
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
@@ -38,15 +39,16 @@ impl<C> KeyedLimiter<C> {
     /// Gives one key a policy of its own, keeping what it has used.
     ///
     /// # Errors
-    /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
+    /// When as many keys have exceptions as may have any at once ([`KeyedBuilder::max_exceptions`](super::KeyedBuilder::max_exceptions)),
+    /// or there is no memory.
     pub fn set_override_at(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl Key,
         policy: impl Into<Policy>,
         now: Nanos,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), OverrideError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let (policy, old) = (policy.into(), self.generation_of(tag));
         let own = Arc::new(Generation::own(policy)?);
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
@@ -59,7 +61,7 @@ impl<C> KeyedLimiter<C> {
             if let Some(replaced) = replaced {
                 replaced.retire();
             }
-            Ok::<(), BuildError>(())
+            Ok::<(), TooManyExceptions>(())
         });
         match moved {
             Ok(done) => done?,
@@ -71,9 +73,9 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Takes a key's own policy away; what it has used counts on. Returns whether it had one.
-    pub fn remove_override_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+    pub fn remove_override_at(&self, key: impl Key, now: Nanos) -> bool {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
         let general = self.generations.current();
         // As above, and the general table's lock before the own one's, there as here.
@@ -179,13 +181,14 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Gives one key a policy of its own now, keeping what it has used.
     ///
     /// # Errors
-    /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
-    pub fn set_override(&self, key: impl AsRef<[u8]>, policy: impl Into<Policy>) -> Result<(), BuildError> {
+    /// When as many keys have exceptions as may have any at once ([`KeyedBuilder::max_exceptions`](super::KeyedBuilder::max_exceptions)),
+    /// or there is no memory.
+    pub fn set_override(&self, key: impl Key, policy: impl Into<Policy>) -> Result<(), OverrideError> {
         self.set_override_at(key, policy, self.clock().now())
     }
 
     /// Takes a key's own policy away now; what it has used counts on. Returns whether it had one.
-    pub fn remove_override(&self, key: impl AsRef<[u8]>) -> bool {
+    pub fn remove_override(&self, key: impl Key) -> bool {
         self.remove_override_at(key, self.clock().now())
     }
 }

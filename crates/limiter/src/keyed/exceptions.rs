@@ -14,7 +14,7 @@ use crate::{
 };
 use tidegate_core::Nanos;
 
-use super::{BuildError, Generation, Marks};
+use super::{Generation, Marks, TooManyExceptions};
 
 /// What is particular about one key.
 #[derive(Clone, Default)]
@@ -84,7 +84,7 @@ impl Exceptions {
         tag: Tag,
         now: Nanos,
         change: impl FnOnce(&mut Exception) -> R,
-    ) -> Result<R, BuildError> {
+    ) -> Result<R, TooManyExceptions> {
         let mut map = self.write();
         let known = map.contains_key(&tag);
         if map.len() >= self.most && !known {
@@ -96,7 +96,7 @@ impl Exceptions {
                 stays
             });
             if map.len() >= self.most {
-                return Err(BuildError::TooManyExceptions);
+                return Err(TooManyExceptions);
             }
         }
         if !known {

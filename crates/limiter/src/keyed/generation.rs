@@ -26,7 +26,7 @@ use std::{
 
 use crate::{
     sync::{AtomicBool, AtomicPtr, Loaded, Mutex, MutexGuard, Ordering, Shared},
-    table::{Cursor, Found, Refused, Table, TableError, Tag, WhenFull},
+    table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
@@ -99,7 +99,7 @@ impl Generation {
         max_keys: usize,
         when_full: WhenFull,
         previous: Option<Arc<Self>>,
-    ) -> Result<Self, TableError> {
+    ) -> Result<Self, BuildError> {
         let width = previous.as_ref().map_or(policy.words(), |_| width(policy.words()));
         let number = previous.as_ref().map_or(0, |previous| previous.number.load(Ordering::Relaxed) + 1);
         Ok(Self {
@@ -141,7 +141,7 @@ impl Generation {
     }
 
     /// A place for one key with a policy of its own.
-    pub fn own(policy: Policy) -> Result<Self, TableError> {
+    pub fn own(policy: Policy) -> Result<Self, BuildError> {
         Ok(Self { is_own: true, ..Self::new(policy, 1, WhenFull::Forget, None)? })
     }
 
@@ -409,7 +409,7 @@ impl Generations {
         max_keys: usize,
         when_full: WhenFull,
         previous: Arc<Generation>,
-    ) -> Result<Arc<Generation>, TableError> {
+    ) -> Result<Arc<Generation>, BuildError> {
         let width = width(policy.words());
         let mut all = lock(&self.all);
         // Only the list has it: nobody can get hold of it any more.

@@ -1,6 +1,6 @@
 //! Writing all states down, and taking them over again.
 
-use crate::table::{HashKeys, RecordPlace, Tag};
+use crate::table::{HashKeys, RecordSpot, Tag};
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 use super::KeyedLimiter;
@@ -19,7 +19,7 @@ pub enum Entry {
     /// What an evicted key owes, under the general policy.
     Record {
         /// Where its record lies: the key's fingerprint stands in for its tag.
-        place: RecordPlace,
+        place: RecordSpot,
         /// What it owes.
         debt: Debt,
     },

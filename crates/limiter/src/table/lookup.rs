@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Algorithm, Nanos};
 
 use super::{
-    Cursor, NoRoom, Refused, Stats, TableError, Tag, WhenFull,
+    BuildError, Cursor, NoRoom, Refused, Stats, Tag, WhenFull,
     layout::Layout,
     memory::{Bucket, Memory},
     records::{Put, Records},
@@ -54,7 +54,7 @@ impl Table {
     ///
     /// # Errors
     /// When the bound is 0, or the memory cannot be reserved.
-    pub fn new(words: usize, max_keys: usize) -> Result<Self, TableError> {
+    pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
         let layout = Layout::new(words, max_keys)?;
         let stretches = Stretches::new(&layout);
         Ok(Self {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos, Policy};
-use tidegate_limiter::{BuildError, Entry, KeyedLimiter};
+use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 
 use super::{counts::CountsRead, memory::Memory};
 use crate::{
@@ -202,7 +202,7 @@ impl Limit {
     }
 
     /// Takes the place of another limit, in the memory that both share or in one of its own.
-    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), BuildError> {
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
         match old {
             Some(old) if self.shares_memory_with(old) => self.memory.change(Some(&old.spec), &self.spec, now),
             Some(old) => {

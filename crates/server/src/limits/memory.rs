@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
-use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
+use tidegate_limiter::{Entry, HashKeys, KeyedLimiter, OverrideError};
 
 use super::{Limit, counts::Counts};
 use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
@@ -35,16 +35,25 @@ impl Memory {
     ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
         let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-        let mut builder =
-            KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
+        // A list of blocked keys needs no room for states.
+        let states = if keeping == Keeping::Store { 1 } else { max_keys };
+        let mut builder = KeyedLimiter::builder(policy)
+            .max_keys(states)
+            .max_exceptions(max_keys)
+            .when_full(spec.when_full)
+            .clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
-        Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default(), keeping })
+        Ok(Self {
+            limiter: builder.build().map_err(|error| refuse(error.into()))?,
+            counts: Counts::default(),
+            keeping,
+        })
     }
 
     /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy).
-    pub fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), BuildError> {
+    pub fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), OverrideError> {
         let limiter = &self.limiter;
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();

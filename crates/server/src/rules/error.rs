@@ -4,7 +4,7 @@ use std::{fmt, io, path::PathBuf};
 
 use tidegate_config::Problem;
 use tidegate_core::PolicyError;
-use tidegate_limiter::BuildError;
+use tidegate_limiter::OverrideError;
 
 /// Why a rules file cannot be used. Nothing of a file with a problem is used.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub enum RulesError {
         /// Which limit.
         limit: String,
         /// What is missing.
-        source: BuildError,
+        source: OverrideError,
     },
 }
 
