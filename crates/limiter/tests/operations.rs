@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, CoarseClock, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota, Request,
-    SystemClock, acquire_all_at,
+    Clock, CoarseClock, Decision, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
+    Request, SystemClock, TooManyExceptions, acquire_all_at,
 };
 
 fn policies(quota: Quota) -> Vec<Policy> {

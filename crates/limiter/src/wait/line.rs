@@ -365,6 +365,7 @@ fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u32) -> 
             (decision, from)
         };
     let start = now.saturating_add(decision.delay().into());
-    let reservation = start_ticks.filter(|_| start > now).and_then(|from| reservations.hold(policy, from, cost));
+    let reservation =
+        start_ticks.filter(|_| start > now).and_then(|from| reservations.hold(policy, from, cost));
     Ok(Admitted { decision, start, reservation })
 }
