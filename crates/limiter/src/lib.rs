@@ -7,7 +7,7 @@
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
 //!
 //! ```
-//! use tidegate_limiter::{KeyedLimiter, Policy};
+//! use tidegate::{KeyedLimiter, Policy};
 //!
 //! let logins = KeyedLimiter::new(Policy::sliding_log("5/10m".parse()?)?)?;
 //! let decision = logins.acquire("alice", 1);

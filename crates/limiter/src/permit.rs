@@ -12,14 +12,14 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 /// Made for [`Policy::concurrency`](crate::Policy::concurrency), where giving back lets the next one in.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy};
+/// use tidegate::{KeyedLimiter, Policy};
 ///
 /// let downloads = KeyedLimiter::new(Policy::concurrency(1))?;
 /// let first = downloads.permit("alice", 1).expect("nobody else downloads");
 /// assert!(downloads.permit("alice", 1).is_err());
 /// drop(first);
 /// assert!(downloads.permit("alice", 1).is_ok());
-/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// # Ok::<(), tidegate::BuildError>(())
 /// ```
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit<'a, C: Clock = SystemClock> {

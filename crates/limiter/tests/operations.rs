@@ -353,6 +353,7 @@ fn a_list_of_blocked_keys_needs_no_table() {
     for key in 0..1_000_u32 {
         limiter.block_for(key, Duration::from_secs(1)).unwrap();
     }
-    assert_eq!(limiter.block_for(1_000_u32, Duration::from_secs(1)), Err(TooManyExceptions));
+    let refused: Result<(), TooManyExceptions> = limiter.block_for(1_000_u32, Duration::from_secs(1));
+    assert!(refused.is_err());
     assert!((0..1_001_u32).all(|key| limiter.peek(key, 0).is_denied() == (key < 1_000)));
 }

@@ -43,11 +43,11 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The time is read once.
     ///
     /// ```
-    /// use tidegate_limiter::{KeyedLimiter, Policy, Quota};
+    /// use tidegate::{KeyedLimiter, Policy, Quota};
     /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_minute(2)))?;
     /// let decisions = limiter.acquire_many(&[("alice", 1), ("bob", 2), ("bob", 1)]);
     /// assert!(decisions[0].is_allowed() && decisions[1].is_allowed() && decisions[2].is_denied());
-    /// # Ok::<(), tidegate_limiter::BuildError>(())
+    /// # Ok::<(), tidegate::BuildError>(())
     /// ```
     pub fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<Decision> {
         self.acquire_many_at(requests, self.clock().now())

@@ -12,13 +12,13 @@ const DEFAULT_MAX_KEYS: usize = 1 << 20;
 /// Options of a [`KeyedLimiter`].
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, ManualClock, Policy, Quota};
+/// use tidegate::{KeyedLimiter, ManualClock, Policy, Quota};
 /// let limiter = KeyedLimiter::builder(Policy::token_bucket(Quota::per_minute(100)))
 ///     .max_keys(10_000)
 ///     .clock(ManualClock::default())
 ///     .build()?;
 /// assert_eq!(limiter.stats().max_keys, 10_000);
-/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// # Ok::<(), tidegate::BuildError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]

@@ -95,8 +95,8 @@ impl<C> KeyedLimiter<C> {
 /// Dropped, it leaves the rest where it is until it is asked for: nothing is lost, and both tables stay in memory.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy, Quota};
-/// # async fn change() -> Result<(), tidegate_limiter::BuildError> {
+/// use tidegate::{KeyedLimiter, Policy, Quota};
+/// # async fn change() -> Result<(), tidegate::BuildError> {
 /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_second(10)))?;
 /// // The new quota holds from here on; the future moves the states in pieces.
 /// limiter.set_policy(Policy::token_bucket(Quota::per_second(20)))?.await;

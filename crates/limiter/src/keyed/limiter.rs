@@ -21,7 +21,7 @@ use crate::{
 /// address.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy};
+/// use tidegate::{KeyedLimiter, Policy};
 /// let limiter = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
 /// if limiter.acquire("alice", 1).is_denied() {
 ///     // tell alice to come back later

@@ -93,7 +93,7 @@ impl<'p, 'a> Pair<'p, 'a> {
     }
 }
 
-/// PairCells by value, so that the pair stays free to be changed.
+/// Some cells of a pair by value, so that the pair stays free to be changed.
 type PairCells = std::iter::Flatten<std::array::IntoIter<Option<PairCell>, { 2 * MOST_CELLS }>>;
 
 impl Table {
