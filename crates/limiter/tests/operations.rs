@@ -334,7 +334,7 @@ fn numbers_and_addresses_are_keys_as_they_are() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(1)));
     let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
     assert!(limiter.check(7_u64).is_allowed() && limiter.check(address).is_allowed());
-    assert!(limiter.check(&7_u64.to_le_bytes()).is_denied() && limiter.check(address).is_denied());
+    assert!(limiter.check(7_u64.to_le_bytes()).is_denied() && limiter.check(address).is_denied());
     assert!(limiter.check(8_u64).is_allowed() && limiter.check(String::from("7")).is_allowed());
     assert!(limiter.acquire_many(&[(7_u64, 1), (9, 1)]).iter().map(Decision::is_denied).eq([true, false]));
     limiter.block_for(10_u64, Duration::from_secs(1)).unwrap();
