@@ -25,7 +25,6 @@ const DEFAULT_MAX_KEYS: usize = 1 << 20;
 pub struct KeyedBuilder<C = SystemClock> {
     policy: Policy,
     max_keys: usize,
-    max_exceptions: Option<usize>,
     when_full: WhenFull,
     hash: Option<HashKeys>,
     clock: C,
@@ -36,7 +35,6 @@ impl KeyedBuilder {
         Self {
             policy,
             max_keys: DEFAULT_MAX_KEYS,
-            max_exceptions: None,
             when_full: WhenFull::Forget,
             hash: None,
             clock: SystemClock::new(),
@@ -49,12 +47,6 @@ impl<C> KeyedBuilder<C> {
     /// as keys come.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
-    }
-
-    /// At most this many keys that are blocked or have a policy of their own (default: as many as `max_keys`). They need no
-    /// place in the table, so a limiter that is nothing but a list of blocked keys has `max_keys(1)`.
-    pub fn max_exceptions(self, max_exceptions: usize) -> Self {
-        Self { max_exceptions: Some(max_exceptions), ..self }
     }
 
     /// What happens to a new key when an exhausted key would have to be forgotten for it (default:
@@ -73,7 +65,6 @@ impl<C> KeyedBuilder<C> {
         KeyedBuilder {
             policy: self.policy,
             max_keys: self.max_keys,
-            max_exceptions: self.max_exceptions,
             when_full: self.when_full,
             hash: self.hash,
             clock,
@@ -88,7 +79,6 @@ impl<C> KeyedBuilder<C> {
         KeyedLimiter::from_parts(
             self.policy,
             self.max_keys,
-            self.max_exceptions.unwrap_or(self.max_keys),
             self.when_full,
             self.hash.unwrap_or_else(HashKeys::random),
             self.clock,

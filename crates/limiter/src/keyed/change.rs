@@ -9,8 +9,11 @@ use std::{
 
 use tidegate_core::{Clock, Key, Nanos, Policy};
 
-use super::{Generation, KeyedLimiter, OverrideError, TooManyExceptions, generation::MOST_OLDER};
-use crate::table::BuildError;
+use super::{
+    Generation, KeyedLimiter, OverrideError, TooManyExceptions,
+    generation::{MOST_OLDER, Room},
+};
+use crate::table::{BuildError, WhenFull};
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
@@ -23,13 +26,45 @@ impl<C> KeyedLimiter<C> {
     /// # Errors
     /// When the memory for the new states cannot be reserved; then nothing has changed.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<Change<'_, C>, BuildError> {
-        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.generations.current_full();
         let policy = policy.into();
-        if policy != *old.policy() {
+        self.change_at(now, |_, room| (policy, room))
+    }
+
+    /// Changes how many keys there may be, and keeps what each has used. As with a change of policy, states move over when
+    /// they are asked for or when the returned [`Change`] is finished, and until then both tables are in memory.
+    ///
+    /// Where the keys are more than the new bound, those with the least to lose leave a record each. Keys that are blocked or
+    /// have a policy of their own stay so, even if they are more than the bound.
+    ///
+    /// # Errors
+    /// When the bound is 0, or the memory for that many states cannot be reserved; then nothing has changed.
+    pub fn set_max_keys_at(&self, max_keys: usize, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+        self.change_at(now, |policy, room| (policy, Room { max_keys, ..room }))
+    }
+
+    /// Changes what happens to a new key when an exhausted key would have to be forgotten for it. The states move as in
+    /// [`set_max_keys_at`](Self::set_max_keys_at).
+    ///
+    /// # Errors
+    /// When the memory for the states cannot be reserved a second time; then nothing has changed.
+    pub fn set_when_full_at(&self, when_full: WhenFull, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+        self.change_at(now, |policy, room| (policy, Room { when_full, ..room }))
+    }
+
+    fn change_at(
+        &self,
+        now: Nanos,
+        to: impl FnOnce(Policy, Room) -> (Policy, Room),
+    ) -> Result<Change<'_, C>, BuildError> {
+        let mut one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.generations.current_full();
+        let (policy, room) = to(*old.policy(), *one_at_a_time);
+        if policy != *old.policy() || room != *one_at_a_time {
             while old.count_older() >= MOST_OLDER && old.sweep(now) {}
-            let new = self.generations.make(policy, self.max_keys, self.when_full, Arc::clone(&old))?;
+            let new = self.generations.make(policy, room, Arc::clone(&old))?;
+            self.exceptions.set_most(room.max_keys);
             self.generations.publish(&old, new);
+            *one_at_a_time = room;
         }
         drop((one_at_a_time, old));
         self.serve_all(now);
@@ -39,8 +74,7 @@ impl<C> KeyedLimiter<C> {
     /// Gives one key a policy of its own, keeping what it has used.
     ///
     /// # Errors
-    /// When as many keys have exceptions as may have any at once ([`KeyedBuilder::max_exceptions`](super::KeyedBuilder::max_exceptions)),
-    /// or there is no memory.
+    /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
     pub fn set_override_at(
         &self,
         key: impl Key,
@@ -178,11 +212,18 @@ impl<C: Clock> KeyedLimiter<C> {
         self.set_policy_at(policy, self.clock().now())
     }
 
+    /// [`set_max_keys_at`](Self::set_max_keys_at), now.
+    ///
+    /// # Errors
+    /// When the bound is 0, or the memory for that many states cannot be reserved; then nothing has changed.
+    pub fn set_max_keys(&self, max_keys: usize) -> Result<Change<'_, C>, BuildError> {
+        self.set_max_keys_at(max_keys, self.clock().now())
+    }
+
     /// Gives one key a policy of its own now, keeping what it has used.
     ///
     /// # Errors
-    /// When as many keys have exceptions as may have any at once ([`KeyedBuilder::max_exceptions`](super::KeyedBuilder::max_exceptions)),
-    /// or there is no memory.
+    /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
     pub fn set_override(&self, key: impl Key, policy: impl Into<Policy>) -> Result<(), OverrideError> {
         self.set_override_at(key, policy, self.clock().now())
     }

@@ -4,7 +4,7 @@ use std::{error::Error, fmt};
 
 use crate::table::BuildError;
 
-/// As many keys are blocked or have a policy of their own as may be at once.
+/// As many keys are blocked or have a policy of their own as the limiter may hold keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TooManyExceptions;
@@ -12,7 +12,7 @@ pub struct TooManyExceptions;
 impl fmt::Display for TooManyExceptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "as many keys are blocked or have a policy of their own as may be at once; lift some, or raise max_exceptions or max_keys",
+            "as many keys are blocked or have a policy of their own as the limiter may hold keys; lift some, or raise max_keys",
         )
     }
 }
@@ -23,7 +23,7 @@ impl Error for TooManyExceptions {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// As many keys have exceptions as may have any at once.
+    /// As many keys have exceptions as the limiter may hold keys.
     TooManyExceptions,
     /// The memory for the key's state cannot be reserved.
     State(BuildError),

@@ -8,7 +8,7 @@ use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
 use super::{
     Generation, KeyedBuilder, Marks, TooManyExceptions,
     exceptions::Exceptions,
-    generation::{Generations, Home, NoStep},
+    generation::{Generations, Home, NoStep, Room},
 };
 use crate::{
     SystemClock, Timer, WaitError,
@@ -53,11 +53,9 @@ use crate::{
 pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
-    pub(super) max_keys: usize,
-    pub(super) when_full: WhenFull,
     pub(super) hash: HashKeys,
-    /// Held for the length of a change of policy.
-    pub(super) changing: Mutex<()>,
+    /// Held for the length of a change of policy, or of the room for keys.
+    pub(super) changing: Mutex<Room>,
     /// The keys that have an exception or a line.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
@@ -83,20 +81,18 @@ impl<C> KeyedLimiter<C> {
     pub(super) fn from_parts(
         policy: Policy,
         max_keys: usize,
-        max_exceptions: usize,
         when_full: WhenFull,
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, when_full, None)?;
+        let room = Room { max_keys, when_full };
+        let generation = Generation::new(policy, room, None)?;
         Ok(Self {
             generations: Generations::new(generation),
-            exceptions: Exceptions::new(max_exceptions),
-            max_keys,
-            when_full,
+            exceptions: Exceptions::new(max_keys),
             hash,
-            changing: Mutex::new(()),
-            marks: Marks::new(max_keys.max(max_exceptions)),
+            changing: Mutex::new(room),
+            marks: Marks::new(max_keys),
             lines: Lines::new(),
             clock,
         })
@@ -234,7 +230,10 @@ impl<C> KeyedLimiter<C> {
 
     /// Serves those who wait for a key, after something that may have made room.
     pub(super) fn serve(&self, tag: Tag, now: Nanos) {
-        if self.marks.has(tag) {
+        // Looked at under the key's lock: whoever joins a line later has seen what made room. A key without a line is not
+        // added for it.
+        let has_line = |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
+        if self.marks.has(tag) && self.look(tag, now, has_line) {
             // Who waits for a key that has no place asks again when it may have one.
             let _ = self.on_line(tag, now, Line::changed, |_, _| ());
         }
@@ -415,8 +414,7 @@ impl<C> KeyedLimiter<C> {
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
     ///
     /// # Errors
-    /// [`TooManyExceptions`] when as many keys are blocked, or have a policy of their own, as may be at once
-    /// ([`KeyedBuilder::max_exceptions`]).
+    /// [`TooManyExceptions`] when as many keys are blocked, or have a policy of their own, as the limiter may hold keys.
     pub fn block_at(&self, key: impl Key, until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
         self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;

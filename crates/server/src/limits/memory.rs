@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
-use tidegate_limiter::{Entry, HashKeys, KeyedLimiter, OverrideError};
+use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
-use super::{Limit, counts::Counts};
+use super::counts::Counts;
 use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
 
 /// The states of a limit and its counts. Where the states are in a store, the limiter only knows who is blocked.
@@ -15,9 +15,10 @@ pub(super) struct Memory {
     keeping: Keeping,
 }
 
-/// By what the server's own memory goes. Where the states are in a store, that is one with the limit's number (denials tell
-/// it) and the smallest state: a log of thousands of entries for each of a million keys must not be reserved for nothing.
-fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
+/// The policy of the states in the server's own memory. Where the limit itself is decided in a store, that is one with the
+/// limit's number (denials show it) and the smallest state: a log of thousands of entries for each of a million keys must
+/// not be reserved for nothing.
+pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
     let policy = spec.policy()?;
     match keeping {
         Keeping::Memory => Ok(policy),
@@ -35,13 +36,8 @@ impl Memory {
     ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
         let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-        // A list of blocked keys needs no room for states.
-        let states = if keeping == Keeping::Store { 1 } else { max_keys };
-        let mut builder = KeyedLimiter::builder(policy)
-            .max_keys(states)
-            .max_exceptions(max_keys)
-            .when_full(spec.when_full)
-            .clock(());
+        let mut builder =
+            KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
@@ -52,9 +48,20 @@ impl Memory {
         })
     }
 
-    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy).
-    pub fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), OverrideError> {
+    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy), with
+    /// room for `max_keys` keys (`None`: as many as it has).
+    pub fn change(
+        &self,
+        from: Option<&LimitSpec>,
+        to: &LimitSpec,
+        max_keys: Option<usize>,
+        now: Nanos,
+    ) -> Result<(), OverrideError> {
         let limiter = &self.limiter;
+        if let Some(max_keys) = max_keys {
+            limiter.set_max_keys_at(max_keys, now)?.finish_at(now);
+        }
+        limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
@@ -77,19 +84,5 @@ impl Memory {
             limiter.block_at(key, Nanos::MAX, now)?;
         }
         Ok(())
-    }
-
-    /// Takes over the states of a limiter with another bound; its counts go on.
-    pub fn take_over(&self, old: &Limit, now: Nanos) {
-        self.counts.add_all(&old.counts());
-        let general = old.limiter().policy();
-        let own = old.own_policies();
-        old.snapshot(now, |entry| {
-            let from = match &entry {
-                Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
-                _ => &general,
-            };
-            self.limiter.restore_at(from, &entry, now);
-        });
     }
 }
