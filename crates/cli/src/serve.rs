@@ -6,7 +6,9 @@ use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, tim
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, raise_open_files, signals,
+    Ended, OpenFiles, Options, Server, Timeout, raise_open_files,
+    rules::parse_timeout,
+    signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -64,9 +66,9 @@ pub struct Args {
     /// What keys in the store begin with: servers of one prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
-    /// How long the store may take for a decision, for limits without a deadline of their own
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = positive)]
-    store_deadline: Duration,
+    /// How long the store may take for a decision, for limits without a deadline of their own; auto: by the measured round trip
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
+    store_deadline: Timeout,
     /// Where limits are kept over a restart; not with --store, which keeps them by itself
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,

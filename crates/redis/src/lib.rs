@@ -104,7 +104,7 @@ mod store;
 
 pub use ad_hoc::AdHoc;
 pub use connection::Address;
-pub use deadline::Deadline;
+pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::Health;
 pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};

@@ -27,7 +27,7 @@ use crate::{
     options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
-    rules::{self, Keeping, MAX_DEADLINE, Rules},
+    rules::{self, Keeping, Rules, is_sensible},
     service::Service,
     shared::SharedStore,
     start_error::StartError,
@@ -322,7 +322,7 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartErro
         let rule = "1 to 64 bytes without `:`, which parts a key, or braces, which would put all keys on one node of a cluster";
         return refuse(format!("--store-prefix is `{prefix}`; it must be {rule}"));
     }
-    if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
+    if !is_sensible(options.store_deadline) {
         return refuse("--store-deadline must be above 0 and at most 5s".into());
     }
     let open = |mut address: Address| {
