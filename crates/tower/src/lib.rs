@@ -20,22 +20,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
 //! ```
-//!
-//! The limit is any [`KeyedLimit`](tidegate_limiter::KeyedLimit): a `KeyedLimiter` of this process, a `Limiter` for all
-//! requests together, or a `SharedLimit` of `tidegate-redis` that many processes share.
-//!
-//! * A request that is admitted goes on, after the delay if the decision names one (leaky bucket). Its cost is not given
-//!   back, whatever comes of it.
-//! * One that is denied is answered with 429 and `Retry-After` in whole seconds, rounded up, where a wait can be named; the
-//!   inner service does not see it. [`Builder::on_denial`] answers otherwise.
-//! * `RateLimit-Policy` and `RateLimit` tell each client where it stands: see [`headers`]. Of several layers each adds its
-//!   own.
-//! * Requests without a key share one: see [`NoKey`].
 
+mod answer;
+mod bill;
+mod body;
+mod decide;
 pub mod headers;
+mod hold;
 pub mod key;
 mod layer;
+mod limit;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
+mod time;
+mod told;
 
-pub use layer::{Builder, Denial, Name, NoKey, RateLimitLayer, Tell, TooManyRequests};
-pub use service::RateLimit;
+pub use answer::{Reason, Refusal};
+pub use bill::Bill;
+pub use body::Body;
+pub use layer::{Builder, NoKey, RateLimitLayer};
+pub use limit::{IntoLimit, Limit};
+pub use service::{RateLimit, ResponseFuture};
+pub use told::{Name, Tell};
