@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 /// Hears how a body goes. It is dropped when the body is over, or is dropped itself.
-pub(crate) trait AtEnd: Send {
+pub(crate) trait AtEnd: Send + Sync {
     /// So many bytes have been handed on.
     fn data(&mut self, _bytes: usize) {}
     /// The trailers have come.

@@ -1,10 +1,10 @@
 //! One decision over all limits of a layer.
 
-use std::{borrow::Cow, sync::atomic::Ordering, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Decision, Nanos};
+use tidegate_core::{Algorithm, Decision};
 use tidegate_limiter::{Request, Timer, acquire_all};
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     hold::{Hold, Holds, Settles, is_in_flight},
     layer::{Options, Rule, Settle, Source, no_decision},
     limit::{Kind, Limit},
+    log::at_most_once_a_minute,
     told::Told,
 };
 
@@ -411,16 +412,7 @@ impl<C: Timer + 'static> Options<C> {
 
     /// Writes a line to the log, at most once a minute.
     pub(crate) fn log(&self, line: impl FnOnce()) {
-        const MINUTE: Nanos = Nanos::from_secs(60);
-        let (now, last) = (self.time.now(), self.logged.load(Ordering::Relaxed));
-        if last > 0 && now.saturating_since(Nanos::new(last)) < MINUTE {
-            return;
-        }
-        // Relaxed: only that one of several threads logs matters.
-        if self.logged.compare_exchange(last, now.get().max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            line();
-        }
+        at_most_once_a_minute(&self.logged, self.time.now(), line);
     }
 }
 

@@ -281,6 +281,13 @@ impl<C: Timer + 'static> RateLimitLayer<C> {
     }
 }
 
+#[cfg(feature = "reqwest")]
+impl<C> RateLimitLayer<C> {
+    pub(crate) const fn options(&self) -> &Arc<Options<C>> {
+        &self.0
+    }
+}
+
 impl<C> Clone for RateLimitLayer<C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))

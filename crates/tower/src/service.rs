@@ -2,26 +2,25 @@
 
 use std::{
     fmt, mem,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http::{Request, Response, request::Parts, response};
-use pin_project_lite::pin_project;
 use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
 use crate::{
-    Reason, Tell,
+    Tell,
     answer::is_grpc,
     bill::Bill,
     body::{AtEnd, Body},
     decide::Verdict,
+    future::{After, ResponseFuture, finish},
     hold::Holds,
     layer::{Options, Settle},
-    told::{Told, write, write_old, write_retry},
+    told::{Told, write, write_old, write_retry_after},
 };
 
 /// A service behind limits; from [`RateLimitLayer`](crate::RateLimitLayer).
@@ -58,7 +57,7 @@ where
 {
     type Response = Response<Body<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, R, S::Error, C>;
+    type Future = ResponseFuture<S::Future, R, S::Error, Admitted<C>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -68,24 +67,22 @@ where
         let options = &self.options;
         let (mut parts, body) = request.into_parts();
         let bill = options.bill(&mut parts);
-        let state = match options.decide_first(&parts, bill.as_ref()) {
+        match options.decide_first(&parts, bill.as_ref()) {
             Some(verdict) if verdict.refused.is_some() => {
-                State::Answered { response: Some(options.refuse(&parts, &verdict)) }
+                ResponseFuture::answered(options.refuse(&parts, &verdict))
             }
             Some(mut verdict) if verdict.delay().is_zero() => {
                 verdict.holds.run();
                 let call = self.inner.call(Request::from_parts(parts, body));
-                State::Running { call, after: Some(After::new(options, verdict)) }
+                ResponseFuture::running(call, Admitted::new(options, verdict))
             }
             decided => {
                 // The one that was polled ready is called, and its clone takes its place.
                 let clone = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, clone);
-                let future = later(inner, Arc::clone(options), parts, body, bill, decided);
-                State::Waiting { future: Box::pin(future) }
+                ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
             }
-        };
-        ResponseFuture { state }
+        }
     }
 }
 
@@ -110,28 +107,32 @@ where
     if verdict.refused.is_some() {
         return Ok(options.refuse(&parts, &verdict));
     }
-    let delay = verdict.delay();
-    if !delay.is_zero() {
-        options.time.sleep_until(options.time.now().saturating_add(delay.into())).await;
-    }
+    options.wait_out(&verdict).await;
     verdict.holds.run();
-    let after = After::new(&options, verdict);
-    let response = inner.call(Request::from_parts(parts, body)).await?;
-    Ok(after.finish(response))
+    let admitted = Admitted::new(&options, verdict);
+    finish(admitted, inner.call(Request::from_parts(parts, body)).await)
 }
 
-/// What is done when the inner service has answered. Dropped before, what the request holds is given back.
-struct After<C: Timer + 'static> {
+/// A request that was admitted. Dropped before the inner service has answered, it gives back what it holds.
+pub struct Admitted<C: Timer + 'static> {
     options: Arc<Options<C>>,
     told: smallvec::SmallVec<[Told; 1]>,
     holds: Holds<C>,
 }
 
-impl<C: Timer + 'static> After<C> {
+impl<C: Timer + 'static> Admitted<C> {
     fn new(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
         Self { options: Arc::clone(options), told: verdict.told, holds: verdict.holds }
     }
 
+    /// One whose response tells no limits.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn quiet(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
+        Self { told: smallvec::SmallVec::new(), ..Self::new(options, verdict) }
+    }
+}
+
+impl<C: Timer + 'static> After for Admitted<C> {
     fn finish<R: http_body::Body>(self, response: Response<R>) -> Response<Body<R>> {
         let Self { options, told, mut holds } = self;
         let (mut head, body) = response.into_parts();
@@ -170,11 +171,19 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Decides with time. The questions are put a second time: closures answer the same about the same request.
-    async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+    pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
         match self.questions(parts) {
             Ok(Some(asked)) => self.decide(&asked, parts, bill).await,
             Ok(None) => Verdict::new(),
             Err(refused) => Verdict::refused(refused),
+        }
+    }
+
+    /// Waits until an admitted request may run.
+    pub(crate) async fn wait_out(&self, verdict: &Verdict<C>) {
+        let delay = verdict.delay();
+        if !delay.is_zero() {
+            self.time.sleep_until(self.time.now().saturating_add(delay.into())).await;
         }
     }
 
@@ -193,65 +202,12 @@ impl<C: Timer + 'static> Options<C> {
             None => refusal.usual(),
         };
         let (mut head, text) = response.into_parts();
-        if refused.reason == Reason::Limited {
-            write_retry(&mut head.headers, &refused.decision);
+        if let Some(wait) = refused.decision.retry_after() {
+            write_retry_after(&mut head.headers, wait);
         }
         if self.tell != Tell::Never {
             self.tell(&mut head, &verdict.told);
         }
         Response::from_parts(head, Body::told(text))
-    }
-}
-
-pin_project! {
-    /// The future of a [`RateLimit`]'s response. Dropped, what the request holds is given back.
-    pub struct ResponseFuture<F, R, E, C> where C: Timer, C: 'static {
-        #[pin]
-        state: State<F, R, E, C>,
-    }
-}
-
-type Waited<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
-
-pin_project! {
-    #[project = StateProjection]
-    enum State<F, R, E, C> where C: Timer, C: 'static {
-        Running { #[pin] call: F, after: Option<After<C>> },
-        Answered { response: Option<Response<Body<R>>> },
-        Waiting { future: Waited<R, E> },
-    }
-}
-
-impl<F, R, E, C> Future for ResponseFuture<F, R, E, C>
-where
-    F: Future<Output = Result<Response<R>, E>>,
-    R: http_body::Body,
-    C: Timer + 'static,
-{
-    type Output = Result<Response<Body<R>>, E>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProjection::Running { call, after } => {
-                let response = ready!(call.poll(context));
-                let after = after.take();
-                Poll::Ready(response.map(|response| match after {
-                    Some(after) => after.finish(response),
-                    None => response.map(|body| Body::passed(body, None, false)),
-                }))
-            }
-            StateProjection::Answered { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(response)),
-                // As all futures may be that are polled again.
-                None => Poll::Pending,
-            },
-            StateProjection::Waiting { future } => future.as_mut().poll(context),
-        }
-    }
-}
-
-impl<F, R, E, C: Timer + 'static> fmt::Debug for ResponseFuture<F, R, E, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! What responses tell of limits.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 use tidegate_core::{Decision, Policy};
 
@@ -88,8 +90,6 @@ pub(crate) fn write_old(headers: &mut HeaderMap, told: &[Told]) {
 }
 
 /// Adds `Retry-After`, unless there is one.
-pub(crate) fn write_retry(headers: &mut HeaderMap, decision: &Decision) {
-    if let Some(wait) = decision.retry_after() {
-        headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
-    }
+pub(crate) fn write_retry_after(headers: &mut HeaderMap, wait: Duration) {
+    headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
 }

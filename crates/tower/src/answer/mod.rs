@@ -83,12 +83,8 @@ impl<'a> Refusal<'a> {
     pub fn usual(&self) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if is_grpc(&self.request.headers) {
-            return grpc::answer(
-                self.request.headers.get(CONTENT_TYPE),
-                self.reason.code(),
-                &self.message(),
-                self.decision.retry_after(),
-            );
+            let kind = self.request.headers.get(CONTENT_TYPE);
+            return grpc::answer(kind, self.reason.code(), &self.message(), self.decision.retry_after());
         }
         problem::answer(self)
     }
@@ -116,4 +112,21 @@ impl fmt::Debug for Refusal<'_> {
 /// Whether these are the headers of a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// An answer that no limit gives: a problem of a status alone, or a gRPC status.
+#[cfg(feature = "flow")]
+pub(crate) fn plain(
+    status: StatusCode,
+    #[cfg_attr(not(feature = "grpc"), allow(unused_variables))] code: u8,
+    request: &Parts,
+    detail: &str,
+    #[cfg_attr(not(feature = "grpc"), allow(unused_variables))] retry_after: Option<std::time::Duration>,
+) -> Response<Bytes> {
+    #[cfg(feature = "grpc")]
+    if is_grpc(&request.headers) {
+        return grpc::answer(request.headers.get(CONTENT_TYPE), code, detail, retry_after);
+    }
+    let _ = request;
+    problem::plain(status, detail)
 }

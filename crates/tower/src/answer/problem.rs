@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 use http::{
-    Response,
+    Response, StatusCode,
     header::{CONTENT_TYPE, HeaderValue},
 };
 
@@ -34,6 +34,22 @@ pub(super) fn answer(refusal: &Refusal<'_>) -> Response<Bytes> {
         let _ = write!(text, r#","detail":"{}""#, refusal.message());
     }
     text.push('}');
+    document(status, text)
+}
+
+/// A problem that is its status.
+#[cfg(feature = "flow")]
+pub(super) fn plain(status: StatusCode, detail: &str) -> Response<Bytes> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let number = status.as_u16();
+    // Neither has quotes or backslashes.
+    document(
+        status,
+        format!(r#"{{"type":"about:blank","title":"{title}","status":{number},"detail":"{detail}"}}"#),
+    )
+}
+
+fn document(status: StatusCode, text: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
