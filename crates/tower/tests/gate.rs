@@ -116,14 +116,14 @@ fn the_caller_says_what_a_failure_is_and_how_a_block_is_answered() {
     assert_eq!(block_on(refused.into_body().collect()).unwrap().to_bytes(), "breaker at /here");
 }
 
-type Piece = Result<Frame<Bytes>, &'static str>;
-type Frames = Vec<Piece>;
-type Stream = StreamBody<futures::stream::Iter<std::vec::IntoIter<Piece>>>;
+type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
+type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoIter>>;
 
 /// A service whose body is these frames.
 fn streams(
     frames: impl Fn() -> Frames + Clone + Send + 'static,
-) -> impl Service<Request<()>, Response = Response<Stream>, Error = Infallible, Future: Send> + Clone + Send {
+) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible, Future: Send> + Clone + Send
+{
     service_fn(move |_: Request<()>| {
         let mut response = Response::new(StreamBody::new(futures::stream::iter(frames())));
         response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
