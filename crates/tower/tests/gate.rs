@@ -117,19 +117,13 @@ fn the_caller_says_what_a_failure_is_and_how_a_block_is_answered() {
 }
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
+type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoIter>>;
 
 /// A service whose body is these frames.
 fn streams(
     frames: impl Fn() -> Frames + Clone + Send + 'static,
-) -> impl Service<
-    Request<()>,
-    Response = Response<
-        StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, &'static str>>>>,
-    >,
-    Error = Infallible,
-    Future: Send,
-> + Clone
-+ Send {
+) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible, Future: Send> + Clone + Send
+{
     service_fn(move |_: Request<()>| {
         let mut response = Response::new(StreamBody::new(futures::stream::iter(frames())));
         response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
