@@ -73,7 +73,7 @@ pub struct Args {
     /// Prefix of the keys in the store; servers with the same prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
-    /// Deadline of a decision in the store, for limits without their own; auto follows the measured round trip
+    /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
     store_deadline: Timeout,
     /// File that keeps the state of the limits across restarts; not with --store, where the store keeps it

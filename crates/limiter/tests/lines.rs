@@ -390,7 +390,7 @@ fn a_leaky_bucket_that_comes_back_starts_nobody_beside_those_who_wait() {
 }
 
 #[test]
-fn ten_thousand_in_line_are_served_at_the_policys_rate() {
+fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
     let quota = Quota::per_second(1_000);
     let slots = |slots| Policy::from(SlidingWindow::new(quota).slots(slots).unwrap());
     // A strict sliding window counts each unit for a slot longer than the window.
