@@ -8,7 +8,7 @@ use crate::{rules::RulesError, state_file::StatePathError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Both protocols are off.
+    /// All protocols are off.
     NothingToServe,
     /// The rules cannot be used.
     Rules(RulesError),
@@ -37,7 +37,9 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingToServe => f.write_str("both listeners are off: give --http or --resp an address"),
+            Self::NothingToServe => {
+                f.write_str("all listeners are off: give --http, --resp or --grpc an address")
+            }
             Self::Rules(e) => e.fmt(f),
             Self::Listen { option, address, source } => {
                 write!(f, "cannot listen on {address} (--{option}): {source}; ")?;

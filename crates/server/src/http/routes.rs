@@ -22,9 +22,11 @@ use tidegate_redis::Health;
 use super::{
     answer,
     ask::{self, Ask, Asks},
+    descriptors,
     problem::{Problem, Refused},
 };
 use crate::{
+    envoy::RateLimits,
     metrics::Metrics,
     service::{self, Act, Service},
     shared::Readiness,
@@ -38,6 +40,8 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 /// What the handlers share.
 pub(crate) struct App {
     pub service: Arc<Service>,
+    /// Decides on descriptors.
+    pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     /// Whether new work is welcome: not any more once the server stops.
     pub ready: AtomicBool,
@@ -60,6 +64,10 @@ pub enum Endpoint {
     Unblock,
     /// Forget what was used.
     Reset,
+    /// Ask with descriptors, as envoyproxy/ratelimit takes them.
+    Json,
+    /// Whether it wants requests, as envoyproxy/ratelimit says it.
+    HealthCheck,
     /// Whether the process lives.
     Health,
     /// Whether it wants requests.
@@ -71,13 +79,15 @@ pub enum Endpoint {
 }
 
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 10] = [
+pub const ROUTES: [(&str, &str, Endpoint); 12] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
     ("POST", "/v1/block", Endpoint::Block),
     ("POST", "/v1/unblock", Endpoint::Unblock),
     ("POST", "/v1/reset", Endpoint::Reset),
+    ("POST", "/json", Endpoint::Json),
+    ("GET", "/healthcheck", Endpoint::HealthCheck),
     ("GET", "/healthz", Endpoint::Health),
     ("GET", "/readyz", Endpoint::Ready),
     ("GET", "/metrics", Endpoint::Metrics),
@@ -106,6 +116,11 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready => ready(app),
+        Endpoint::HealthCheck => {
+            ready(app)?;
+            Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
+        }
+        Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
         Endpoint::Metrics => {
             Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
         }

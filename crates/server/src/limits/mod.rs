@@ -18,6 +18,7 @@ use tidegate_limiter::HashKeys;
 pub use self::limit::Limit;
 use self::memory::Memory;
 use crate::{
+    envoy::{Domains, descriptors::Descriptors},
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
 };
@@ -34,6 +35,8 @@ pub struct Limits {
     default_max_keys: usize,
     /// Where the limits are shared, if they are.
     shared: Option<Arc<SharedStore>>,
+    /// The descriptors that lead to some of them.
+    descriptors: Descriptors,
 }
 
 impl Limits {
@@ -134,7 +137,33 @@ impl Limits {
         }
         let names = limits.iter().enumerate();
         let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
-        Ok(Self { in_order: limits, by_name, default_max_keys, shared })
+        let descriptors = Descriptors::default();
+        Ok(Self { in_order: limits, by_name, default_max_keys, shared, descriptors })
+    }
+
+    /// With the descriptors that lead to some of these limits, in place of those `before`.
+    #[must_use]
+    pub(crate) fn with_domains(mut self, domains: Domains, before: Option<&Self>) -> Self {
+        let before = before.map(|before| &before.descriptors);
+        self.descriptors = Descriptors::new(domains, |name| self.limit(name.as_bytes()), before);
+        self
+    }
+
+    /// The descriptors that lead to some of them.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// A limit that is none of these, kept where they are.
+    ///
+    /// # Errors
+    /// As [`follow`](Self::follow).
+    pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
+        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let rules = Rules { limits: vec![spec], ..Rules::default() };
+        let built =
+            Self::build(rules, self.default_max_keys, |_| None, keeping, self.shared.clone(), None, now)?;
+        Ok(Arc::clone(&built.in_order[0]))
     }
 
     /// The limit of this name.
