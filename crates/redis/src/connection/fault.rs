@@ -51,19 +51,20 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
     }
 }
 
-/// The code of the server's reply. Redis 6.2 answers `ERR` for a command that fails inside a script, and gives the command's own
-/// code within the text: after a minus sign where the server refused to run the command (`-MISCONF`), as it is otherwise.
+/// The code of the server's reply; `ERR` is the general one. Redis 6.2 answers `ERR`, or no code at all (`@user_script: 29: …`),
+/// for a command that fails inside a script, and gives the command's own code within the text: after a minus sign where the
+/// server refused to run the command (`-MISCONF`), as it is otherwise.
 fn code(error: &RedisError) -> Option<&str> {
-    let refusal = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_code = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let named = |word: &str| CODES.contains(&word);
     let within = || {
         error.detail()?.split([' ', ':']).find_map(|word| match word.strip_prefix('-') {
-            Some(code) => refusal(code).then_some(code),
+            Some(code) => is_code(code).then_some(code),
             None => named(word).then_some(word),
         })
     };
     match error.code() {
-        Some("ERR") => within().or(Some("ERR")),
+        Some(code) if code == "ERR" || !is_code(code) => within().or(Some("ERR")),
         code => code.filter(|code| named(code)).or_else(within),
     }
 }

@@ -1,0 +1,94 @@
+//! What `packaging/` ships fits this program: its rules load, its options exist, its metrics are there.
+
+mod program;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use program::{Serving, scratch, tidegate};
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(packaging().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The words in a text that begin so and go on with letters, digits and underscores.
+fn words<'a>(text: &'a str, prefix: &'a str) -> BTreeSet<&'a str> {
+    let part = |from: usize| {
+        let rest = &text[from..];
+        &rest[..rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())]
+    };
+    text.match_indices(prefix).map(|(at, _)| part(at)).filter(|word| word.len() > prefix.len()).collect()
+}
+
+/// The block of a YAML file below a line, without its indentation.
+fn block(text: &str, below: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| line.trim() != below).skip(1).peekable();
+    let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());
+    assert!(indent > 0, "there is no {below}");
+    let inside = |line: &&str| line.len() - line.trim_start().len() >= indent;
+    lines.take_while(inside).map(|line| line[indent..].to_owned() + "\n").collect()
+}
+
+#[test]
+fn its_rules_load() {
+    let values = read("helm/tidegate/values.yaml");
+    let rules = [
+        ("file", read("rules.yaml")),
+        ("kubernetes", block(&read("kubernetes/tidegate.yaml"), "rules.yaml: |")),
+        ("helm", block(&values, "rules:")),
+    ];
+    for (name, text) in rules {
+        assert!(text.contains("limits:"), "{name}: {text}");
+        let file = scratch(name).join("rules.yaml");
+        fs::write(&file, text).unwrap();
+        let output = tidegate().arg("check").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_variables_that_it_sets_are_options_of_serve() {
+    let help = tidegate().args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let known = words(&help, "TIDEGATE_");
+    let files = [
+        "docker/Dockerfile",
+        "docker/compose.yaml",
+        "systemd/tidegate.service",
+        "kubernetes/tidegate.yaml",
+        "helm/tidegate/values.yaml",
+        "helm/tidegate/templates/deployment.yaml",
+    ];
+    for file in files {
+        let text = read(file);
+        let used: Vec<_> = words(&text, "TIDEGATE_").into_iter().collect();
+        assert!(!used.is_empty(), "{file} sets no option");
+        let unknown: Vec<_> = used.into_iter().filter(|name| !known.contains(name)).collect();
+        assert!(unknown.is_empty(), "{file} sets {unknown:?}, which `serve` does not know");
+    }
+}
+
+#[test]
+fn the_metrics_that_it_watches_are_served() {
+    let server = Serving::with(&[]);
+    server.post(r#"{"limit":"per-user","key":"alice"}"#);
+    // A store that is not there has the same metrics as one that is.
+    let shared = Serving::with(&["--store", "redis://127.0.0.1:1"]);
+    let (alone, shared) = (server.get("/metrics"), shared.get("/metrics"));
+    let served: BTreeSet<_> =
+        [&alone, &shared].into_iter().flat_map(|text| words(text, "tidegate_")).collect();
+    for file in ["prometheus/alerts.yaml", "grafana/tidegate.json"] {
+        let text = read(file);
+        let watched = words(&text, "tidegate_");
+        assert!(watched.len() > 5, "{file}: {watched:?}");
+        let missing: Vec<_> = watched.difference(&served).collect();
+        assert!(missing.is_empty(), "{file} watches {missing:?}, which the server does not serve");
+    }
+}
