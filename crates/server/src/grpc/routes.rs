@@ -55,13 +55,11 @@ impl<H: Health> Routes<H> {
             return Ok(Status::resource_exhausted(what).into_http());
         }
         if name == SERVICE_NAME {
-            return match timeout(CALL_TIME, self.rls.call(request)).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
-                    Ok(Status::deadline_exceeded(what).into_http())
-                }
+            let late = |_| {
+                let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+                Ok(Status::deadline_exceeded(what).into_http())
             };
+            return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
         }
         let what = format!("the services are {SERVICE_NAME} and {HEALTH}");
         Ok(Status::unimplemented(what).into_http())

@@ -30,11 +30,11 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Result<Descriptor<'_>, Unansw
         entries: entries.collect(),
         hits: descriptor.hits_addend.as_ref().map(|hits| hits.value),
         is_refund: descriptor.is_negative_hits,
-        limit: descriptor.limit.as_ref().map(limit).transpose()?,
+        limit: descriptor.limit.map(limit).transpose()?,
     })
 }
 
-fn limit(limit: &RateLimitOverride) -> Result<Override, Unanswered> {
+fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
     let unit = match RateLimitUnit::try_from(limit.unit) {
         Ok(RateLimitUnit::Second) => Unit::Second,
         Ok(RateLimitUnit::Minute) => Unit::Minute,

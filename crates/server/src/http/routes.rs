@@ -64,6 +64,8 @@ pub enum Endpoint {
     Unblock,
     /// Forget what was used.
     Reset,
+    /// Ask one limit in the head of a request, for proxies that ask before they pass a request on.
+    Check,
     /// Ask with descriptors, as envoyproxy/ratelimit takes them.
     Json,
     /// Whether it wants requests, as envoyproxy/ratelimit says it.
@@ -79,13 +81,14 @@ pub enum Endpoint {
 }
 
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 12] = [
+pub const ROUTES: [(&str, &str, Endpoint); 13] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
     ("POST", "/v1/block", Endpoint::Block),
     ("POST", "/v1/unblock", Endpoint::Unblock),
     ("POST", "/v1/reset", Endpoint::Reset),
+    ("GET", "/v1/check/{limit}", Endpoint::Check),
     ("POST", "/json", Endpoint::Json),
     ("GET", "/healthcheck", Endpoint::HealthCheck),
     ("GET", "/healthz", Endpoint::Health),
@@ -119,6 +122,13 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         Endpoint::HealthCheck => {
             ready(app)?;
             Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
+        }
+        Endpoint::Check => {
+            let ask = ask::in_head(&request)?;
+            let key = ask.key.as_deref();
+            let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
+            let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
+            Ok(answer::one(&answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?, None))
         }
         Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
         Endpoint::Metrics => {
