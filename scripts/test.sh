@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server long ones. Installs what the tests need: on Debian and its kin by apt-get,
+# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server long ones, and runs all
+# simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -91,6 +92,9 @@ tests() { # tests TITLE CARGO-TEST-ARGUMENT...
 }
 
 tests "tests" --workspace
+if [ -n "${TIDEGATE_LONG:-}" ]; then
+    tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
+fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     # This build of Redis 6.2 has no TLS.
     export TIDEGATE_REDIS_SERVER="$redis62"

@@ -9,7 +9,7 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_server::{
     envoy,
-    limits::{Limit, Limits},
+    limits::{Capacity, Limit, Limits},
     rules::{self, Keeping, Rules, RulesError},
 };
 
@@ -24,6 +24,9 @@ pub struct Args {
     /// Keys remembered by each limit that has no max_keys of its own
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
+    /// Memory for the keys of all limits together, as in 512MiB, divided by use (see tidegate serve --help)
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = crate::serve::bytes)]
+    max_memory: Option<u64>,
     /// Check it for servers that share their limits over a store (serve --store), which cannot keep every limit
     #[arg(long)]
     shared: bool,
@@ -40,6 +43,9 @@ Rules are YAML: a list of limits.
       slots: 60
       overrides: { admin: 1000/1m, batch: { limit: 50/1m, slots: 10 } }
       deny: [mallory]
+
+Beside the list:
+  max_memory: 512MiB   bytes for the keys of all limits together, divided by use (else --max-memory)
 
 For every limit:
   global: true         one state for all instead of one for each key
@@ -77,7 +83,7 @@ The algorithms, what they admit in any window at most, and their options:
                                     back comes back by itself)
 
 Beside the limits the file may hold the flow control of programs that guard their resources with a
-gate of the library. Such a program follows the file by itself; the server checks it, no more.
+gate of the library. Such a program follows the file by itself; the server only checks it.
 
   flow:
     - resource: GET:/orders       # or pattern: a regular expression
@@ -98,10 +104,10 @@ pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
     let made = load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
-        let max_keys = args.max_keys as usize;
+        let capacity = Capacity { max_keys: args.max_keys as usize, max_memory: args.max_memory };
         let limits = match keeping {
-            Keeping::Memory => Limits::new(rules, max_keys, |_| None, Nanos::ZERO)?,
-            Keeping::Store => Limits::for_a_store(rules, max_keys, Nanos::ZERO)?,
+            Keeping::Memory => Limits::new(rules, capacity, |_| None, Nanos::ZERO)?,
+            Keeping::Store => Limits::for_a_store(rules, capacity, Nanos::ZERO)?,
         };
         Ok((limits, gate))
     });
@@ -110,6 +116,13 @@ pub fn run(args: &Args) -> ExitCode {
             let mut held = Vec::new();
             if !limits.limits().is_empty() {
                 println!("{}", table(&limits));
+                if let Some(bytes) = limits.max_memory() {
+                    println!(
+                        "All limits share {}. Those without a max_keys of their own begin with the keys shown, and grow or shrink \
+                         with their use.\n",
+                        size(bytes)
+                    );
+                }
                 held.push(counted(limits.limits().len(), "limit"));
             }
             let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);

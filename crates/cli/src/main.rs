@@ -1,6 +1,7 @@
 //! The `tidegate` command.
 
 mod check;
+mod client;
 mod import;
 mod manual;
 mod metrics;
@@ -23,6 +24,12 @@ struct Cli {
 enum Command {
     Serve(Box<serve::Args>),
     Check(check::Args),
+    Health(client::Health),
+    Acquire(client::Acquire),
+    Peek(client::Peek),
+    Refund(client::Refund),
+    Block(client::Block),
+    Unblock(client::Unblock),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -34,6 +41,12 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
+        Command::Health(args) => client::health(&args),
+        Command::Acquire(args) => client::acquire(&args),
+        Command::Peek(args) => client::peek(&args),
+        Command::Refund(args) => client::refund(&args),
+        Command::Block(args) => client::block(&args),
+        Command::Unblock(args) => client::unblock(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

@@ -66,8 +66,8 @@ The columns, each for one second:
   exception     of those, units whose call failed
   rt ms         their mean response time in milliseconds, rounded down
   in flight     the most units in flight at once (concurrency in JSON)
-JSON has two more: occupied (always 0 in Tidegate's own logs), class (0 unless
-another writer classed the resource).
+JSON has two more: occupied (prioritized units that borrowed from a later
+window) and class (0 unless another writer classed the resource).
 
 Lines that cannot be read, such as the last one of a service that was killed, are
 left out and counted on standard error. A file that cannot be read ends the

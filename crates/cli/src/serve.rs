@@ -8,7 +8,9 @@ use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
     Ended, OpenFiles, Options, Server,
     envoy::Consume,
-    raise_open_files, signals,
+    raise_open_files,
+    rules::parse_bytes,
+    signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -29,7 +31,7 @@ pub struct Args {
     /// Where the Redis protocol listens; `off` for not at all
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
-    /// Where gRPC listens, for Envoy; `off` for not at all [default: 127.0.0.1:8081 with --envoy-config]
+    /// Where gRPC listens, for Envoy; `off` for not at all [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; loaded again when it
@@ -51,6 +53,13 @@ pub struct Args {
     /// Keys remembered by each limit that has no max_keys of its own, and by CL.THROTTLE
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
+    /// Memory for the keys of all limits together, as in 512MiB, divided by use
+    ///
+    /// Limits without a max_keys of their own (and CL.THROTTLE) begin with equal parts of a half of it, grow when they run out
+    /// of room, up to --max-keys, and shrink when others need the memory. Else each limit may grow to --max-keys. The rules
+    /// file may say it, too (max_memory); this option goes first.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = bytes)]
+    max_memory: Option<u64>,
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
@@ -88,7 +97,11 @@ pub struct Args {
     /// Where limits are kept over a restart; not with --store, which keeps them by itself
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
-    /// How often the state is written
+    /// How often the state is written: a server that is killed loses what was used in at most this time
+    ///
+    /// A write begins early enough to end within this time of the beginning of the one before, if it takes at most twice as
+    /// long as that one. Where a write takes more than a third of this time, the next one begins at once, and the loss is at
+    /// most what was used during two writes.
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STATE_INTERVAL", default_value = "30s", value_parser = positive)]
     state_interval: Duration,
     /// How often the rules file is looked at; a change is loaded when two looks agree on it
@@ -154,6 +167,10 @@ enum ThrottleOption {
     On,
     Off,
     Only(Vec<ThrottleQuota>),
+}
+
+pub fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "write a number of bytes above 0, as in 512MiB or 2GiB".to_owned())
 }
 
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
@@ -266,6 +283,7 @@ impl Args {
             envoy_headers: self.envoy_headers,
             rules: self.rules.clone(),
             max_keys: self.max_keys as usize,
+            max_memory: self.max_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,

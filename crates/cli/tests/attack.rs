@@ -167,11 +167,43 @@ fn the_limit_on_open_files_is_raised_to_what_the_connections_need_or_told() {
 }
 
 #[test]
+fn connections_that_are_all_in_use_are_reported_once_a_minute() {
+    let server = Serving::with(&["--max-connections", "2"]);
+    // A RESP client that is idle gives way; an HTTP request under way does not.
+    let idle: Vec<_> = (0..12).map(|_| TcpStream::connect(&server.resp).unwrap()).collect();
+    let begin = || {
+        let mut stream = TcpStream::connect(&server.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head =
+            b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+        stream.write_all(head).unwrap();
+        let mut reply = [0; 12];
+        stream.read_exact(&mut reply).unwrap();
+        (stream, reply)
+    };
+    let busy: Vec<_> = (0..2).map(|_| begin()).collect();
+    assert!(busy.iter().all(|(_, reply)| reply == b"HTTP/1.1 100"));
+    for _ in 0..3 {
+        assert_eq!(&begin().1, b"HTTP/1.1 503");
+    }
+    server.signal("TERM");
+    let lines: Vec<String> =
+        server.log.iter().filter(|line| line.contains("connections are in use")).collect();
+    assert_eq!(lines.len(), 2, "one for each protocol: {lines:?}");
+    assert!(
+        lines.iter().all(|line| line.contains("WARN") && line.contains("max_connections=2")),
+        "{lines:?}"
+    );
+    drop(idle);
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused_with_the_mend() {
     for (option, value, told) in [
         ("--resp-throttle", "15:30", "max_burst:count:period, as in 15:30:60"),
         ("--http-origin", "*", "https://ops.example.com:8443"),
         ("--resp-max-period", "0s", "above zero"),
+        ("--max-memory", "lots", "as in 512MiB"),
     ] {
         let output = tidegate().args(["serve", option, value]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{option}");

@@ -46,9 +46,19 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
         ),
         flow: keep_flow(set, name, flow, layout),
         isolation: isolation.collect(),
-        adaptive: keep(&set.adaptive(name), adaptive, |old| &old.rule, |rule, _| Adaptive::new(rule.clone())),
-        breakers: keep(&set.breakers(name), breakers, |old| &old.rule, |rule, _| Breaker::new(rule.clone())),
-        watched: related.filter_map(|rule| Some(state.node.watched(rule.layout_beside(layout)?))).collect(),
+        adaptive: keep(
+            &set.adaptive(name),
+            adaptive,
+            |old| &old.rule,
+            |rule, _| Adaptive::new(rule.clone()).since(set.loaded_at),
+        ),
+        breakers: keep(
+            &set.breakers(name),
+            breakers,
+            |old| &old.rule,
+            |rule, _| Breaker::new(rule.clone()).since(set.loaded_at),
+        ),
+        watched: related.filter_map(|rule| Some(state.node.watched(rule.ring_layout(layout)?))).collect(),
         is_simple: false,
     };
     compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());

@@ -61,11 +61,7 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// When a rule blocks, at once.
     pub async fn enter_async(self) -> Result<OwnedGuard, Blocked> {
-        let guard = self.enter_owned()?;
-        let Some(sleep) = guard.sleep() else { return Ok(guard) };
-        let waiting = Waiting(Some(guard));
-        sleep.await;
-        Ok(waiting.done())
+        Ok(self.enter_owned()?.ready().await)
     }
 
     #[inline]
@@ -76,6 +72,17 @@ impl<'a> Entry<'a> {
         } else {
             admit(self)
         }
+    }
+}
+
+impl OwnedGuard {
+    /// Waits until the call may go ahead (see [`delay`](Self::delay)), as [`Entry::enter_async`] does: dropping the future
+    /// gives up the call.
+    pub async fn ready(self) -> Self {
+        let Some(sleep) = self.sleep() else { return self };
+        let waiting = Waiting(Some(self));
+        sleep.await;
+        waiting.done()
     }
 }
 

@@ -10,9 +10,9 @@ use tidegate_core::{
 
 use crate::{
     blocked::Blocked,
-    family::Room,
     guard::Guard,
     machine::{Machine, MachineWatch},
+    named_nodes::NodeBudget,
     node::Node,
     resource::Resource,
     rules::{LoadError, Rules, StateChange},
@@ -129,7 +129,7 @@ impl Gate {
     /// As [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
         let node = |name: &str| self.table.needed_state(name).node.clone();
-        self.shared().loaded.update(change, node)?;
+        self.shared().loaded.update(change, self.now(), node)?;
         self.shared().warn_of_missing_samples();
         Ok(())
     }
@@ -274,7 +274,7 @@ impl GateBuilder {
     /// The gate.
     #[must_use]
     pub fn build(self) -> Gate {
-        let room = Room::new(self.layout, self.max_origins, self.max_origins_in_all);
+        let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);
         let timer = self.timer.unwrap_or_default();
         let shared = Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
         Gate { table: Arc::new(Table::new(shared, self.max_resources)) }

@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, future::Future, time::Duration};
 
 use crate::{
-    judge::Judge,
+    failure::FailureCheck,
     leave::leave,
     pass::{Outcome, Pass},
     resource::Resource,
@@ -82,8 +82,8 @@ macro_rules! guard {
             /// For `#[guard]`, which names no crate.
             #[doc(hidden)]
             #[must_use]
-            pub const fn judge(&self) -> Judge {
-                Judge
+            pub const fn failure_check(&self) -> FailureCheck {
+                FailureCheck
             }
 
             /// Runs a future as this call; `failed` says of its output whether the call has failed. If the future is

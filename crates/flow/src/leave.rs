@@ -2,7 +2,7 @@
 
 use crate::{
     node::Node,
-    pass::{Outcome, Part, Pass},
+    pass::{Outcome, Pass, Scope},
     resource::Resource,
     rules::{adaptive::CallSample, breaker::Verdict},
 };
@@ -14,12 +14,16 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     let rt = now.saturating_since(pass.started);
     let failed = pass.outcome == Outcome::Failed;
     let units = pass.units;
-    let in_flight = || resource.state.node.in_flight();
-    // Before this call is out of it.
-    let in_flight = pass.rules.as_ref().filter(|rules| !rules.adaptive.is_empty()).map(|_| in_flight());
     let extra = pass.extra.as_deref();
-    let end = |part: Part, node: &Node| {
-        let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == part));
+    let in_force = pass.learns.then(|| resource.state.rules());
+    let rules = match extra.and_then(|extra| extra.rules.as_ref()) {
+        None => in_force.as_ref().and_then(|rules| rules.as_ref()),
+        passed => passed,
+    };
+    // Before this call is out of it.
+    let in_flight = rules.filter(|rules| !rules.adaptive.is_empty()).map(|_| resource.state.node.in_flight());
+    let end = |scope: Scope, node: &Node| {
+        let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == scope));
         if let Some((_, slot)) = borrowed {
             node.settle(now);
             if node.borrowed().give_back(*slot, units) {
@@ -35,18 +39,18 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             Outcome::Well | Outcome::Failed => node.window().complete(now, units, rt, failed),
         }
     };
-    end(Part::Resource, &resource.state.node);
+    end(Scope::Resource, &resource.state.node);
     if pass.inbound {
-        end(Part::Inbound, &resource.state.shared.inbound);
+        end(Scope::Inbound, &resource.state.shared.inbound);
     }
     if let Some(extra) = extra {
-        extra.origin.iter().for_each(|node| end(Part::Origin, node));
-        extra.context.iter().for_each(|node| end(Part::Context, node));
+        extra.origin.iter().for_each(|node| end(Scope::Origin, node));
+        extra.context.iter().for_each(|node| end(Scope::Context, node));
         for (param, held) in &extra.held {
             param.leave(held, units);
         }
     }
-    let Some(rules) = &pass.rules else { return };
+    let Some(rules) = rules else { return };
     if pass.outcome != Outcome::Cancelled
         && let Some(in_flight) = in_flight
     {

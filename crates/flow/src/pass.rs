@@ -33,8 +33,9 @@ pub(crate) struct Pass {
     pub(crate) units: u32,
     pub(crate) inbound: bool,
     pub(crate) outcome: Outcome,
-    /// The rules it passed, if they want to know how it went.
-    pub(crate) rules: Option<Arc<Compiled>>,
+    /// Whether the rules want to know how it went: those of the resource when it ends, each if it was in force when the
+    /// call began. Keeping the rules instead would cost two writes to a word that all threads share.
+    pub(crate) learns: bool,
     /// What few calls hold.
     pub(crate) extra: Option<Box<Extra>>,
 }
@@ -43,16 +44,18 @@ pub(crate) struct Pass {
 pub(crate) struct Extra {
     pub(crate) origin: Option<Arc<Node>>,
     pub(crate) context: Option<Arc<Node>>,
-    /// Probe places by the breaker's index.
+    /// Probes by the breaker's index in `rules`.
     pub(crate) probes: Vec<(usize, Probe)>,
+    /// The rules that a probe has passed.
+    pub(crate) rules: Option<Arc<Compiled>>,
     pub(crate) held: Vec<(Arc<HotParam>, Held)>,
     /// The slots that a prioritized call has borrowed units of, and in which they pass.
-    pub(crate) borrowed: Vec<(Part, u64)>,
+    pub(crate) borrowed: Vec<(Scope, u64)>,
 }
 
 /// Whose window it is that an entry counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Scope {
     Resource,
     Origin,
     Context,
@@ -61,12 +64,12 @@ pub(crate) enum Part {
 
 impl Extra {
     /// The node of a part of an entry of `resource`, if the entry counts there.
-    pub(crate) fn node<'n>(&'n self, part: Part, resource: &'n Resource) -> Option<&'n Node> {
-        match part {
-            Part::Resource => Some(&resource.state.node),
-            Part::Origin => self.origin.as_deref(),
-            Part::Context => self.context.as_deref(),
-            Part::Inbound => Some(&resource.state.shared.inbound),
+    pub(crate) fn node<'n>(&'n self, scope: Scope, resource: &'n Resource) -> Option<&'n Node> {
+        match scope {
+            Scope::Resource => Some(&resource.state.node),
+            Scope::Origin => self.origin.as_deref(),
+            Scope::Context => self.context.as_deref(),
+            Scope::Inbound => Some(&resource.state.shared.inbound),
         }
     }
 }
@@ -74,7 +77,7 @@ impl Extra {
 impl Pass {
     #[inline]
     pub(crate) const fn new(started: Nanos, units: u32, inbound: bool) -> Self {
-        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, rules: None, extra: None }
+        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, learns: false, extra: None }
     }
 
     pub(crate) fn fail(&mut self, error: &(dyn Error + 'static)) {

@@ -12,8 +12,8 @@ use std::{
 use tidegate_core::stats::Layout;
 
 use crate::{
-    family::Room,
     machine::MachineWatch,
+    named_nodes::NodeBudget,
     node::Node,
     rules::{Loaded, StateChange},
     sample::SystemSample,
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     has_warned: AtomicBool,
     pub(crate) loaded: Loaded,
     /// For origins and contexts.
-    pub(crate) room: Room,
+    pub(crate) room: NodeBudget,
     listeners: RwLock<Vec<Listener>>,
 }
 
@@ -51,7 +51,7 @@ impl Shared {
         timer: GateTimer,
         layout: Layout,
         max_priority_wait: Duration,
-        room: Room,
+        room: NodeBudget,
         sample: Sampled,
     ) -> Self {
         let Sampled { sample, watch } = sample;

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use tidegate_core::{Nanos, stats::Headroom};
 
-use crate::{compiled::Compiled, family::Family, node::Node, rules::RuleSet, shared::Shared};
+use crate::{compiled::Compiled, named_nodes::NamedNodes, node::Node, rules::RuleSet, shared::Shared};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -24,8 +24,8 @@ pub(crate) struct State {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) node: Arc<Node>,
-    pub(crate) origins: Family,
-    pub(crate) contexts: Family,
+    pub(crate) origins: NamedNodes,
+    pub(crate) contexts: NamedNodes,
     /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
     /// looks further.
     stamp: AtomicU64,
@@ -44,8 +44,8 @@ impl State {
             name,
             shared,
             node: Arc::new(Node::new(layout)),
-            origins: Family::default(),
-            contexts: Family::default(),
+            origins: NamedNodes::default(),
+            contexts: NamedNodes::default(),
             stamp: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             // The gate's layout was checked when the gate was built.

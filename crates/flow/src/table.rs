@@ -25,7 +25,7 @@ const FAN: usize = 4;
 pub(crate) struct Table {
     pub(crate) shared: Arc<Shared>,
     most: usize,
-    roots: Box<[Place]>,
+    roots: Box<[Child]>,
     growing: Mutex<()>,
     /// Of states in the tree; changed after it, while `growing` is held.
     count: AtomicUsize,
@@ -34,12 +34,12 @@ pub(crate) struct Table {
     hasher: RandomState,
 }
 
-type Place = OnceLock<Box<Branch>>;
+type Child = OnceLock<Box<Branch>>;
 
 struct Branch {
     hash: u64,
     state: Arc<State>,
-    below: [Place; FAN],
+    below: [Child; FAN],
 }
 
 impl Table {
@@ -47,7 +47,7 @@ impl Table {
         Self {
             shared: Arc::new(shared),
             most,
-            roots: (0..ROOTS).map(|_| Place::new()).collect(),
+            roots: (0..ROOTS).map(|_| Child::new()).collect(),
             growing: Mutex::new(()),
             count: AtomicUsize::new(0),
             overflow: OnceLock::new(),
@@ -98,7 +98,7 @@ impl Table {
     }
 
     /// The state of a name, or else the place where it would be.
-    fn find(&self, hash: u64, name: &str) -> Result<&Arc<State>, &Place> {
+    fn find(&self, hash: u64, name: &str) -> Result<&Arc<State>, &Child> {
         let mut place = &self.roots[hash as usize % ROOTS];
         let mut way = hash / ROOTS as u64;
         while let Some(branch) = place.get() {
@@ -132,7 +132,7 @@ impl Table {
     /// All states in the order of their names; that of all others last, if it is used.
     pub(crate) fn states(&self) -> Vec<Arc<State>> {
         let mut states = Vec::new();
-        let mut places: Vec<&Place> = self.roots.iter().collect();
+        let mut places: Vec<&Child> = self.roots.iter().collect();
         while let Some(place) = places.pop() {
             if let Some(branch) = place.get() {
                 states.push(branch.state.clone());

@@ -1,26 +1,21 @@
 //! Adaptive concurrency converges: each algorithm beside the best fixed limit, in a simulated service.
 //!
 //! The best fixed limit is the smallest that reaches 0.98 of the most that any limit reaches. The short tests run with all
-//! others; the whole matrix takes minutes: `cargo test --release -p tidegate-flow --test adaptive_simulation -- --ignored`.
+//! others; the whole matrix, three seeds of each, takes minutes:
+//! `cargo test --release -p tidegate-flow --test adaptive_simulation -- --ignored`.
 #![cfg(not(loom))]
 
 mod simulation;
 
-use simulation::{Bound, Run, SETTLED, Scenario, Service, algorithms, best_fixed, run};
-
-/// How an algorithm fares beside the best fixed limit: by goodput, and by the time of the slowest in a hundred.
-fn beside_best(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
-    let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
-    let slowest = |run: &Run| run.percentile(scenario.service.percentile(), SETTLED, scenario.seconds);
-    (goodput(run) / goodput(best), slowest(run) / slowest(best))
-}
+use simulation::{Bound, Scenario, Service, algorithms, beside, best_fixed, run};
 
 fn assert_converges(scenario: &Scenario) {
     let (limit, best) = best_fixed(scenario);
-    // At 0.9 of the load that can be served hardly a call is blocked, so little is learnt: 1.6 is the worst of twelve.
-    let most = if (scenario.load - 0.9).abs() < 0.01 { 1.65 } else { 1.5 };
+    // At 0.9 of the load hardly a call is blocked, so little is learnt: a service of five even workers never reaches the
+    // initial limit of 20, which is above its best (13). 1.52 is the worst of three seeds.
+    let most = if (scenario.load - 0.9).abs() < 0.01 { 1.55 } else { 1.5 };
     for (name, algorithm) in algorithms() {
-        let (goodput, slowest) = beside_best(scenario, &best, &run(scenario, &Bound::Adaptive(algorithm)));
+        let (goodput, slowest) = beside(scenario, &best, &run(scenario, &Bound::Adaptive(algorithm)));
         assert!(
             goodput >= 0.97 && slowest <= most,
             "{name}: goodput {goodput:.3}, slowest {slowest:.2} times those of the fixed limit {limit} in {scenario:?}"
@@ -34,38 +29,56 @@ fn each_algorithm_is_as_good_as_the_best_fixed_limit_under_overload() {
 }
 
 #[test]
-#[ignore = "takes minutes without --release"]
+fn each_algorithm_is_as_good_as_the_best_fixed_limit_where_nearly_all_can_be_served() {
+    assert_converges(&Scenario::new(20, Service::OneInAHundred, 0.9));
+}
+
+#[test]
+#[ignore = "takes minutes, and with --release: scripts/test.sh runs it under TIDEGATE_LONG=1"]
 fn each_algorithm_is_as_good_as_the_best_fixed_limit_in_the_whole_matrix() {
     for workers in [5, 20, 100] {
         for service in Service::ALL {
             for load in [0.5, 0.9, 1.2, 1.5, 3.0] {
-                assert_converges(&Scenario::new(workers, service, load));
+                for seed in 0..3 {
+                    assert_converges(&Scenario { seed, ..Scenario::new(workers, service, load) });
+                }
             }
         }
     }
 }
 
-fn assert_recovers(workers: u32, load: f64) {
+fn assert_recovers(workers: u32, load: f64, seed: u64) {
     let slow = Some((60, 90));
-    let scenario = Scenario { slow, seconds: 130, ..Scenario::new(workers, Service::Exponential, load) };
+    let scenario =
+        Scenario { slow, seconds: 130, seed, ..Scenario::new(workers, Service::Exponential, load) };
     for (name, algorithm) in algorithms() {
         let run = run(&scenario, &Bound::Adaptive(algorithm));
         let (before, after) = (run.goodput(30, 60), run.goodput(100, 130));
-        assert!(after >= 0.97 * before, "{name}, {workers} workers: {after:.0} after {before:.0} a second");
+        assert!(after >= 0.97 * before, "{name}: {after:.0} after {before:.0} a second in {scenario:?}");
     }
 }
 
 #[test]
-fn goodput_is_back_ten_seconds_after_calls_were_three_times_as_slow() {
-    assert_recovers(5, 1.2);
+fn five_workers_are_back_ten_seconds_after_calls_were_three_times_as_slow() {
+    assert_recovers(5, 1.2, 0);
 }
 
 #[test]
-#[ignore = "takes minutes without --release"]
-fn goodput_is_back_ten_seconds_after_calls_were_three_times_as_slow_whatever_the_size() {
+fn twenty_workers_are_back_ten_seconds_after_calls_were_three_times_as_slow() {
+    assert_recovers(20, 1.2, 0);
+}
+
+#[test]
+fn a_hundred_workers_are_back_ten_seconds_after_calls_were_three_times_as_slow() {
+    assert_recovers(100, 1.2, 0);
+}
+
+#[test]
+#[ignore = "takes minutes, and with --release: scripts/test.sh runs it under TIDEGATE_LONG=1"]
+fn goodput_is_back_ten_seconds_after_calls_were_three_times_as_slow_whatever_the_size_and_load() {
     for workers in [5, 20, 100] {
         for load in [0.9, 1.2, 3.0] {
-            assert_recovers(workers, load);
+            (0..3).for_each(|seed| assert_recovers(workers, load, seed));
         }
     }
 }

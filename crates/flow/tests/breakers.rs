@@ -76,3 +76,42 @@ fn two_good_calls_every_five_seconds_close_a_breaker_that_wants_five() {
     }
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
 }
+
+#[test]
+fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer.clone()).build();
+    let breaker = |resource: &str| {
+        BreakerRule::new(resource, Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1)
+    };
+    let load = |breakers| gate.load(Rules { breakers, ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    let state = || r.breakers()[0].1;
+    load(vec![breaker("r")]);
+    let mut call = r.enter().unwrap();
+    timer.advance(Duration::from_millis(10));
+    load(vec![breaker("r"), breaker("other")]);
+    call.mark_failed();
+    drop(call);
+    assert_eq!(state(), BreakerState::Open, "the same rule, loaded again, keeps its breaker");
+
+    load(Vec::new());
+    let mut before = r.enter().unwrap();
+    timer.advance(Duration::from_millis(10));
+    load(vec![breaker("r")]);
+    let mut after = r.enter().unwrap();
+    before.mark_failed();
+    drop(before);
+    assert_eq!(state(), BreakerState::Closed, "it began before the rule");
+    load(vec![breaker("other")]);
+    assert_eq!(r.breakers(), [], "the rule is gone");
+    timer.advance(Duration::from_millis(10));
+    load(vec![breaker("r")]);
+    after.mark_failed();
+    drop(after);
+    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which is gone");
+    let mut now = r.enter().unwrap();
+    now.mark_failed();
+    drop(now);
+    assert_eq!(state(), BreakerState::Open);
+}

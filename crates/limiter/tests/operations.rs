@@ -198,6 +198,55 @@ fn debts_survive_a_snapshot_and_a_change_of_policy() {
 }
 
 #[test]
+fn a_changed_bound_keeps_what_every_key_has_used() {
+    for policy in policies(Quota::per_hour(10)) {
+        let limiter = keyed(policy);
+        for key in 0..100_u8 {
+            assert!(limiter.acquire([key], 4).is_allowed());
+        }
+        limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+        // The last bound is too small for all of them: most keys are in records then.
+        for max_keys in [1_000, 2_000, 100, 30] {
+            limiter.set_max_keys(max_keys).unwrap().finish();
+            assert_eq!(limiter.stats().max_keys, max_keys as u64);
+            assert!(limiter.stats().keys <= max_keys as u64);
+            for key in 0..100_u8 {
+                // A record's end is rounded up by less than a millionth of the hour.
+                let left = limiter.peek_at([key], 0, NOW.saturating_add(Nanos::from_millis(4))).remaining();
+                assert_eq!(left, 6, "{} at a bound of {max_keys}", policy.name());
+            }
+            assert!(limiter.acquire("mallory", 1).is_denied());
+        }
+        assert_eq!(limiter.stats().forgotten.total(), 0);
+        assert!(limiter.set_max_keys(0).is_err());
+        assert_eq!(limiter.stats().max_keys, 30, "a bound of 0 is refused, and changes nothing");
+    }
+}
+
+#[test]
+fn changes_between_a_few_bounds_use_the_same_memory_again() {
+    let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
+    assert!(limiter.acquire("a", 4).is_allowed());
+    let mut before = None;
+    for round in 0..1_000 {
+        limiter.set_max_keys([1 << 14, 1 << 16][round % 2]).unwrap().finish();
+        let maps = std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count());
+        let before = *before.get_or_insert(maps);
+        assert!(maps < before + 200, "{maps} mappings, {before} at first");
+    }
+    assert_eq!(limiter.peek("a", 0).remaining(), 6);
+}
+
+#[test]
+fn a_key_that_is_blocked_or_unblocked_takes_no_place_in_the_table() {
+    let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
+    limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+    assert!(limiter.acquire("mallory", 1).is_denied());
+    assert!(limiter.unblock_at("mallory", NOW));
+    assert_eq!(limiter.stats().keys, 0);
+}
+
+#[test]
 fn an_unkeyed_limiter_has_the_same_operations() {
     for policy in policies(Quota::per_hour(10)) {
         let mut limiter = Limiter::with_clock(policy, ManualClock::new(NOW));

@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, Nanos, Policy, Quota, Request, acquire_all_at, algorithm::Concurrency,
+    Decision, KeyedLimiter, Limiter, Nanos, Policy, Quota, Request, WhenFull, acquire_all_at,
+    algorithm::Concurrency,
 };
 
 const THREADS: u64 = 64;
@@ -141,6 +142,27 @@ fn a_change_of_policy_under_load_loses_nothing() {
     };
     // 64 × 400 requests while the policy changes twenty times.
     assert_eq!(admitted(400, ask), 500);
+}
+
+#[test]
+fn a_change_of_the_bound_under_load_loses_nothing() {
+    let now = Nanos::from_secs(7_200);
+    for policy in
+        [Policy::sliding_log(Quota::per_hour(500)).unwrap(), Policy::fixed_window(Quota::per_hour(500))]
+    {
+        let limiter = KeyedLimiter::builder(policy).max_keys(8).clock(()).build().unwrap();
+        let ask = |thread: u64, round: u64| {
+            if thread == 0 && round.is_multiple_of(20) {
+                limiter.set_max_keys_at([1_000, 1, 64][round as usize / 20 % 3], now).unwrap();
+            } else if thread == 1 && round.is_multiple_of(30) {
+                let when_full = if round.is_multiple_of(60) { WhenFull::Deny } else { WhenFull::Forget };
+                limiter.set_when_full_at(when_full, now).unwrap();
+            }
+            one(limiter.acquire_at("one", 1, now))
+        };
+        // 64 × 400 requests while the bound changes twenty times.
+        assert_eq!(admitted(400, ask), 500, "{}", policy.name());
+    }
 }
 
 #[test]

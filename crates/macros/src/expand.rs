@@ -32,15 +32,15 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
             }
             __ask(#failed, __output)
         }),
-        None if is_result(&output) => quote!(__judge.of(__output).is_failure()),
+        None if is_result(&output) => quote!(__failure_check.of(__output).is_failure()),
         None => quote!({
             let _ = __output;
             false
         }),
     };
     // Only where it is used.
-    let judge =
-        (options.failed.is_none() && is_result(&output)).then(|| quote!(let __judge = __guard.judge();));
+    let check = (options.failed.is_none() && is_result(&output))
+        .then(|| quote!(let __failure_check = __guard.failure_check();));
     let ItemFn { attrs, vis, sig, block } = function;
     let statements = &block.stmts;
     let body = if is_async {
@@ -49,7 +49,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Ok(guard) => guard,
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
-            #judge
+            #check
             // Says what the block returns, so that its result is converted to that; never called.
             fn __never<T>() -> T {
                 loop {}
@@ -69,7 +69,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
             __guard.wait();
-            #judge
+            #check
             // Behind a bound, so that the function's result may borrow from its arguments, mutably, too.
             fn __once<T>(call: impl ::core::ops::FnOnce() -> T) -> T {
                 call()
@@ -170,10 +170,12 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
     let origin = origin.iter();
     let context = context.iter();
     let inbound = options.inbound.then(|| quote!(.inbound()));
+    let prioritized = options.prioritized.then(|| quote!(.prioritized()));
     Ok(quote! {
         #resource
         __resource.entry()
             #inbound
+            #prioritized
             #(.count(#count))*
             #(.origin(#origin))*
             #(.context(#context))*

@@ -30,11 +30,11 @@ mod options;
 use proc_macro::TokenStream;
 use syn::{ItemFn, parse_macro_input};
 
-/// Enters a resource around a function: blocked calls do not run, and how the others went is told to the rules.
+/// Enters a resource around a function: a blocked call does not run, and the rules learn how every other call went.
 ///
-/// Works on functions and methods, sync and async. In an async function a throttle's delay is slept out on the gate's
-/// timer, and a future that is dropped cancels the call; in a sync one the delay blocks the thread, as its caller does
-/// not expect it to return before.
+/// Works on functions and methods, sync and async. An async function sleeps out a delay (of a throttle, or of a
+/// prioritized call that borrows) on the gate's timer, and dropping its future cancels the call. A sync function blocks
+/// its thread for the delay.
 ///
 /// A function that is not async and returns a future is refused, as it is done before its future runs; under
 /// `#[async_trait]`, guard a function that the method calls. So are a `const` one, and one that returns `impl Trait`.
@@ -49,7 +49,7 @@ use syn::{ItemFn, parse_macro_input};
 /// | `handle = expr` | instead of both: a `Resource`, which saves the look-up |
 /// | `fallback = path` | called with the function's arguments and the `Blocked`; async for an async function. Without it, the function returns `Err(blocked.into())` |
 /// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, but for a `Blocked` of a resource further in, by itself or as a `dyn Error`; another type never |
-/// | `count = expr`, `origin = expr`, `context = expr`, `inbound` | as of an `Entry` |
+/// | `count = expr`, `origin = expr`, `context = expr`, `inbound`, `prioritized` | as of an `Entry` |
 /// | `args(expr, …)` | the arguments that hot-parameter rules see |
 #[proc_macro_attribute]
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {

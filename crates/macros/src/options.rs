@@ -19,6 +19,7 @@ pub(crate) struct Options {
     pub(crate) origin: Option<Expr>,
     pub(crate) context: Option<Expr>,
     pub(crate) inbound: bool,
+    pub(crate) prioritized: bool,
     pub(crate) args: Vec<Expr>,
 }
 
@@ -29,6 +30,7 @@ impl Parse for Options {
             let name = input.call(syn::Ident::parse_any)?;
             match name.to_string().as_str() {
                 "inbound" => options.inbound = true,
+                "prioritized" => options.prioritized = true,
                 "args" => {
                     let inner;
                     parenthesized!(inner in input);
@@ -44,8 +46,7 @@ impl Parse for Options {
                 "origin" => options.origin = Some(value(input)?),
                 "context" => options.context = Some(value(input)?),
                 _ => {
-                    let known =
-                        "resource, gate, handle, fallback, failed, count, origin, context, inbound, args";
+                    let known = "resource, gate, handle, fallback, failed, count, origin, context, inbound, prioritized, args";
                     return Err(syn::Error::new(
                         name.span(),
                         format!("unknown option `{name}`; known are {known}"),

@@ -12,7 +12,7 @@ use std::{
 
 use tidegate_core::Nanos;
 use tidegate_flow::{
-    Blocked, Gate, ManualTimer, Resource,
+    Blocked, Gate, Layout, ManualTimer, Resource,
     rules::{Behaviour, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, Rules},
 };
 use tidegate_macros::guard;
@@ -216,6 +216,25 @@ fn an_async_method_waits_for_its_turn_and_is_cancelled_when_dropped() {
     let counts = node().node().counts(service.gate.now());
     assert_eq!((counts.pass, counts.block, counts.success, counts.exception), (3, 1, 3, 1));
     assert_eq!(node().node().in_flight(), 0);
+}
+
+#[test]
+fn a_prioritized_function_borrows_from_the_next_slot_and_waits_for_it() {
+    #[guard(resource = "urgent", prioritized)]
+    async fn urgent(gate: &Gate) -> Result<Nanos, Blocked> {
+        Ok(gate.now())
+    }
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let layout = Layout::new(2, Duration::from_secs(1)).unwrap();
+    let gate = Gate::builder().timer(timer.clone()).layout(layout).unwrap().build();
+    gate.load(flow(vec![FlowRule::new("urgent", 1)])).unwrap();
+    drop(gate.resource("urgent").enter().unwrap());
+    timer.advance(Duration::from_millis(600));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut call = pin!(urgent(&gate));
+    assert!(call.as_mut().poll(&mut cx).is_pending(), "the window has no room now");
+    timer.advance(Duration::from_millis(400));
+    assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Ok(Nanos::from_secs(1_001))));
 }
 
 #[test]

@@ -81,6 +81,12 @@ impl Store {
         acquire_all(self, parts).await
     }
 
+    /// Whether the other is a clone of this one: their limits can be decided together.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Counters and state, for metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -25,6 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(test)]
+mod captured_log;
 pub mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -54,7 +56,7 @@ pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};
 pub use shutdown::signals;
-pub use start_error::StartError;
+pub use start_error::{StartError, StoreOptionError};
 pub use state_file::StatePathError;
 #[doc(hidden)]
 pub use state_file::check_and_restore;

@@ -1,4 +1,4 @@
-//! Tells the operator when a limit runs out of room for keys.
+//! Warns the operator when a limit runs out of room for keys.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,7 +20,7 @@ pub(crate) struct Occupancy {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// It was told that the table is nearly full, and it still is.
+    /// A warning said that the table is nearly full, and it still is.
     is_full: bool,
     forgotten: u64,
     forgetting: OnceAMinute,
@@ -75,5 +75,54 @@ impl Seen {
         }
         // A change of policy counts anew.
         self.forgotten = self.forgotten.min(forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::{Clock, ManualClock};
+
+    use super::*;
+    use crate::{captured_log::captured, limits::Limits, rules, throttle::Throttle};
+
+    #[test]
+    fn a_full_table_is_reported_once_and_forgotten_keys_at_most_once_a_minute() {
+        let clock = Arc::new(ManualClock::default());
+        let rules = rules::parse("limits: [{name: a, limit: 1/1h, algorithm: sliding-log}]").unwrap();
+        let limits = Limits::new(rules, 8, |_| None, clock.now()).unwrap();
+        let service = Service::new(limits, Throttle::new(8, None).unwrap(), Arc::clone(&clock) as _);
+        let mut occupancy = Occupancy::default();
+        let mut key = 0_u64;
+        let mut use_keys = |count: u64| {
+            let limits = service.limits();
+            for _ in 0..count {
+                key += 1;
+                let _ = limits.limits()[0].limiter().acquire_at(key.to_le_bytes(), 1, service.now());
+            }
+        };
+        let mut look = || captured(|| occupancy.look(&service));
+        use_keys(3);
+        assert_eq!(look(), [""; 0], "there is room");
+        use_keys(5);
+        let full = look();
+        assert!(
+            matches!(&full[..], [line] if line.starts_with("WARN") && line.contains("limit=\"a\"") && line.contains("max_keys=8")),
+            "{full:?}"
+        );
+        assert_eq!(look(), [""; 0], "it was reported");
+        // Each used all of its limit: in the end somebody who did must be forgotten.
+        use_keys(1_000);
+        let forgotten = look();
+        assert!(
+            matches!(&forgotten[..], [line] if line.contains("exhausted=") && line.contains("when_full: deny")),
+            "{forgotten:?}"
+        );
+        use_keys(1_000);
+        clock.advance(Duration::from_secs(59));
+        assert_eq!(look(), [""; 0], "a minute is not over");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(look().len(), 1, "what was forgotten meanwhile");
     }
 }

@@ -24,6 +24,9 @@ pub struct Options {
     pub envoy_headers: bool,
     /// How many keys each limit remembers that has no bound of its own.
     pub max_keys: usize,
+    /// How many bytes the states of all limits may take together, divided by use; `None` for what the rules say, or else
+    /// `max_keys` for each limit.
+    pub max_memory: Option<u64>,
     /// The address of a store that servers share their limits over; `None` to keep them in memory.
     pub store: Option<String>,
     /// The store's password, where it does not stand in the address.
@@ -69,6 +72,7 @@ impl Default for Options {
             envoy_consume: Consume::default(),
             envoy_headers: false,
             max_keys: 1 << 20,
+            max_memory: None,
             store: None,
             store_password: None,
             nodes: 1,

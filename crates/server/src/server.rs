@@ -1,7 +1,6 @@
 //! The server as a whole: what it is made of, how it starts, what it does beside answering, how it stops.
 
 use std::{
-    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -15,14 +14,14 @@ use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
     sync::{mpsc, watch},
-    task::{JoinHandle, JoinSet},
+    task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
     envoy::RateLimits,
     http::{self, App, HttpConfig},
-    limits::Limits,
+    limits::{self, Capacity, Limits},
     metrics::{Events, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
@@ -32,7 +31,7 @@ use crate::{
     service::Service,
     shared::SharedStore,
     sources::{Loaded, Sources},
-    start_error::StartError,
+    start_error::{StartError, StoreOptionError},
     state::State,
     throttle::Throttle,
 };
@@ -57,9 +56,6 @@ pub enum Ended {
     /// The state could not be written. The file is as it was at the last interval.
     Unsaved,
 }
-
-/// How long the last write of the state may take when the grace is used up.
-const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// A server that listens.
 pub struct Server {
@@ -164,8 +160,7 @@ impl Server {
                 };
                 let runtime = service.store().map(|_| tokio::runtime::Handle::current());
                 let shared = Shared { service: Arc::clone(&service), config, started, stats, runtime };
-                let refused =
-                    |e: io::Error| StartError::Resources(format!("the RESP listener cannot run: {e}"));
+                let refused = StartError::Threads;
                 let listener = listener.into_std().map_err(refused)?;
                 Some((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
             }
@@ -218,6 +213,7 @@ impl Server {
             background.spawn(state.write_at_intervals(service, options.state_interval));
         }
         background.spawn(watch_occupancy(Arc::clone(&service)));
+        background.spawn(divide_memory(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // One that waits already is enough.
             let _ = reload_now.try_send(());
@@ -240,9 +236,9 @@ impl Server {
             }
             stop_again(&mut orders).await;
         };
-        let most = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
+        let left = options.grace.saturating_sub(stopping.elapsed());
         let is_saved = tokio::select! {
-            is_saved = state.write_last(service, most) => is_saved,
+            is_saved = state.write_last(service, left) => is_saved,
             () = third => {
                 tracing::warn!("told to stop a third time: the state may not be written");
                 false
@@ -261,6 +257,30 @@ async fn watch_occupancy(service: Arc<Service>) {
     loop {
         ticks.tick().await;
         occupancy.look(&service);
+    }
+}
+
+/// Moves memory between limits that share it, until the future is dropped.
+async fn divide_memory(service: Arc<Service>) {
+    let mut division = limits::Division::default();
+    let mut ticks = interval(limits::DIVIDE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if service.limits().max_memory().is_none() {
+            continue;
+        }
+        let its = Arc::clone(&service);
+        // Moving many keys takes a while. A panic is logged by itself; then the limits stay as they are.
+        let Ok(looked) = spawn_blocking(move || {
+            division.look(&its);
+            division
+        })
+        .await
+        else {
+            return;
+        };
+        division = looked;
     }
 }
 
@@ -285,8 +305,12 @@ impl Listeners {
         }
         let (http, resp, grpc) = (&mut self.http, &mut self.resp, &mut self.grpc);
         let finished = async {
-            for (_, listener) in http.iter_mut().chain(grpc) {
-                let _ = listener.await;
+            for listener in [http, grpc] {
+                if let Some((_, serving)) = listener {
+                    let _ = serving.await;
+                    // A task that has ended must not be awaited again.
+                    *listener = None;
+                }
             }
             if let Some((_, reactors)) = resp {
                 reactors.ended().await;
@@ -303,10 +327,7 @@ impl Listeners {
             tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
             for (_, listener) in self.http.iter_mut().chain(&mut self.grpc) {
                 listener.abort();
-                // What has ended already was awaited above, and must not be again.
-                if !listener.is_finished() {
-                    let _ = listener.await;
-                }
+                let _ = listener.await;
             }
             if let Some((_, reactors)) = &mut self.resp {
                 reactors.abort();
@@ -329,34 +350,26 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
 }
 
 /// The store that the options name.
-fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StartError> {
+fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
-    let refuse = |what: String| Err(StartError::Store(what));
     if options.state.is_some() {
-        return refuse(
-            "--state and --store exclude each other: the store keeps the limits; leave --state out".into(),
-        );
+        return Err(StoreOptionError::WithState);
     }
     let prefix = &options.store_prefix;
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
-        let rule = "1 to 64 bytes without `:`, which parts a key, or braces, which would put all keys on one node of a cluster";
-        return refuse(format!("--store-prefix is `{prefix}`; it must be {rule}"));
+        return Err(StoreOptionError::Prefix(prefix.clone()));
     }
     if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
-        return refuse("--store-deadline must be above 0 and at most 5s".into());
+        return Err(StoreOptionError::Deadline);
     }
-    let open = |mut address: Address| {
-        if let Some(password) = &options.store_password {
-            address = address.with_password(password);
-        }
-        let store = SharedStore::new(address, prefix, options.store_deadline)?;
-        store.store().set_least_nodes(options.nodes);
-        Ok(store)
-    };
-    match address.parse().and_then(open) {
-        Ok(store) => Ok(Some(Arc::new(store))),
-        Err(error) => refuse(format!("--store: {error}")),
+    let mut address: Address = address.parse().map_err(StoreOptionError::Address)?;
+    if let Some(password) = &options.store_password {
+        address = address.with_password(password);
     }
+    let store =
+        SharedStore::new(address, prefix, options.store_deadline).map_err(StoreOptionError::Address)?;
+    store.store().set_least_nodes(options.nodes);
+    Ok(Some(Arc::new(store)))
 }
 
 fn make_service(
@@ -367,14 +380,15 @@ fn make_service(
     clock: Arc<dyn Clock>,
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
-    let throttle = Throttle::new(options.max_keys, hash_keys(crate::service::THROTTLE))
-        .map_err(|e| StartError::Resources(format!("CL.THROTTLE: {e}")))?
-        .allowing(options.throttle.clone());
     let Loaded { rules, domains } = loaded;
+    let capacity = Capacity { max_keys: options.max_keys, max_memory: options.max_memory };
     let limits = match shared {
-        Some(store) => Limits::shared_over(store, rules, options.max_keys, clock.now())?,
-        None => Limits::new(rules, options.max_keys, hash_keys, clock.now())?,
+        Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
+        None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
+    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
+        .map_err(StartError::Throttle)?
+        .allowing(options.throttle.clone());
     Ok(Service::new(limits.with_domains(domains, None), throttle, clock))
 }
 
@@ -406,7 +420,7 @@ async fn listen_for_grpc(
     _stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
     match &options.grpc {
-        Some(_) => Err(StartError::Resources("this program was built without gRPC (feature `grpc`)".into())),
+        Some(_) => Err(StartError::NoGrpc),
         None => Ok(None),
     }
 }
@@ -419,4 +433,36 @@ async fn listen(
     let listener = tokio::net::TcpListener::bind(address).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
     Ok((listener, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::ManualClock;
+
+    use super::*;
+    use crate::state::tests::on_a_disk_that_hangs;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_disk_that_hangs_does_not_keep_the_server_from_stopping() {
+        let events = Arc::new(Events::default());
+        let (state, release) = on_a_disk_that_hangs("server", &events);
+        let options = Options {
+            state_interval: Duration::from_millis(1),
+            grace: Duration::ZERO,
+            max_keys: 10,
+            ..Options::default()
+        };
+        let clock = Arc::new(ManualClock::default());
+        let server = Server::assemble(options, Some(state), Arc::clone(&events), clock).await.unwrap();
+        let (orders, receiver) = mpsc::channel(1);
+        let running = tokio::spawn(server.run(receiver));
+        // A write at an interval hangs by now.
+        while events.state_writes_failed.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        orders.send(Order::Stop).await.unwrap();
+        let ended = timeout(Duration::from_secs(20), running).await.expect("the server should stop");
+        assert_eq!(ended.unwrap(), Ended::Unsaved);
+        drop(release);
+    }
 }

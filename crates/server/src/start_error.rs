@@ -1,18 +1,24 @@
 //! Why a server does not start.
 
-use std::{fmt, io, path::PathBuf};
+use std::{io, path::PathBuf};
+
+use tidegate_limiter::BuildError;
+use tidegate_redis::StoreError;
 
 use crate::{rules::RulesError, state_file::StatePathError};
 
 /// Why a server does not start. The message says what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// All protocols are off.
+    #[error("all listeners are off: give --http, --resp or --grpc an address")]
     NothingToServe,
     /// The rules cannot be used.
-    Rules(RulesError),
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// A listener's address cannot be had.
+    #[error("cannot listen on {address} (--{option}): {source}; {}", mend(source))]
     Listen {
         /// Which option asked for it.
         option: &'static str,
@@ -21,60 +27,55 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
-    /// The store cannot be used as it was asked for.
-    Store(String),
-    /// The state file has no place.
+    /// The store cannot be used as the options say.
+    #[error(transparent)]
+    Store(#[from] StoreOptionError),
+    /// The state cannot be kept in its file.
+    #[error("the state cannot be kept in {}: {source}", path.display())]
     State {
         /// Which file.
         path: PathBuf,
         /// What is in the way.
         source: StatePathError,
     },
-    /// The threads, or the memory of `CL.THROTTLE`'s keys, cannot be had.
-    Resources(String),
+    /// The system refuses the threads or descriptors of the RESP listener.
+    #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
+    Threads(#[source] io::Error),
+    /// gRPC is asked for, and the program has none.
+    #[error("this program was built without gRPC (the crate's feature `grpc`): leave --grpc out")]
+    NoGrpc,
+    /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
+    #[error("CL.THROTTLE: {0}")]
+    Throttle(#[source] BuildError),
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingToServe => {
-                f.write_str("all listeners are off: give --http, --resp or --grpc an address")
-            }
-            Self::Rules(e) => e.fmt(f),
-            Self::Listen { option, address, source } => {
-                write!(f, "cannot listen on {address} (--{option}): {source}; ")?;
-                f.write_str(match source.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        "another program has the address: stop it, or choose another (port 0 takes any free one)"
-                    }
-                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
-                    io::ErrorKind::AddrNotAvailable => {
-                        "this machine does not have that address: 127.0.0.1 is for local clients, 0.0.0.0 for all"
-                    }
-                    _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
-                })
-            }
-            Self::State { path, source } => {
-                write!(f, "the state cannot be kept in {}: {source}", path.display())
-            }
-            Self::Store(what) | Self::Resources(what) => f.write_str(what),
+/// Which option about the store is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreOptionError {
+    /// A state file beside a store.
+    #[error("--state and --store exclude each other: the store keeps the limits; leave --state out")]
+    WithState,
+    /// The prefix of the store's keys.
+    #[error("--store-prefix is `{0}`; it must have 1 to 64 bytes, and must not contain `:`, `{{` or `}}`")]
+    Prefix(String),
+    /// The deadline of a decision.
+    #[error("--store-deadline must be above 0 and at most 5s")]
+    Deadline,
+    /// The address of the store.
+    #[error("--store: {0}")]
+    Address(#[source] StoreError),
+}
+
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program has the address: stop it, or choose another (port 0 takes any free one)"
         }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Rules(e) => Some(e),
-            Self::Listen { source, .. } => Some(source),
-            Self::State { source, .. } => Some(source),
-            _ => None,
+        io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address: 127.0.0.1 is for local clients, 0.0.0.0 for all"
         }
-    }
-}
-
-impl From<RulesError> for StartError {
-    fn from(e: RulesError) -> Self {
-        Self::Rules(e)
+        _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
     }
 }

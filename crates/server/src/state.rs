@@ -1,6 +1,7 @@
 //! When the state file is read and written, and what is told about it.
 
 use std::{
+    io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
@@ -10,7 +11,7 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 use tokio::{
     task::spawn_blocking,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -20,8 +21,14 @@ use crate::{
     state_file::{self, StateError, StateFile, StatePathError},
 };
 
-/// After this long a write that has not ended is told: the disk may be hung.
+/// A write that takes longer than this is reported: the disk may hang.
 const SLOW: Duration = Duration::from_secs(10);
+
+/// How long the last write may take at least, however short the grace.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+
+/// Writes the states of all limits to the file; how many bytes that was.
+type Write = dyn Fn(&StateFile, &Service) -> io::Result<u64> + Send + Sync;
 
 /// A state file of a server.
 pub(crate) struct State {
@@ -31,6 +38,9 @@ pub(crate) struct State {
     events: Arc<Events>,
     /// One write at a time: the last one waits for one that is under way.
     writing: Mutex<()>,
+    write: Box<Write>,
+    slow: Duration,
+    last_write: Duration,
 }
 
 impl State {
@@ -58,7 +68,15 @@ impl State {
                 None
             }
         };
-        Ok(Some(Self { file, found, events: Arc::clone(events), writing: Mutex::default() }))
+        Ok(Some(Self {
+            file,
+            found,
+            events: Arc::clone(events),
+            writing: Mutex::default(),
+            write: Box::new(state_file::write),
+            slow: SLOW,
+            last_write: LAST_WRITE,
+        }))
     }
 
     /// When the file was written, on the clock of the server that wrote it.
@@ -94,7 +112,7 @@ impl State {
     /// Writes the file; a failure is logged, and the file stays as it was. Returns whether it was written.
     pub fn write(&self, service: &Service) -> bool {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        match state_file::write(&self.file, service) {
+        match (self.write)(&self.file, service) {
             Ok(bytes) => {
                 self.events.state_writes.fetch_add(1, Ordering::Relaxed);
                 self.events.state_written_at.store(service.now().get(), Ordering::Relaxed);
@@ -119,33 +137,37 @@ impl State {
     }
 
     /// Writes the file again and again, until the future is dropped.
+    ///
+    /// A write begins early enough to end within `every` of the beginning of the one before: see [`pause`]. So a server that
+    /// is killed loses what was used in at most that time.
     pub async fn write_at_intervals(self: Arc<Self>, service: Arc<Service>, every: Duration) {
-        let mut ticks = interval(every.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first tick is at once: nothing has been used yet that was not just read.
-        ticks.tick().await;
+        // Nothing has been used yet that was not just read.
+        let mut took = Duration::ZERO;
         loop {
-            ticks.tick().await;
+            sleep(pause(every, took)).await;
+            let began = Instant::now();
             let (state, service) = (Arc::clone(&self), Arc::clone(&service));
             let mut write = spawn_blocking(move || state.write(&service));
-            if timeout(SLOW, &mut write).await.is_err() {
+            if timeout(self.slow, &mut write).await.is_err() {
                 self.failed();
                 tracing::error!(
                     file = %self.file.path().display(),
-                    seconds = SLOW.as_secs(),
-                    "the state is still being written: is the disk hung?",
+                    seconds = self.slow.as_secs(),
+                    "the state is still being written: does the disk hang?",
                 );
-                // A panic while writing was told by the panic itself.
+                // A panic while writing was logged by the panic itself.
                 let _ = write.await;
             }
+            took = began.elapsed();
         }
     }
 
-    /// Writes the file a last time, for at most so long; whether it was written.
-    pub async fn write_last(self: Arc<Self>, service: Arc<Service>, most: Duration) -> bool {
+    /// Writes the file a last time, in what is left of the grace (at least 5 s); whether it was written.
+    pub async fn write_last(self: Arc<Self>, service: Arc<Service>, left: Duration) -> bool {
         let state = Arc::clone(&self);
+        let most = left.max(self.last_write);
         if let Ok(written) = timeout(most, spawn_blocking(move || state.write(&service))).await {
-            // A panic while writing was told by the panic itself.
+            // A panic while writing was logged by the panic itself.
             return written.unwrap_or(false);
         }
         self.failed();
@@ -154,5 +176,66 @@ impl State {
             "the disk did not take the state in time; the file is as it was before",
         );
         false
+    }
+}
+
+/// How long after the end of a write that took `took` the next one begins. Where that one takes at most twice as long, it
+/// ends within `every` of the beginning of the first, which is when the first looked at the states. A write that takes more
+/// than a third of `every` is followed by the next one without a pause.
+fn pause(every: Duration, took: Duration) -> Duration {
+    every.saturating_sub(3 * took).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::mpsc;
+
+    use tidegate_core::ManualClock;
+
+    use super::*;
+    use crate::{limits::Limits, rules, throttle::Throttle};
+
+    /// A state on a disk that hangs: nothing is written until the sender is dropped.
+    pub(crate) fn on_a_disk_that_hangs(name: &str, events: &Arc<Events>) -> (State, mpsc::Sender<()>) {
+        let path = std::env::temp_dir().join(format!("tidegate-hangs-{}-{name}", std::process::id()));
+        let mut state = State::open(Some(path), Nanos::ZERO, events).unwrap().unwrap();
+        let (release, hangs) = mpsc::channel();
+        let hangs = Mutex::new(hangs);
+        state.write = Box::new(move |_, _| {
+            let _ = hangs.lock().unwrap().recv();
+            Err(io::Error::other("the disk hung"))
+        });
+        (state.slow, state.last_write) = (Duration::from_millis(1), Duration::from_millis(50));
+        (state, release)
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_reported_and_the_last_write_is_given_up_in_time() {
+        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
+        let throttle = Throttle::new(10, None).unwrap();
+        let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
+        let events = Arc::new(Events::default());
+        let (state, release) = on_a_disk_that_hangs("unit", &events);
+        let state = Arc::new(state);
+        let writing = Arc::clone(&state).write_at_intervals(Arc::clone(&service), Duration::from_millis(1));
+        let writing = tokio::spawn(writing);
+        while events.state_writes_failed.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        writing.abort();
+        assert!(!Arc::clone(&state).write_last(service, Duration::ZERO).await);
+        assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);
+        assert_eq!(events.state_writes.load(Ordering::Relaxed), 0);
+        drop(release);
+    }
+
+    #[test]
+    fn a_write_ends_within_an_interval_of_the_beginning_of_the_one_before() {
+        let every = Duration::from_secs(30);
+        for took in [0, 1, 300, 5_000, 10_000].map(Duration::from_millis) {
+            let next_ends = took + pause(every, took) + 2 * took;
+            assert!(next_ends <= every + Duration::from_millis(1), "{took:?}: {next_ends:?}");
+        }
+        assert_eq!(pause(every, Duration::from_secs(11)), Duration::from_millis(1));
     }
 }

@@ -6,7 +6,7 @@
 //! transcription of redis-cell's arithmetic. The one difference: redis-cell cuts times to milliseconds before it rounds up to
 //! seconds, and computes `remaining` in whole microseconds; here both are exact.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
@@ -52,49 +52,39 @@ pub struct ThrottleQuota {
 }
 
 /// Why a request's limit makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// A count or a period of zero, or a rate above one in each nanosecond.
+    /// A count or a period of zero, or a rate above one in each nanosecond. In redis-cell's own words, as clients may look
+    /// for them.
+    #[error("Cell error: Zero rates are not supported")]
     ZeroRate,
     /// A number below zero.
+    #[error("Cell error: max_burst, count, period and quantity must not be negative")]
     Negative,
     /// A burst or a quantity above 4,294,967,294.
+    #[error("Cell error: max_burst and quantity are at most 4294967294")]
     TooLarge,
     /// The bucket would take more than 73 years to fill.
+    #[error("Cell error: this burst would take more than 73 years to refill; lower it or raise the rate")]
     TooSlow,
     /// The server takes no such bucket, as it would take longer than this to fill.
+    #[error("Cell error: this server takes buckets whose period and time to fill are at most {}; lower the period or max_burst (or raise --resp-max-period)", written(*.0))]
     NotWithin(Duration),
     /// The server takes other buckets only.
+    #[error("Cell error: this server does not take this bucket (--resp-throttle lists those it takes)")]
     NotListed,
     /// The server takes none at all.
+    #[error("Cell error: CL.THROTTLE is off on this server (--resp-throttle off)")]
     Off,
 }
 
-impl fmt::Display for ThrottleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::NotWithin(most) = self {
-            f.write_str("Cell error: this server takes buckets whose period and time to fill are at most ")?;
-            write_duration(f, *most)?;
-        }
-        f.write_str(match self {
-            Self::NotWithin(_) => "; lower the period or max_burst (or raise --resp-max-period)",
-            Self::NotListed => {
-                "Cell error: this server does not take this bucket (--resp-throttle lists those it takes)"
-            }
-            Self::Off => "Cell error: CL.THROTTLE is off on this server (--resp-throttle off)",
-            // redis-cell's own words, as clients may look for them.
-            Self::ZeroRate => "Cell error: Zero rates are not supported",
-            Self::Negative => "Cell error: max_burst, count, period and quantity must not be negative",
-            Self::TooLarge => "Cell error: max_burst and quantity are at most 4294967294",
-            Self::TooSlow => {
-                "Cell error: this burst would take more than 73 years to refill; lower it or raise the rate"
-            }
-        })
-    }
+fn written(span: Duration) -> String {
+    let mut text = String::new();
+    // Writing to a `String` does not fail.
+    let _ = write_duration(&mut text, span);
+    text
 }
-
-impl std::error::Error for ThrottleError {}
 
 impl ThrottleQuota {
     /// The bucket, and how long it takes to fill in nanoseconds.

@@ -2,9 +2,15 @@
 
 mod harness;
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
+};
 
-use harness::{Resp, Running, scratch};
+use harness::{Http, Resp, Running, scratch};
 use tidegate_server::{Options, Order};
 
 /// A server that looks at its rules file all the time, and the file.
@@ -184,4 +190,56 @@ fn rules_that_do_not_fit_in_are_refused_whole_too() {
     server.reloading(|| fs::write(&path, with("9/1m", "u, v")).unwrap());
     assert_eq!(client.ask("PEEK first alice"), "[0 9 8 -1 60000]");
     assert!(client.ask("PEEK a v").starts_with("[1"));
+}
+
+#[test]
+fn reloads_beside_joint_decisions_never_wait_in_a_circle_and_never_let_one_too_many_through() {
+    const LIMIT: usize = 300;
+    let rules = |round: usize| {
+        let algorithm = ["sliding-log", "fixed-window"][round % 2];
+        let max_keys = [100, 1_000, 50][round % 3];
+        let one = format!("name: one, limit: {LIMIT}/1h, algorithm: {algorithm}, max_keys: {max_keys}");
+        let two = format!(
+            "name: two, limit: 10000/1h, algorithm: {algorithm}, max_keys: 100, overrides: {{vip: {}/1h}}",
+            round + 1
+        );
+        // The order of the limits, which is the order of their locks, changes too.
+        if round.is_multiple_of(2) { limits(&[&one, &two]) } else { limits(&[&two, &one]) }
+    };
+    let path = scratch("reload-joint").join("rules.yaml");
+    fs::write(&path, rules(0)).unwrap();
+    let options = Options {
+        rules: Some(path.clone()),
+        reload_interval: Duration::from_secs(1_000_000),
+        ..Options::default()
+    };
+    let mut server = Running::start(options);
+    let (address, resp, orders) = (server.http, server.resp, server.orders());
+    let (stop, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (stop, admitted) = (&stop, &admitted);
+            scope.spawn(move || {
+                let mut names = ["one", "two"];
+                names.rotate_left(thread % 2);
+                let [first, second] = names.map(|name| serde_json::json!({"limit": name, "key": "k"}));
+                let body = serde_json::json!({"all": [first, second]}).to_string();
+                let (mut http, mut client) = (Http::connect(address), Resp::connect(resp));
+                let mut rounds = 0;
+                while !stop.load(Ordering::Relaxed) || rounds < LIMIT {
+                    let joint = http.send("POST", "/v1/acquire", &body).status == 200;
+                    let alone = client.ask("ACQUIRE one k").starts_with("[0");
+                    admitted.fetch_add(usize::from(joint) + usize::from(alone), Ordering::Relaxed);
+                    rounds += 1;
+                }
+            });
+        }
+        for round in 1..=60 {
+            fs::write(&path, rules(round)).unwrap();
+            server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(admitted.into_inner(), LIMIT);
+    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 60);
 }

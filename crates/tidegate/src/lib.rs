@@ -71,8 +71,11 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
+//! | `redis-source` | `flow`, and rules that are read from Redis |
 //! | `redis` | the module `redis`: limits that several processes share |
-//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper |
+//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper; with `flow` and `redis` also gates and shared limits |
+//! | `grpc` | middleware that answers gRPC calls as they expect it |
+//! | `reqwest` | the same middleware for reqwest's clients |
 //!
 //! [`KeyedLimit`] is the trait of limits of both kinds, local or shared.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -97,3 +100,8 @@ pub use tidegate_tower as tower;
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The book's examples.
+#[cfg(all(doctest, feature = "flow"))]
+#[doc = include_str!("../../../docs/src/migrate.md")]
+struct Migrate;

@@ -1,4 +1,4 @@
-//! An axum service where each client has five requests in ten seconds, and all together twenty.
+//! An axum service where each client has five requests in ten seconds, and all together twenty: one decision.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --example axum_limit
@@ -7,7 +7,7 @@
 
 use std::{error::Error, net::SocketAddr};
 
-use axum::{Router, extract::ConnectInfo, routing::get};
+use axum::{Router, routing::get};
 use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
 use tidegate_tower::{
     RateLimitLayer,
@@ -15,19 +15,22 @@ use tidegate_tower::{
 };
 use tokio::net::TcpListener;
 
+pub(crate) fn app() -> Result<Router, Box<dyn Error>> {
+    let per_client = KeyedLimiter::new(Policy::sliding_window("5/10s".parse()?))?;
+    let everybody = Limiter::new(Policy::token_bucket("20/10s".parse()?));
+    let limits = RateLimitLayer::builder(per_client, Peer::address())
+        .name("client")
+        .and(everybody, Fixed::new(""))
+        .name("everybody")
+        .build();
+    Ok(Router::new().route("/", get(async || "hello\n")).layer(limits))
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let per_client = KeyedLimiter::new(Policy::sliding_window("5/10s".parse()?))?;
-    let address = Peer::found_in(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    let everybody = Limiter::new(Policy::token_bucket("20/10s".parse()?));
-    let app = Router::new()
-        .route("/", get(async || "hello\n"))
-        // What is added last is asked first.
-        .layer(RateLimitLayer::builder(everybody, Fixed::new("")).name("everybody").build())
-        .layer(RateLimitLayer::builder(per_client, address).name("client").build());
-
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}", listener.local_addr()?);
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    // Without connect info there is no peer's address, and each request is answered with 500.
+    axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -1,142 +1,213 @@
-//! The service: a key, a decision, and then the inner service or a denial.
+//! The service: keys, a decision, and then the inner service or a refusal.
 
 use std::{
-    borrow::Cow,
     fmt, mem,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::RETRY_AFTER, request::Parts};
-use tidegate_core::Decision;
-use tidegate_limiter::{KeyedLimit, SystemClock, Timer};
+use bytes::Bytes;
+use http::{Request, Response, request::Parts, response};
+use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
 use crate::{
-    Builder, Denial, NoKey, Tell, TooManyRequests,
-    headers::{Per, ceil_secs, quota, write_policy, write_state},
-    key::KeySource,
+    Tell,
+    answer::is_grpc,
+    bill::Bill,
+    body::{AtEnd, Body},
+    decide::Verdict,
+    future::{After, ResponseFuture, finish},
+    hold::Holds,
+    layer::{Options, Settle},
+    told::{Told, write, write_old, write_retry_after},
 };
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const STATE: HeaderName = HeaderName::from_static("ratelimit");
-
-/// A service behind a limit; from [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<S, L, K, C = fn(&Parts) -> u32, D = TooManyRequests, T = SystemClock> {
+/// A service behind limits; from [`RateLimitLayer`](crate::RateLimitLayer).
+pub struct RateLimit<S, C = SystemClock> {
     inner: S,
-    options: Arc<Builder<L, K, C, D, T>>,
+    options: Arc<Options<C>>,
 }
 
-impl<S, L, K, C, D, T> RateLimit<S, L, K, C, D, T> {
-    pub(crate) fn new(inner: S, options: Arc<Builder<L, K, C, D, T>>) -> Self {
+impl<S, C> RateLimit<S, C> {
+    pub(crate) fn new(inner: S, options: Arc<Options<C>>) -> Self {
         Self { inner, options }
     }
 }
 
-impl<S: Clone, L, K, C, D, T> Clone for RateLimit<S, L, K, C, D, T> {
+impl<S: Clone, C> Clone for RateLimit<S, C> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), options: Arc::clone(&self.options) }
     }
 }
 
-impl<S: fmt::Debug, L: fmt::Debug, K, C, D, T> fmt::Debug for RateLimit<S, L, K, C, D, T> {
+impl<S: fmt::Debug, C> fmt::Debug for RateLimit<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).field("options", &self.options).finish()
     }
 }
 
-impl<S, B, R, L, K, C, D, T> Service<Request<B>> for RateLimit<S, L, K, C, D, T>
+impl<S, B, R, C> Service<Request<B>> for RateLimit<S, C>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     B: Send + 'static,
-    L: KeyedLimit + 'static,
-    K: KeySource + 'static,
-    C: Fn(&Parts) -> u32 + Send + Sync + 'static,
-    D: Denial<R> + 'static,
-    T: Timer + 'static,
+    R: http_body::Body<Data = Bytes> + 'static,
+    C: Timer + 'static,
 {
-    type Response = Response<R>;
+    type Response = Response<Body<R>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+    type Future = ResponseFuture<S::Future, R, S::Error, Admitted<C>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was polled ready is called, and its clone takes its place.
-        let clone = self.inner.clone();
-        let mut inner = mem::replace(&mut self.inner, clone);
-        let options = Arc::clone(&self.options);
-        Box::pin(async move {
-            let (parts, body) = request.into_parts();
-            let decision = options.decide(&parts).await;
-            if let Some(denied) = decision.filter(Decision::is_denied) {
-                let mut response = options.denial.response(&denied);
-                options.write(response.headers_mut(), &denied);
-                return Ok(response);
+        let options = &self.options;
+        let (mut parts, body) = request.into_parts();
+        let bill = options.bill(&mut parts);
+        match options.decide_first(&parts, bill.as_ref()) {
+            Some(verdict) if verdict.refused.is_some() => {
+                ResponseFuture::answered(options.refuse(&parts, &verdict))
             }
-            let delay = decision.as_ref().map(Decision::delay).unwrap_or_default();
-            if !delay.is_zero() {
-                let start = options.timer.now().saturating_add(delay.into());
-                options.timer.sleep_until(start).await;
+            Some(mut verdict) if verdict.delay().is_zero() => {
+                verdict.holds.run();
+                let call = self.inner.call(Request::from_parts(parts, body));
+                ResponseFuture::running(call, Admitted::new(options, verdict))
             }
-            let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            if let Some(admitted) = &decision {
-                options.write(response.headers_mut(), admitted);
+            decided => {
+                // The one that was polled ready is called, and its clone takes its place.
+                let clone = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, clone);
+                ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
             }
-            Ok(response)
-        })
+        }
     }
 }
 
-impl<L, K, C, D, T> Builder<L, K, C, D, T>
+/// What is left to do when the request cannot run at once.
+async fn later<S, B, R, C>(
+    mut inner: S,
+    options: Arc<Options<C>>,
+    parts: Parts,
+    body: B,
+    bill: Option<Bill>,
+    decided: Option<Verdict<C>>,
+) -> Result<Response<Body<R>>, S::Error>
 where
-    L: KeyedLimit,
-    K: KeySource,
-    C: Fn(&Parts) -> u32,
+    S: Service<Request<B>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes>,
+    C: Timer + 'static,
 {
-    /// The decision; `None` for a request that is not counted.
-    async fn decide(&self, parts: &Parts) -> Option<Decision> {
-        let key = match (self.key.key(parts), self.no_key) {
-            (Some(key), _) => key,
-            (None, NoKey::Shared) => Cow::default(),
-            (None, NoKey::Admit) => return None,
-            (None, NoKey::Deny) => {
-                let limit = u32::try_from(quota(&self.limit.policy()).0).unwrap_or(u32::MAX);
-                return Some(Decision::deny_for_good(limit, 0, 1, u64::MAX));
-            }
-        };
-        Some(self.limit.decide(&key, (self.cost)(parts)).await)
+    let mut verdict = match decided {
+        Some(verdict) => verdict,
+        None => options.decide_later(&parts, bill.as_ref()).await,
+    };
+    if verdict.refused.is_some() {
+        return Ok(options.refuse(&parts, &verdict));
+    }
+    options.wait_out(&verdict).await;
+    verdict.holds.run();
+    let admitted = Admitted::new(&options, verdict);
+    finish(admitted, inner.call(Request::from_parts(parts, body)).await)
+}
+
+/// A request that was admitted. Dropped before the inner service has answered, it gives back what it holds.
+pub struct Admitted<C: Timer + 'static> {
+    options: Arc<Options<C>>,
+    told: smallvec::SmallVec<[Told; 1]>,
+    holds: Holds<C>,
+}
+
+impl<C: Timer + 'static> Admitted<C> {
+    fn new(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
+        Self { options: Arc::clone(options), told: verdict.told, holds: verdict.holds }
     }
 
-    /// Tells a client where it stands.
-    fn write(&self, headers: &mut HeaderMap, decision: &Decision) {
-        if let Some(wait) = decision.retry_after() {
-            headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
+    /// One whose response tells no limits.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn quiet(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
+        Self { told: smallvec::SmallVec::new(), ..Self::new(options, verdict) }
+    }
+}
+
+impl<C: Timer + 'static> After for Admitted<C> {
+    fn finish<R: http_body::Body>(self, response: Response<R>) -> Response<Body<R>> {
+        let Self { options, told, mut holds } = self;
+        let (mut head, body) = response.into_parts();
+        if options.tell == Tell::Always {
+            options.tell(&mut head, &told);
         }
-        let told = match self.tell {
-            Tell::Always => true,
-            Tell::Denials => decision.is_denied(),
-            Tell::Never => false,
+        if holds.is_empty() {
+            return Response::from_parts(head, Body::passed(body, None, false));
+        }
+        holds.head(|rule| match &options.rules[rule].settle {
+            Settle::Head(cost) => cost(&head),
+            _ => None,
+        });
+        let has_trailers = is_grpc(&head.headers);
+        let end = Box::new(holds) as Box<dyn AtEnd>;
+        Response::from_parts(head, Body::passed(body, Some(end), has_trailers))
+    }
+}
+
+impl<C: Timer + 'static> Options<C> {
+    /// Where the service is to write down what the request has cost. Another layer's limits may have the same one.
+    fn bill(&self, parts: &mut Parts) -> Option<Bill> {
+        if !self.rules.iter().any(|rule| matches!(rule.settle, Settle::Bill)) {
+            return None;
+        }
+        Some(parts.extensions.get_or_insert_default::<Bill>().clone())
+    }
+
+    /// Decides at once, if that can be; else nothing was taken.
+    fn decide_first(&self, parts: &Parts, bill: Option<&Bill>) -> Option<Verdict<C>> {
+        match self.questions(parts) {
+            Ok(Some(asked)) => self.decide_now(&asked, parts, bill),
+            Ok(None) => Some(Verdict::new()),
+            Err(refused) => Some(Verdict::refused(refused)),
+        }
+    }
+
+    /// Decides with time. The questions are put a second time: closures answer the same about the same request.
+    pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+        match self.questions(parts) {
+            Ok(Some(asked)) => self.decide(&asked, parts, bill).await,
+            Ok(None) => Verdict::new(),
+            Err(refused) => Verdict::refused(refused),
+        }
+    }
+
+    /// Waits until an admitted request may run.
+    pub(crate) async fn wait_out(&self, verdict: &Verdict<C>) {
+        let delay = verdict.delay();
+        if !delay.is_zero() {
+            self.time.sleep_until(self.time.now().saturating_add(delay.into())).await;
+        }
+    }
+
+    fn tell(&self, head: &mut response::Parts, told: &[Told]) {
+        write(&mut head.headers, told, |rule| self.rules[rule].name.as_str());
+        if self.old_headers {
+            write_old(&mut head.headers, told);
+        }
+    }
+
+    fn refuse<R>(&self, parts: &Parts, verdict: &Verdict<C>) -> Response<Body<R>> {
+        let Some(refused) = &verdict.refused else { return Response::new(Body::default()) };
+        let refusal = self.refusal(refused, parts);
+        let response = match &self.answers {
+            Some(answer) => answer(&refusal),
+            None => refusal.usual(),
         };
-        if !told {
-            return;
+        let (mut head, text) = response.into_parts();
+        if let Some(wait) = refused.decision.retry_after() {
+            write_retry_after(&mut head.headers, wait);
         }
-        let (quota, per) = quota(&self.limit.policy());
-        // A key with a policy of its own: its window is not known here.
-        let (quota, per) =
-            if decision.limit() == quota { (quota, per) } else { (decision.limit(), Per::Time) };
-        let (mut policy, mut state) = (String::new(), String::new());
-        write_policy(&mut policy, self.name.as_str(), quota, per);
-        write_state(&mut state, self.name.as_str(), decision);
-        for (name, value) in [(POLICY, policy), (STATE, state)] {
-            // A name is printable, so no value is ever refused. Another layer's limit stands beside this one.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.append(name, value);
-            }
+        if self.tell != Tell::Never {
+            self.tell(&mut head, &verdict.told);
         }
+        Response::from_parts(head, Body::told(text))
     }
 }

@@ -3,6 +3,8 @@
 use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -10,24 +12,32 @@ use std::{
     time::Duration,
 };
 
-use futures::{executor::block_on, future::poll_immediate};
+use bytes::Bytes;
+use futures::{StreamExt, executor::block_on, future::poll_immediate};
 use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::{BodyExt, StreamBody};
 use tidegate_limiter::{
-    Decision, KeyedLimit, KeyedLimiter, Limiter, ManualClock, ManualTimer, Nanos, Policy,
+    Decision, KeyedLimit, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy,
     algorithm::{Concurrency, LeakyBucket},
 };
 use tidegate_tower::{
-    NoKey, RateLimitLayer, Tell,
-    key::{Fixed, Header, KeySource, Path, Peer},
+    Bill, Body, Builder, Limit, NoKey, RateLimitLayer, Reason, Refusal, Tell,
+    key::{Extension, Fixed, Header, KeyList, KeySource, Path, Peer},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const ALICE: Header = Header::named("x-api-key");
 
-fn limiter(policy: Policy) -> (Arc<KeyedLimiter<Arc<ManualClock>>>, Arc<ManualClock>) {
-    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
-    let limiter = KeyedLimiter::builder(policy).max_keys(1_000).clock(Arc::clone(&clock));
-    (Arc::new(limiter.build().unwrap()), clock)
+type Keyed = Arc<KeyedLimiter<ManualTimer>>;
+
+fn limiter(policy: Policy) -> (Keyed, ManualTimer) {
+    let timer = ManualTimer::new(Nanos::from_secs(1_000));
+    let limiter = KeyedLimiter::builder(policy).max_keys(1_000).clock(timer.clone());
+    (Arc::new(limiter.build().unwrap()), timer)
+}
+
+fn beside(policy: Policy, timer: &ManualTimer) -> Keyed {
+    Arc::new(KeyedLimiter::builder(policy).max_keys(1_000).clock(timer.clone()).build().unwrap())
 }
 
 fn log(quota: &str) -> Policy {
@@ -56,25 +66,43 @@ fn told<R>(response: &Response<R>) -> (u16, [Option<&str>; 3]) {
     (response.status().as_u16(), ["retry-after", "ratelimit-policy", "ratelimit"].map(header))
 }
 
+fn text(response: Response<Body<String>>) -> String {
+    let whole = block_on(response.into_body().collect()).unwrap().to_bytes();
+    String::from_utf8(whole.to_vec()).unwrap()
+}
+
+/// Asks with this key and is told the status; the answer is dropped at once.
+fn asks(builder: Builder<ManualTimer>) -> impl Fn(&str) -> u16 {
+    let service = builder.build().layer(hello(&Arc::default()));
+    move |key| block_on(service.clone().oneshot(from(key))).unwrap().status().as_u16()
+}
+
 #[test]
 fn a_denial_is_429_with_an_honest_wait_and_the_inner_service_does_not_see_it() {
-    let (limiter, clock) = limiter(log("2/10s"));
+    let (limiter, timer) = limiter(log("2/10s"));
     let calls = Arc::default();
     let layer = RateLimitLayer::builder(limiter, ALICE).name("per \"key\"").build();
     let service = layer.layer(hello(&calls));
     let policy = Some("\"per _key_\";q=2;w=10");
     let ask = |key| block_on(service.clone().oneshot(from(key))).unwrap();
     let first = ask("alice");
-    assert_eq!(first.body(), "hello");
     assert_eq!(told(&first), (200, [None, policy, Some("\"per _key_\";r=1;t=10")]));
-    clock.advance(Nanos::from_millis(500));
+    assert_eq!(text(first), "hello");
+    timer.advance(Duration::from_millis(500));
     assert_eq!(told(&ask("alice")), (200, [None, policy, Some("\"per _key_\";r=0;t=10")]));
-    assert_eq!(told(&ask("alice")), (429, [Some("10"), policy, Some("\"per _key_\";r=0;t=10")]));
+    let denied = ask("alice");
+    assert_eq!(told(&denied), (429, [Some("10"), policy, Some("\"per _key_\";r=0;t=10")]));
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    assert_eq!(
+        text(denied),
+        "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Request cannot be \
+         satisfied as assigned quota has been exceeded\",\"status\":429,\"violated-policies\":[\"per _key_\"]}"
+    );
     assert_eq!(ask("bob").status(), 200);
     // 9.5 s are 10 on the wire; a nanosecond before the wait is over it still is one.
-    clock.advance(Nanos::new(9_499_999_999));
+    timer.advance(Duration::from_nanos(9_499_999_999));
     assert_eq!(told(&ask("alice")).1[0], Some("1"));
-    clock.advance(Nanos::new(1));
+    timer.advance(Duration::from_nanos(1));
     assert_eq!(ask("alice").status(), 200);
     assert_eq!(calls.load(Ordering::Relaxed), 4);
 }
@@ -87,12 +115,15 @@ fn what_a_request_costs_and_how_it_is_denied_are_the_callers_choice() {
         .cost(|parts: &Parts| {
             parts.headers.get("x-cost").and_then(|cost| cost.to_str().ok()?.parse().ok()).unwrap_or(1)
         })
-        .on_denial(|decision: &Decision| {
+        .on_denial(|refusal: &Refusal<'_>| {
+            assert_eq!((refusal.reason(), refusal.name()), (Reason::Limited, "default"));
             let response =
                 Response::builder().status(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "7");
-            response.body(format!("{} left", decision.remaining())).unwrap()
+            let (left, path) = (refusal.decision().remaining(), refusal.request().uri.path());
+            response.body(format!("{left} left of {path}")).unwrap()
         })
         .tell(Tell::Denials)
+        .old_headers()
         .build();
     let service = layer.layer(hello(&calls));
     let ask = |cost: &str| {
@@ -100,33 +131,116 @@ fn what_a_request_costs_and_how_it_is_denied_are_the_callers_choice() {
         request.headers_mut().insert("x-cost", cost.parse().unwrap());
         block_on(service.clone().oneshot(request)).unwrap()
     };
-    assert_eq!(told(&ask("8")), (200, [None; 3]));
+    let admitted = ask("8");
+    assert_eq!(told(&admitted), (200, [None; 3]));
+    assert!(!admitted.headers().contains_key("x-ratelimit-limit"));
     let denied = ask("3");
-    assert_eq!(denied.body(), "2 left");
     assert_eq!(
         told(&denied),
         (503, [Some("7"), Some("\"default\";q=10;w=60"), Some("\"default\";r=2;t=60")])
     );
+    let old =
+        ["limit", "remaining", "reset"].map(|name| denied.headers()[format!("x-ratelimit-{name}")].clone());
+    assert_eq!(old, ["10", "2", "60"]);
+    assert_eq!(text(denied), "2 left of /a/b");
     assert_eq!(ask("0").status(), 200);
     assert_eq!(ask("2").status(), 200);
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
 #[test]
-fn requests_without_a_key_share_one_unless_the_caller_says_otherwise() {
-    let statuses = |no_key| {
-        let (limiter, _) = limiter(log("1/1m"));
-        let service =
-            RateLimitLayer::builder(limiter, ALICE).no_key(no_key).build().layer(hello(&Arc::default()));
-        [(); 2].map(|()| told(&block_on(service.clone().oneshot(Request::new(()))).unwrap()).0)
-    };
-    assert_eq!(statuses(NoKey::Shared), [200, 429]);
-    assert_eq!(statuses(NoKey::Admit), [200, 200]);
-    assert_eq!(statuses(NoKey::Deny), [429, 429]);
+fn a_permit_ends_with_the_response_body_also_when_that_is_dropped() {
+    let (seats, _) = limiter(Concurrency::new(2).into());
+    let service = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    // One after the other, each is read or dropped before the next.
+    for _ in 0..5 {
+        assert_eq!(text(ask()), "hello");
+        drop(ask());
+    }
+    let (first, second) = (ask(), ask());
+    assert_eq!(ask().status(), 429);
+    drop(first.into_body());
+    assert_eq!(ask().status(), 200);
+    // Read to its end it holds nothing, though it is still there.
+    let mut body = second.into_body();
+    assert_eq!(block_on(body.frame()).unwrap().unwrap().into_data().unwrap(), "hello");
+    let all = [ask(), ask()];
+    assert!(all.iter().all(|response| response.status() == 200));
+    drop(all);
+    assert_eq!(seats.peek("alice", 0).remaining(), 2);
 }
 
 #[test]
-fn keys_come_from_headers_paths_peers_and_closures() {
+fn a_permit_ends_when_the_service_fails_and_when_the_request_is_dropped() {
+    let (seats, _) = limiter(Concurrency::new(1).into());
+    let fails = service_fn(async |_: Request<()>| Err::<Response<String>, _>("no"));
+    let failing = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(fails);
+    assert_eq!(block_on(failing.oneshot(from("alice"))).unwrap_err(), "no");
+    assert_eq!(seats.peek("alice", 0).remaining(), 1);
+    let hangs = service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
+    let hanging = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(hangs);
+    let mut call = Box::pin(hanging.oneshot(from("alice")));
+    assert!(block_on(poll_immediate(&mut call)).is_none());
+    assert_eq!(seats.peek("alice", 0).remaining(), 0);
+    drop(call);
+    assert_eq!(seats.peek("alice", 0).remaining(), 1);
+}
+
+#[test]
+fn requests_without_a_key_are_refused_unless_the_caller_says_otherwise() {
+    let statuses = |no_key: Option<NoKey>| {
+        let (limiter, _) = limiter(log("1/1m"));
+        let builder = RateLimitLayer::builder(limiter, ALICE);
+        let layer = no_key.into_iter().fold(builder, Builder::no_key).build();
+        let service = layer.layer(hello(&Arc::default()));
+        [(); 2].map(|()| told(&block_on(service.clone().oneshot(Request::new(()))).unwrap()).0)
+    };
+    assert_eq!(statuses(None), [500, 500]);
+    assert_eq!(statuses(Some(NoKey::Shared)), [200, 429]);
+    assert_eq!(statuses(Some(NoKey::Admit)), [200, 200]);
+    assert_eq!(statuses(Some(NoKey::Deny)), [429, 429]);
+}
+
+/// Counts the events of this thread.
+struct Events(Arc<AtomicU32>);
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::DEBUG
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_log_says_at_most_once_a_minute_that_requests_have_no_key() {
+    let (limiter, timer) = limiter(log("1/1m"));
+    let service = RateLimitLayer::new(limiter, Peer::address()).layer(hello(&Arc::default()));
+    let events = Arc::new(AtomicU32::new(0));
+    let ask = || {
+        assert_eq!(block_on(service.clone().oneshot(from("alice"))).unwrap().status(), 500);
+        events.load(Ordering::Relaxed)
+    };
+    tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
+        assert_eq!([ask(), ask()], [1, 1]);
+        timer.advance(Duration::from_nanos(59_999_999_999));
+        assert_eq!(ask(), 1);
+        timer.advance(Duration::from_nanos(1));
+        assert_eq!([ask(), ask()], [2, 2]);
+    });
+}
+
+#[test]
+fn keys_come_from_headers_paths_peers_extensions_and_closures() {
     #[derive(Clone)]
     struct Connection(SocketAddr);
     let mut request = from("alice");
@@ -143,7 +257,12 @@ fn keys_come_from_headers_paths_peers_and_closures() {
     assert_eq!(key(&Peer::address()).as_deref(), Some("192.0.2.7"));
     let found = Peer::found_in(|connection: &Connection| connection.0.ip());
     assert_eq!(key(&found).as_deref(), Some("2001:db8::/64"));
+    assert_eq!(key(&found.ipv6_prefix(128)).as_deref(), Some("2001:db8::1"));
+    let port = Extension::new(|connection: &Connection| connection.0.port().to_string());
+    assert_eq!(key(&port).as_deref(), Some("80"));
     assert_eq!(key(&|parts: &Parts| parts.uri.query().map(str::to_owned)).as_deref(), Some("c=d"));
+    assert_eq!(key(&(ALICE, Path)).as_deref(), Some("5:alice4:/a/b"));
+    assert_eq!(key(&(ALICE, Path, Header::named("x-other"))), None);
     let (mut bare, ()) = Request::new(()).into_parts();
     assert_eq!(Peer::address().key(&bare), None);
     bare.extensions.insert(IpAddr::from([192, 0, 2, 9]));
@@ -151,17 +270,55 @@ fn keys_come_from_headers_paths_peers_and_closures() {
 }
 
 #[test]
-fn a_delayed_request_starts_when_its_turn_comes() {
+fn several_limits_of_one_layer_are_one_decision_and_a_denial_spends_none() {
+    let (user, timer) = limiter(log("5/1m"));
+    let all = Arc::new(Limiter::with_clock(log("2/10s"), timer.clone()));
+    let builder = RateLimitLayer::builder(Arc::clone(&user), ALICE).name("user");
+    let layer = builder.and(Arc::clone(&all), Fixed::new("")).name("all").build();
+    let service = layer.layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    let policies = Some("\"user\";q=5;w=60, \"all\";q=2;w=10");
+    assert_eq!(told(&ask()), (200, [None, policies, Some("\"user\";r=4;t=60, \"all\";r=1;t=10")]));
+    assert_eq!(ask().status(), 200);
+    for _ in 0..3 {
+        let denied = ask();
+        assert_eq!(told(&denied), (429, [Some("10"), policies, Some("\"user\";r=3;t=60, \"all\";r=0;t=10")]));
+        assert!(text(denied).contains("\"violated-policies\":[\"all\"]"));
+    }
+    assert_eq!((user.peek("alice", 0).remaining(), all.peek(0).remaining()), (3, 0));
+}
+
+#[test]
+fn permits_and_rates_of_one_layer_deny_together_and_come_back_as_each_does() {
+    let (rate, timer) = limiter(log("3/1m"));
+    let seats = beside(Concurrency::new(1).into(), &timer);
+    let builder = RateLimitLayer::builder(Arc::clone(&rate), ALICE).and(Arc::clone(&seats), ALICE);
+    let service = builder.build().layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    let held = ask();
+    assert_eq!([ask().status(), ask().status()], [429, 429]);
+    assert_eq!(rate.peek("alice", 0).remaining(), 2);
+    drop(held);
+    assert_eq!([ask(), ask(), ask()].map(|response| response.status().as_u16()), [200, 429, 429]);
+    assert_eq!((rate.peek("alice", 0).remaining(), seats.peek("alice", 0).remaining()), (1, 1));
+}
+
+#[test]
+fn a_delayed_request_starts_when_its_turn_comes_and_gives_its_place_back_when_it_is_dropped() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
-    let limiter = Limiter::with_clock(pace, timer.clone());
+    let limiter = Arc::new(Limiter::with_clock(pace, timer.clone()));
     let calls = Arc::default();
-    let layer = RateLimitLayer::builder(limiter, Fixed::new("")).timer(timer.clone()).build();
-    let service = layer.layer(hello(&calls));
+    let service = RateLimitLayer::new(Arc::clone(&limiter), Fixed::new("")).layer(hello(&calls));
     block_on(async {
         assert_eq!(service.clone().oneshot(from("alice")).await.unwrap().status(), 200);
-        let mut second = std::pin::pin!(service.clone().oneshot(from("alice")));
+        let mut second = pin!(service.clone().oneshot(from("alice")));
         assert!(poll_immediate(second.as_mut()).await.is_none());
+        let mut third = Box::pin(service.clone().oneshot(from("alice")));
+        assert!(poll_immediate(third.as_mut()).await.is_none());
+        assert_eq!(limiter.peek(1).delay(), Duration::from_secs(3));
+        drop(third);
+        assert_eq!(limiter.peek(1).delay(), Duration::from_secs(2));
         timer.advance(Duration::from_nanos(999_999_999));
         assert!(poll_immediate(second.as_mut()).await.is_none() && calls.load(Ordering::Relaxed) == 1);
         timer.advance(Duration::from_nanos(1));
@@ -170,27 +327,198 @@ fn a_delayed_request_starts_when_its_turn_comes() {
 }
 
 #[test]
+fn a_bounded_wait_is_first_come_first_served_and_longer_ones_are_refused_at_once() {
+    let (limiter, timer) = limiter(log("1/1s"));
+    let layer =
+        RateLimitLayer::builder(Arc::clone(&limiter), ALICE).max_wait(Duration::from_millis(2_500)).build();
+    let service = layer.layer(hello(&Arc::default()));
+    let ask = || Box::pin(service.clone().oneshot(from("alice")));
+    block_on(async {
+        assert_eq!(ask().await.unwrap().status(), 200);
+        let (mut second, mut third) = (ask(), ask());
+        assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
+        // It would be the fourth, after three seconds.
+        assert_eq!(told(&ask().await.unwrap()).0, 429);
+        // One that leaves the line lets the next one up.
+        drop(second);
+        timer.advance(Duration::from_secs(1));
+        assert_eq!(third.await.unwrap().status(), 200);
+    });
+    assert_eq!(limiter.peek("alice", 0).remaining(), 0);
+}
+
+#[test]
+fn a_bounded_wait_for_a_permit_ends_when_somebody_leaves() {
+    let (seats, _) = limiter(Concurrency::new(1).into());
+    let layer = RateLimitLayer::builder(seats, ALICE).max_wait(Duration::from_secs(1)).build();
+    let service = layer.layer(hello(&Arc::default()));
+    block_on(async {
+        let first = service.clone().oneshot(from("alice")).await.unwrap();
+        let mut second = Box::pin(service.clone().oneshot(from("alice")));
+        assert!(poll_immediate(&mut second).await.is_none());
+        drop(first);
+        let second = second.await.unwrap();
+        assert_eq!(second.status(), 200);
+    });
+}
+
+#[test]
+fn a_bounded_wait_for_several_limits_asks_again_when_they_said() {
+    let (user, timer) = limiter(log("1/1s"));
+    let all = beside(log("5/1s"), &timer);
+    let layer = RateLimitLayer::builder(user, ALICE)
+        .and(Arc::clone(&all), Fixed::new(""))
+        .max_wait(Duration::from_secs(1));
+    let service = layer.build().layer(hello(&Arc::default()));
+    let ask = || Box::pin(service.clone().oneshot(from("alice")));
+    block_on(async {
+        assert_eq!(ask().await.unwrap().status(), 200);
+        timer.advance(Duration::from_millis(400));
+        let mut second = ask();
+        assert!(poll_immediate(&mut second).await.is_none());
+        assert_eq!(all.peek("", 0).remaining(), 4);
+        timer.advance(Duration::from_millis(600));
+        assert_eq!(second.await.unwrap().status(), 200);
+        // A delay of a leaky bucket counts as a wait.
+        let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
+        let pace = Arc::new(Limiter::with_clock(pace, timer.clone()));
+        let layer =
+            RateLimitLayer::builder(Arc::clone(&pace), Fixed::new("")).max_wait(Duration::from_millis(500));
+        let service = layer.build().layer(hello(&Arc::default()));
+        assert_eq!(service.clone().oneshot(from("alice")).await.unwrap().status(), 200);
+        let late = service.clone().oneshot(from("alice")).await.unwrap();
+        assert_eq!(told(&late).0, 429);
+        assert_eq!(pace.peek(1).delay(), Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
+    let (limiter, _) = limiter(log("1/1m"));
+    let friends = KeyList::from_iter(["alice"]);
+    let builder = RateLimitLayer::builder(limiter, ALICE).exempt_keys(friends.clone());
+    let ask = asks(builder.exempt(|parts| parts.headers["x-api-key"] == "probe"));
+    assert_eq!(["alice", "alice", "probe", "probe", "bob", "bob"].map(&ask), [200, 200, 200, 200, 200, 429]);
+    friends.set(["bob"]);
+    assert_eq!(["alice", "alice", "bob"].map(&ask), [200, 429, 200]);
+}
+
+#[test]
+fn a_limit_in_a_dry_run_refuses_nobody_and_says_whom_it_would_have() {
+    let (real, timer) = limiter(log("3/1m"));
+    let tried = beside(log("1/1m"), &timer);
+    let heard = Arc::new(AtomicU32::new(0));
+    let hears = Arc::clone(&heard);
+    let builder = RateLimitLayer::builder(real, ALICE).name("real").and(tried, ALICE).name("tried").shadow();
+    let layer = builder.on_shadow(move |refusal| {
+        assert_eq!(refusal.name(), "tried");
+        hears.fetch_add(1, Ordering::Relaxed);
+    });
+    let service = layer.build().layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    let first = ask();
+    assert_eq!(told(&first).1[1], Some("\"real\";q=3;w=60"));
+    assert_eq!([(); 3].map(|()| ask().status().as_u16()), [200, 200, 429]);
+    assert_eq!(heard.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_tenants_limit_comes_from_a_table_that_changes_meanwhile() {
+    let timer = ManualTimer::new(Nanos::from_secs(1_000));
+    let plan = |quota| beside(log(quota), &timer);
+    let table = Arc::new(std::sync::Mutex::new(std::collections::HashMap::from([("alice", plan("1/1m"))])));
+    let seen = Arc::clone(&table);
+    let everybody = beside(log("100/1m"), &timer);
+    let ask = asks(RateLimitLayer::builder(everybody, Fixed::new("")).and_by(
+        move |parts| {
+            let tenant = parts.headers["x-api-key"].to_str().ok()?;
+            let plan = seen.lock().unwrap().get(tenant).cloned()?;
+            Some(tidegate_tower::IntoLimit::into_limit(plan))
+        },
+        ALICE,
+    ));
+    assert_eq!(["alice", "alice", "bob", "bob"].map(&ask), [200, 429, 200, 200]);
+    table.lock().unwrap().insert("alice", plan("2/1m"));
+    assert_eq!(["alice", "alice", "alice"].map(&ask), [200, 200, 429]);
+}
+
+#[test]
+fn one_key_has_a_policy_of_its_own_while_the_layer_runs() {
+    let (limiter, _) = limiter(log("1/1m"));
+    let ask = asks(RateLimitLayer::builder(Arc::clone(&limiter), ALICE));
+    assert_eq!(["alice", "alice"].map(&ask), [200, 429]);
+    limiter.set_override("alice", log("3/1m")).unwrap();
+    assert_eq!(["alice", "alice", "alice"].map(&ask), [200, 200, 429]);
+}
+
+#[test]
+fn what_a_response_tells_of_its_cost_is_given_back_or_charged() {
+    let (limiter, _) = limiter(log("10/1m"));
+    let builder = RateLimitLayer::builder(Arc::clone(&limiter), ALICE)
+        .cost(|_| 3)
+        .cost_from_response(|head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok());
+    let costs = service_fn(async |request: Request<()>| {
+        let mut response = Response::new(String::new());
+        if let Some(tokens) = request.headers().get("x-tokens") {
+            response.headers_mut().insert("x-tokens", tokens.clone());
+        }
+        Ok::<_, Infallible>(response)
+    });
+    let service = builder.build().layer(costs);
+    let left = |tokens: &str| {
+        let mut request = from("alice");
+        if !tokens.is_empty() {
+            request.headers_mut().insert("x-tokens", tokens.parse().unwrap());
+        }
+        assert_eq!(block_on(service.clone().oneshot(request)).unwrap().status(), 200);
+        limiter.peek("alice", 0).remaining()
+    };
+    assert_eq!(left("1"), 9);
+    assert_eq!(left(""), 6);
+    assert_eq!(left("5"), 1);
+    limiter.reset("alice");
+    // Beyond what there is, as much as there is.
+    assert_eq!(left("4294967295"), 0);
+}
+
+#[test]
+fn bytes_and_bills_are_charged_when_the_body_is_over() {
+    let (limiter, timer) = limiter(log("100/1m"));
+    let tokens = beside(log("100/1m"), &timer);
+    let layer = RateLimitLayer::builder(Arc::clone(&limiter), ALICE)
+        .cost_per_bytes(NonZeroU32::new(4).unwrap())
+        .and(Arc::clone(&tokens), ALICE)
+        .billed();
+    let streams = service_fn(async |request: Request<()>| {
+        let bill = request.extensions().get::<Bill>().unwrap().clone();
+        let frames = futures::stream::iter([3, 8]).map(move |cost| {
+            bill.add(cost);
+            Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(vec![0; cost as usize])))
+        });
+        Ok::<_, Infallible>(Response::new(StreamBody::new(frames)))
+    });
+    let service = layer.build().layer(streams);
+    let left = || [&limiter, &tokens].map(|limiter| 100 - limiter.peek("alice", 0).remaining());
+    let mut body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+    assert_eq!(left(), [1, 1]);
+    block_on(body.frame()).unwrap().unwrap();
+    // A body that is dropped has cost what was read.
+    drop(body);
+    assert_eq!(left(), [1, 3]);
+    let body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+    block_on(body.collect()).unwrap();
+    assert_eq!(left(), [1 + 3, 3 + 11]);
+}
+
+#[test]
 fn layers_stand_behind_each_other_and_each_tells_its_own_limit() {
     let (user, _) = limiter(log("5/1m"));
-    let (seats, _) = limiter(Concurrency::new(1).into());
-    let inner = RateLimitLayer::builder(seats, Path).name("path").build().layer(hello(&Arc::default()));
+    let (path, _) = limiter(log("1/1s"));
+    let inner = RateLimitLayer::builder(path, Path).name("path").build().layer(hello(&Arc::default()));
     let service = RateLimitLayer::builder(user, ALICE).name("user").build().layer(inner);
-    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
-    let lines = |response: &Response<String>, name| {
-        let values = response.headers().get_all(name).iter();
-        values.map(|value| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let first = ask();
-    let policies = ["\"path\";q=1;qu=\"concurrent-requests\"", "\"user\";q=5;w=60"];
-    assert_eq!(
-        (first.status().as_u16(), lines(&first, "ratelimit-policy")),
-        (200, policies.map(str::to_owned).into())
-    );
-    let second = ask();
-    // Nobody can say when the holder of the permit leaves.
-    assert_eq!(told(&second).0, 429);
-    assert!(!second.headers().contains_key("retry-after"));
-    assert_eq!(lines(&second, "ratelimit"), ["\"path\";r=0", "\"user\";r=3;t=60"]);
+    let response = block_on(service.clone().oneshot(from("alice"))).unwrap();
+    let lines = response.headers().get_all("ratelimit-policy").iter();
+    assert_eq!(lines.collect::<Vec<_>>(), ["\"path\";q=1;w=1", "\"user\";q=5;w=60"]);
 }
 
 /// A limit of a caller's own making, decided elsewhere: after a while, and by a policy of one key's own.
@@ -214,7 +542,7 @@ impl KeyedLimit for Elsewhere {
 
 #[test]
 fn any_limit_will_do_and_what_is_not_known_of_it_is_not_told() {
-    let service = RateLimitLayer::new(Elsewhere, Path).layer(hello(&Arc::default()));
+    let service = RateLimitLayer::new(Limit::own(Elsewhere), Path).layer(hello(&Arc::default()));
     let response = block_on(service.oneshot(from("alice"))).unwrap();
     assert_eq!(told(&response), (200, [None, Some("\"default\";q=9"), Some("\"default\";r=8;t=1")]));
 }

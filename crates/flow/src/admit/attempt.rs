@@ -17,7 +17,7 @@ use crate::{
     compiled::Compiled,
     entry::Entry,
     node::Node,
-    pass::{Extra, Part, Pass},
+    pass::{Extra, Pass, Scope},
     rules::{
         FlowRule, Origins, Relation,
         breaker::Verdict,
@@ -45,7 +45,7 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
 }
 
 /// The windows that an entry counts in, in the order in which they are asked.
-const PARTS: [Part; 4] = [Part::Resource, Part::Origin, Part::Context, Part::Inbound];
+const SCOPES: [Scope; 4] = [Scope::Resource, Scope::Origin, Scope::Context, Scope::Inbound];
 
 /// An entry on its way, with what it has taken so far.
 pub(super) struct Attempt<'e> {
@@ -176,8 +176,8 @@ impl<'e> Attempt<'e> {
                 .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
                 .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
             let Some(taken) = taken else { continue };
-            if let Taken::Place(place) = &taken {
-                self.start = place.start();
+            if let Taken::Reservation(reservation) = &taken {
+                self.start = reservation.start();
             }
             self.taken.push((flow, taken));
         }
@@ -199,11 +199,11 @@ impl<'e> Attempt<'e> {
                 self.start = self.start.max(held.start);
             }
             for (flow, taken) in &mut self.taken {
-                let Taken::Place(place) = taken else { continue };
+                let Taken::Reservation(reservation) = taken else { continue };
                 let Some(node) = measured(entry, &self.extra, flow) else { continue };
-                flow.put_off(node, place, self.start)
+                flow.put_off(node, reservation, self.start)
                     .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
-                self.start = self.start.max(place.start());
+                self.start = self.start.max(reservation.start());
             }
         }
         Ok(())
@@ -222,10 +222,10 @@ impl<'e> Attempt<'e> {
     /// Lets the units into the windows, each of which sees its own rules kept.
     fn pass_now(&mut self) -> Result<(), Refusal> {
         let (now, n) = (self.now, self.entry.units);
-        let mut done: [Option<(&Node, Passed)>; PARTS.len()] = [None; PARTS.len()];
-        for (at, part) in PARTS.into_iter().enumerate() {
-            let Some(node) = self.part(part) else { continue };
-            match node.pass_if(now, n, |usage| self.part_fits(part, usage)) {
+        let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
+        for (at, scope) in SCOPES.into_iter().enumerate() {
+            let Some(node) = self.node_of(scope) else { continue };
+            match node.pass_if(now, n, |usage| self.scope_fits(scope, usage)) {
                 Ok(passed) => done[at] = Some((node, passed)),
                 Err(refusal) => {
                     for (node, passed) in done.into_iter().flatten() {
@@ -270,10 +270,10 @@ impl<'e> Attempt<'e> {
 
     /// Reserves the units in one slot of each window that the entry counts in.
     fn reserve(&mut self, slot: u64) -> Result<(), Refusal> {
-        for part in PARTS {
-            let Some(node) = self.part(part) else { continue };
-            match node.reserve(self.now, slot, self.entry.units, |usage| self.part_fits(part, usage)) {
-                Ok(slot) => self.extra.borrowed.push((part, slot)),
+        for scope in SCOPES {
+            let Some(node) = self.node_of(scope) else { continue };
+            match node.reserve(self.now, slot, self.entry.units, |usage| self.scope_fits(scope, usage)) {
+                Ok(slot) => self.extra.borrowed.push((scope, slot)),
                 Err(refusal) => {
                     self.give_borrowed_back();
                     return Err(refusal);
@@ -284,8 +284,8 @@ impl<'e> Attempt<'e> {
     }
 
     fn give_borrowed_back(&mut self) {
-        for (part, slot) in std::mem::take(&mut self.extra.borrowed) {
-            let Some(node) = self.part(part) else { continue };
+        for (scope, slot) in std::mem::take(&mut self.extra.borrowed) {
+            let Some(node) = self.node_of(scope) else { continue };
             if !node.borrowed().give_back(slot, self.entry.units) {
                 // Its slot has come meanwhile, and the units are counted as passed: they end at once.
                 node.window().abandon(self.now, self.entry.units, Nanos::ZERO);
@@ -294,27 +294,27 @@ impl<'e> Attempt<'e> {
     }
 
     fn count_occupied(&self) {
-        for part in PARTS {
-            let node = self.part(part);
+        for scope in SCOPES {
+            let node = self.node_of(scope);
             node.inspect(|node| node.window().add(self.now, Event::OccupiedPass, self.entry.units.into()));
         }
     }
 
     /// The node of one of the windows that the entry counts in.
-    fn part(&self, part: Part) -> Option<&Node> {
-        let counts = part != Part::Inbound || self.entry.inbound;
-        self.extra.node(part, self.entry.resource).filter(|_| counts)
+    fn node_of(&self, scope: Scope) -> Option<&Node> {
+        let counts = scope != Scope::Inbound || self.entry.inbound;
+        self.extra.node(scope, self.entry.resource).filter(|_| counts)
     }
 
     /// The rules that one window decides.
-    fn part_fits(&self, part: Part, usage: Usage<'_>) -> Result<(), Refusal> {
+    fn scope_fits(&self, scope: Scope, usage: Usage<'_>) -> Result<(), Refusal> {
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
         let Some(rules) = self.rules else { return Ok(()) };
-        let node = match part {
-            Part::Resource => return own_fits(rules, self.own(), usage, now, n, shared),
-            Part::Inbound => return system_fits(&rules.system, usage, n, now),
-            Part::Origin => self.extra.origin.as_ref(),
-            Part::Context => self.extra.context.as_ref(),
+        let node = match scope {
+            Scope::Resource => return own_fits(rules, self.own(), usage, now, n, shared),
+            Scope::Inbound => return system_fits(&rules.system, usage, n, now),
+            Scope::Origin => self.extra.origin.as_ref(),
+            Scope::Context => self.extra.context.as_ref(),
         };
         let Some(node) = node else { return Ok(()) };
         for flow in &rules.flow {
@@ -348,6 +348,9 @@ impl<'e> Attempt<'e> {
     fn pass(self) -> Pass {
         let Self { entry, now, rules, mut extra, params, start, .. } = self;
         extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
+        if !extra.probes.is_empty() {
+            extra.rules = rules.cloned();
+        }
         let mut pass = Pass::new(start, entry.units, entry.inbound);
         pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
@@ -356,7 +359,7 @@ impl<'e> Attempt<'e> {
             && extra.held.is_empty()
             && extra.borrowed.is_empty();
         pass.extra = (!is_bare).then(|| Box::new(extra));
-        pass.rules = rules.filter(|rules| rules.learns()).cloned();
+        pass.learns = rules.is_some_and(|rules| rules.learns());
         pass
     }
 }

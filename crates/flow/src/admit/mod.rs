@@ -64,7 +64,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
                 shared.inbound.window().pass(now, units);
             }
             let mut pass = Pass::new(now, units, inbound);
-            pass.rules = rules.learns().then(|| rules.clone());
+            pass.learns = rules.learns();
             Ok(pass)
         }
         Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),

@@ -1,5 +1,6 @@
 //! Authority: which origins may ask for a resource.
 
+use super::InvalidRule;
 use std::fmt;
 
 use super::Target;
@@ -34,7 +35,7 @@ impl AuthorityRule {
         origin.is_none_or(|origin| self.origins.iter().any(|named| named == origin) == self.allow)
     }
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if self.origins.iter().any(String::is_empty) || self.origins.is_empty() {
             return Err("the rule must name at least one origin, and each by a name".into());

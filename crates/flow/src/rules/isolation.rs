@@ -1,5 +1,6 @@
 //! Isolation: how many calls of a resource may be in flight.
 
+use super::InvalidRule;
 use std::fmt;
 
 use super::{Target, Threshold};
@@ -21,7 +22,7 @@ impl IsolationRule {
         Self { id: None, resource: resource.into(), threshold: threshold.into() }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         self.threshold.validate()
     }

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
+use tidegate_core::Nanos;
 
 use super::{LoadError, RuleSet, Rules};
 use crate::node::Node;
@@ -20,7 +21,7 @@ pub(crate) struct Loaded {
 
 impl Default for Loaded {
     fn default() -> Self {
-        let set = ArcSwap::from_pointee(RuleSet::new(0, Rules::default(), |_| {
+        let set = ArcSwap::from_pointee(RuleSet::new(0, Nanos::ZERO, Rules::default(), |_| {
             unreachable!("no rule names a resource")
         }));
         Self { version: AtomicU64::new(0), set, loading: Mutex::new(()) }
@@ -37,7 +38,7 @@ impl Loaded {
         self.set.load()
     }
 
-    /// Changes the rules to what `change` makes of them, one change after the other. `node` has the statistics of resources
+    /// Changes the rules at `now` to what `change` makes of them, one change after the other. `node` has the statistics of resources
     /// that rules measure though they are about others.
     ///
     /// # Errors
@@ -45,6 +46,7 @@ impl Loaded {
     pub(crate) fn update(
         &self,
         change: impl FnOnce(&mut Rules),
+        now: Nanos,
         node: impl Fn(&str) -> Arc<Node>,
     ) -> Result<(), LoadError> {
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +55,7 @@ impl Loaded {
         change(&mut rules);
         rules.validate()?;
         let version = old.version + 1;
-        self.set.store(Arc::new(RuleSet::new(version, rules, node)));
+        self.set.store(Arc::new(RuleSet::new(version, now, rules, node)));
         self.version.store(version, Ordering::Release);
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! All rules of a gate, and finding those of one resource.
 
+use super::InvalidRule;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use regex::Regex;
+use tidegate_core::Nanos;
 
 use super::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
@@ -82,7 +84,7 @@ impl Rules {
 fn check<R: fmt::Display>(
     kind: BlockKind,
     rules: &[R],
-    validate: impl Fn(&R) -> Result<(), String>,
+    validate: impl Fn(&R) -> Result<(), InvalidRule>,
     bad: &mut Vec<RuleError>,
 ) {
     bad.extend(rules.iter().enumerate().filter_map(|(index, rule)| {
@@ -92,25 +94,21 @@ fn check<R: fmt::Display>(
 }
 
 /// A rule that is impossible.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} rule {index} ({rule}): {reason}")]
 pub struct RuleError {
     /// Its kind.
     pub kind: BlockKind,
-    /// Its place among the rules of its kind, from 0.
+    /// Its index among the rules of its kind, from 0.
     pub index: usize,
-    /// Its id, or what it says.
+    /// Its id, or a summary of it.
     pub rule: String,
     /// What is wrong, and what to do about it.
-    pub reason: String,
+    #[source]
+    pub reason: InvalidRule,
 }
 
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rule {} ({}): {}", self.kind, self.index, self.rule, self.reason)
-    }
-}
-
-/// Rules that were refused, all of them, because some are impossible. What was loaded before stays.
+/// Rules that were rejected as a whole, because some are impossible. The previous rules stay active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// The impossible ones.
@@ -127,11 +125,18 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl std::error::Error for LoadError {}
+impl std::error::Error for LoadError {
+    /// The first of the impossible rules.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.rules.first().map(|rule| rule as _)
+    }
+}
 
 /// Validated rules, ready to be asked which are a resource's.
 pub(crate) struct RuleSet {
     pub(crate) version: u64,
+    /// When these rules came into force.
+    pub(crate) loaded_at: Nanos,
     pub(crate) rules: Rules,
     authority: Index,
     hot_params: Index,
@@ -174,7 +179,12 @@ impl Index {
 }
 
 impl RuleSet {
-    pub(crate) fn new(version: u64, rules: Rules, node: impl Fn(&str) -> Arc<Node>) -> Self {
+    pub(crate) fn new(
+        version: u64,
+        loaded_at: Nanos,
+        rules: Rules,
+        node: impl Fn(&str) -> Arc<Node>,
+    ) -> Self {
         let mut related: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (at, rule) in rules.flow.iter().enumerate() {
             if let Relation::Related(other) = &rule.relation {
@@ -183,6 +193,7 @@ impl RuleSet {
         }
         Self {
             version,
+            loaded_at,
             related,
             authority: Index::new(rules.authority.iter().map(|rule| &rule.resource)),
             hot_params: Index::new(rules.hot_params.iter().map(|rule| &rule.resource)),

@@ -1,5 +1,6 @@
 //! System protection: limits on everything that comes in.
 
+use super::InvalidRule;
 use std::{fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{
@@ -38,7 +39,7 @@ pub struct SystemRule {
 }
 
 impl SystemRule {
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         if self.load.is_some_and(|load| !load.is_finite() || load < 0.0) {
             return Err("the load must be a number from 0 on".into());
         }

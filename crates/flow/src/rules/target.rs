@@ -1,5 +1,6 @@
 //! Which resources a rule is about.
 
+use super::InvalidRule;
 use std::fmt;
 
 use regex::Regex;
@@ -30,7 +31,7 @@ impl Target {
     }
 
     /// The pattern, ready to match; `None` for a name.
-    pub(crate) fn compile(&self) -> Result<Option<Regex>, String> {
+    pub(crate) fn compile(&self) -> Result<Option<Regex>, InvalidRule> {
         match self {
             Self::Name(name) if name.is_empty() => Err("the resource has no name; give it one".into()),
             Self::Name(_) => Ok(None),
@@ -38,7 +39,7 @@ impl Target {
             Self::Pattern(pattern) => Regex::new(pattern)
                 .and_then(|_| Regex::new(&format!("^(?:{pattern})$")))
                 .map(Some)
-                .map_err(|e| format!("the resource pattern does not compile: {e}")),
+                .map_err(|e| format!("the resource pattern does not compile: {e}").into()),
         }
     }
 }

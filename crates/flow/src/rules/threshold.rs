@@ -1,5 +1,6 @@
 //! How much a rule allows: a number, or one that follows the memory in use.
 
+use super::InvalidRule;
 use crate::sample::SystemSample;
 
 /// How much a rule allows.
@@ -59,12 +60,12 @@ impl Threshold {
         units
     }
 
-    pub(crate) fn validate(self) -> Result<(), String> {
+    pub(crate) fn validate(self) -> Result<(), InvalidRule> {
         let amount = |value: f64| {
             if value.is_finite() && value >= 0.0 {
                 Ok(())
             } else {
-                Err(format!("the threshold is {value}; it must be a number from 0 on"))
+                Err(format!("the threshold is {value}; it must be a number from 0 on").into())
             }
         };
         match self {

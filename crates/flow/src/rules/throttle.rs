@@ -36,13 +36,13 @@ impl Asked {
 
 /// A place in the queue, so that it can be put off or given back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     asked: Asked,
     before: u64,
     taken: u64,
 }
 
-impl Place {
+impl Reservation {
     /// When its call starts.
     pub(crate) const fn start(&self) -> Nanos {
         Nanos::new(self.taken - 1)
@@ -58,13 +58,13 @@ impl Throttle {
     ///
     /// # Errors
     /// As [`Asked::start`].
-    pub(crate) fn take(&self, asked: Asked, earliest: Nanos) -> Result<Place, Duration> {
+    pub(crate) fn take(&self, asked: Asked, earliest: Nanos) -> Result<Reservation, Duration> {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
             let taken = asked.start(before, earliest)?.get() + 1;
             // Relaxed: the word carries no other data.
             match self.0.compare_exchange_weak(before, taken, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(Place { asked, before, taken }),
+                Ok(_) => return Ok(Reservation { asked, before, taken }),
                 Err(seen) => before = seen,
             }
         }
@@ -80,22 +80,27 @@ impl Throttle {
     ///
     /// # Errors
     /// As [`Asked::start`].
-    pub(crate) fn put_off(&self, place: &mut Place, start: Nanos) -> Result<(), Duration> {
-        if start <= place.start() {
+    pub(crate) fn put_off(&self, reservation: &mut Reservation, start: Nanos) -> Result<(), Duration> {
+        if start <= reservation.start() {
             return Ok(());
         }
         let later = start.get() + 1;
-        match self.0.compare_exchange(place.taken, later, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => place.taken = later,
-            Err(_) => *place = self.take(place.asked, start)?,
+        match self.0.compare_exchange(reservation.taken, later, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => reservation.taken = later,
+            Err(_) => *reservation = self.take(reservation.asked, start)?,
         }
         Ok(())
     }
 
     /// Gives a place back, if nobody has queued up behind it: otherwise it stays empty, as calls that have been told
     /// when to go ahead must not come closer to each other.
-    pub(crate) fn give_back(&self, place: Place) {
-        let _ = self.0.compare_exchange(place.taken, place.before, Ordering::Relaxed, Ordering::Relaxed);
+    pub(crate) fn give_back(&self, reservation: Reservation) {
+        let _ = self.0.compare_exchange(
+            reservation.taken,
+            reservation.before,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -124,7 +129,9 @@ mod tests {
         let throttle = Throttle::new();
         let take = |at| {
             let asked = Asked { now: ms(at), cost: ms(100), longest: ms(250) };
-            throttle.take(asked, ms(at)).map(|place| place.start().saturating_since(ms(at)).into())
+            throttle
+                .take(asked, ms(at))
+                .map(|reservation| reservation.start().saturating_since(ms(at)).into())
         };
         let wait = Duration::from_millis;
         assert_eq!([take(0), take(0), take(50)], [Ok(wait(0)), Ok(wait(100)), Ok(wait(150))]);
@@ -164,7 +171,7 @@ mod tests {
         let mut first = take(0);
         throttle.put_off(&mut first, ms(250)).unwrap();
         let second = take(0);
-        assert_eq!([first, second].map(|place| place.start()), [ms(250), ms(350)]);
+        assert_eq!([first, second].map(|reservation| reservation.start()), [ms(250), ms(350)]);
         throttle.put_off(&mut first, ms(300)).unwrap();
         assert_eq!(first.start(), ms(450), "the second goes ahead as it was told");
         throttle.give_back(first);
@@ -193,12 +200,12 @@ mod loom_tests {
         loom::model(|| {
             let throttle = Arc::new(Throttle::new());
             let take = move |throttle: &Throttle, give_back: bool| {
-                let place = throttle.take(ASKED, Nanos::ZERO).unwrap();
+                let reservation = throttle.take(ASKED, Nanos::ZERO).unwrap();
                 if give_back {
-                    throttle.give_back(place);
+                    throttle.give_back(reservation);
                     return None;
                 }
-                Some(place.start())
+                Some(reservation.start())
             };
             let others: Vec<_> = [true, false]
                 .into_iter()
@@ -220,9 +227,9 @@ mod loom_tests {
         builder.check(|| {
             let throttle = Arc::new(Throttle::new());
             let put_off = |throttle: &Throttle, later| {
-                let mut place = throttle.take(ASKED, Nanos::ZERO).unwrap();
-                throttle.put_off(&mut place, Nanos::from_millis(later)).unwrap();
-                place.start()
+                let mut reservation = throttle.take(ASKED, Nanos::ZERO).unwrap();
+                throttle.put_off(&mut reservation, Nanos::from_millis(later)).unwrap();
+                reservation.start()
             };
             let others: Vec<_> = [0, 150]
                 .into_iter()

@@ -5,6 +5,7 @@
 //! whose slope makes the way take the warm-up period. Tokens are whole, and divisions of whole numbers drop the rest, as
 //! in Sentinel: a resource that is given all it is allowed while cold must not count as idle.
 
+use super::InvalidRule;
 use std::time::Duration;
 
 use tidegate_core::Nanos;
@@ -27,9 +28,11 @@ pub(crate) struct WarmUp {
 
 impl WarmUp {
     /// Up to `count` a second within `period`, from `count / factor`.
-    pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, String> {
+    pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, InvalidRule> {
         if factor <= 1.0 || !factor.is_finite() {
-            return Err(format!("the cold factor is {factor}; it must be greater than 1 (typically 3)"));
+            return Err(
+                format!("the cold factor is {factor}; it must be greater than 1 (typically 3)").into()
+            );
         }
         if count <= 0.0 {
             return Err("a warm-up needs a threshold above 0".into());

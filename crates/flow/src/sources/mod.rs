@@ -25,7 +25,7 @@ pub use follow::{Follower, RuleSource};
 #[cfg(feature = "redis-source")]
 pub use redis::RedisSource;
 
-use std::{fmt, io};
+use std::io;
 
 use crate::rules::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError, Rules,
@@ -86,52 +86,28 @@ impl From<Rules> for RuleUpdate {
 }
 
 /// Why a source has no rules to give, or none that can be loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The source could not be read.
-    Read(io::Error),
+    #[error("the rules cannot be read: {0}")]
+    Read(#[source] io::Error),
     /// The text is not in its format: what and where.
+    #[error("the rules are not well formed: {0}")]
     Format(String),
     /// Some rules are impossible.
-    Rules(LoadError),
+    #[error("{0}")]
+    Rules(#[from] LoadError),
     /// For sources of one's own.
-    Other(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{0}")]
+    Other(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Where another of these errors comes from.
+    #[error("{source_name}: {error}")]
     In {
         /// The source's name, such as a file's path.
         source_name: String,
         /// The error.
+        #[source]
         error: Box<SourceError>,
     },
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(e) => write!(f, "the rules cannot be read: {e}"),
-            Self::Format(what) => write!(f, "the rules are not well formed: {what}"),
-            Self::Rules(e) => e.fmt(f),
-            Self::Other(e) => e.fmt(f),
-            Self::In { source_name, error } => write!(f, "{source_name}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for SourceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Read(e) => Some(e),
-            Self::Rules(e) => Some(e),
-            Self::Other(e) => Some(&**e),
-            Self::In { error, .. } => Some(error),
-            Self::Format(_) => None,
-        }
-    }
-}
-
-impl From<LoadError> for SourceError {
-    fn from(error: LoadError) -> Self {
-        Self::Rules(error)
-    }
 }

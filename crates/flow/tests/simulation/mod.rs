@@ -31,10 +31,10 @@ pub enum Service {
 impl Service {
     pub const ALL: [Self; 4] = [Self::Exponential, Self::LogNormal, Self::Even, Self::OneInAHundred];
 
-    /// The percentile to compare. With one slow call in a hundred the 99th lies on the edge between the slow ones and the
-    /// others, and jumps from one to the other by chance.
-    pub fn percentile(self) -> usize {
-        if self == Self::OneInAHundred { 98 } else { 99 }
+    /// The percentiles to compare, in tenths. With one slow call in a hundred the 99th lies on the edge between the slow
+    /// calls and the others, and jumps from one to the other by chance: the comparison is made on both sides of it.
+    pub const fn permilles(self) -> &'static [usize] {
+        if matches!(self, Self::OneInAHundred) { &[980, 995] } else { &[990] }
     }
 
     fn mean(self) -> f64 {
@@ -66,6 +66,8 @@ pub struct Scenario {
     /// Calls that come, divided by those that the workers can do.
     pub load: f64,
     pub seconds: u32,
+    /// Another seed is another run of the same kind.
+    pub seed: u64,
     /// From this second up to that one all calls take three times as long.
     pub slow: Option<(u32, u32)>,
     /// No call comes from this second up to that one.
@@ -75,7 +77,7 @@ pub struct Scenario {
 impl Scenario {
     pub fn new(workers: u32, service: Service, load: f64) -> Self {
         let mean = if workers >= 100 { 0.05 } else { 0.01 };
-        Self { workers, mean, service, load, seconds: 120, slow: None, idle: None }
+        Self { workers, mean, service, load, seconds: 120, seed: 0, slow: None, idle: None }
     }
 
     /// Calls a second that the workers can do.
@@ -116,16 +118,16 @@ impl Run {
 
     /// The 99th percentile of the response times in milliseconds.
     pub fn p99(&self, from: u32, to: u32) -> f64 {
-        self.percentile(99, from, to)
+        self.percentile(990, from, to)
     }
 
-    /// A percentile of the response times in milliseconds.
-    pub fn percentile(&self, percent: usize, from: u32, to: u32) -> f64 {
+    /// A percentile, in tenths, of the response times in milliseconds.
+    pub fn percentile(&self, permille: usize, from: u32, to: u32) -> f64 {
         let mut times: Vec<u64> = self.between(from, to).map(|(_, rt)| rt).collect();
         if times.is_empty() {
             return 0.0;
         }
-        let at = (times.len() * percent / 100).min(times.len() - 1);
+        let at = (times.len() * permille / 1_000).min(times.len() - 1);
         let (_, time, _) = times.select_nth_unstable(at);
         *time as f64 / 1e6
     }
@@ -196,6 +198,7 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
     gate.load(rules).expect("possible rules");
     let r = gate.resource("r");
     let mut chance = Chance(u64::from(scenario.workers) << 32 | scenario.load.to_bits() >> 32);
+    chance.0 = chance.0.wrapping_add(scenario.seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
     let mut served: BinaryHeap<Reverse<Served>> = BinaryHeap::new();
     let mut line: VecDeque<(u64, OwnedGuard)> = VecDeque::new();
     let (mut run, mut number) = (Run::default(), 0);
@@ -243,6 +246,15 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
 
 /// When figures are taken: after a minute.
 pub const SETTLED: u32 = 60;
+
+/// How a run fares beside another, settled: its goodput, and the time of its slowest calls (of the worse one, where two
+/// percentiles are compared), divided by those of the other.
+pub fn beside(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
+    let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
+    let slowest = |run: &Run, permille| run.percentile(permille, SETTLED, scenario.seconds);
+    let ratios = scenario.service.permilles().iter().map(|&at| slowest(run, at) / slowest(best, at));
+    (goodput(run) / goodput(best), ratios.fold(0.0, f64::max))
+}
 
 /// The best fixed limit, and its run: the smallest that reaches 0.98 of the most that any limit reaches.
 pub fn best_fixed(scenario: &Scenario) -> (u32, Run) {

@@ -9,7 +9,8 @@ use std::{
 
 use tidegate_core::{Clock, Nanos, Policy};
 
-use super::{BuildError, Generation, KeyedLimiter};
+use super::{BuildError, Generation, KeyedLimiter, generation::Room};
+use crate::table::WhenFull;
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
@@ -21,14 +22,46 @@ impl<C> KeyedLimiter<C> {
     /// # Errors
     /// When the memory for the new states cannot be reserved; then nothing has changed.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<Change<'_, C>, BuildError> {
-        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.generations.current_full();
         let policy = policy.into();
-        if policy != *old.policy() {
+        self.change_at(now, |_, room| (policy, room))
+    }
+
+    /// Changes how many keys there may be, and keeps what each has used. As with a change of policy, states move over when
+    /// they are asked for or when the returned [`Change`] is finished, and until then both tables are in memory.
+    ///
+    /// Where the keys are more than the new bound, those with the least to lose leave a record each. Keys that are blocked or
+    /// have a policy of their own stay so, even if they are more than the bound.
+    ///
+    /// # Errors
+    /// When the bound is 0, or the memory for that many states cannot be reserved; then nothing has changed.
+    pub fn set_max_keys_at(&self, max_keys: usize, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+        self.change_at(now, |policy, room| (policy, Room { max_keys, ..room }))
+    }
+
+    /// Changes what happens to a new key when an exhausted key would have to be forgotten for it. The states move as in
+    /// [`set_max_keys_at`](Self::set_max_keys_at).
+    ///
+    /// # Errors
+    /// When the memory for the states cannot be reserved a second time; then nothing has changed.
+    pub fn set_when_full_at(&self, when_full: WhenFull, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+        self.change_at(now, |policy, room| (policy, Room { when_full, ..room }))
+    }
+
+    fn change_at(
+        &self,
+        now: Nanos,
+        to: impl FnOnce(Policy, Room) -> (Policy, Room),
+    ) -> Result<Change<'_, C>, BuildError> {
+        let mut one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.generations.current_full();
+        let (policy, room) = to(*old.policy(), *one_at_a_time);
+        if policy != *old.policy() || room != *one_at_a_time {
             while old.sweep(now) {}
-            let new = self.generations.make(policy, self.max_keys, self.when_full, Arc::clone(&old))?;
+            let new = self.generations.make(policy, room, Arc::clone(&old))?;
+            self.exceptions.set_most(room.max_keys);
             old.retire();
             self.generations.publish(new);
+            *one_at_a_time = room;
         }
         drop((one_at_a_time, old));
         self.serve_all(now);
@@ -175,6 +208,14 @@ impl<C: Clock> KeyedLimiter<C> {
     /// When the memory for the new states cannot be reserved; then nothing has changed.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<Change<'_, C>, BuildError> {
         self.set_policy_at(policy, self.clock().now())
+    }
+
+    /// [`set_max_keys_at`](Self::set_max_keys_at), now.
+    ///
+    /// # Errors
+    /// When the bound is 0, or the memory for that many states cannot be reserved; then nothing has changed.
+    pub fn set_max_keys(&self, max_keys: usize) -> Result<Change<'_, C>, BuildError> {
+        self.set_max_keys_at(max_keys, self.clock().now())
     }
 
     /// Gives one key a policy of its own now, keeping what it has used.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{AtomicUsize, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard},
     table::Tag,
 };
 use tidegate_core::Nanos;
@@ -50,12 +50,18 @@ type Map = HashMap<Tag, Exception, BuildHasherDefault<TagHasher>>;
 /// The exceptions of a limiter: at most as many as it may hold keys. Each has a mark.
 pub(crate) struct Exceptions {
     map: RwLock<Map>,
-    most: usize,
+    most: AtomicUsize,
 }
 
 impl Exceptions {
     pub fn new(most: usize) -> Self {
-        Self { map: RwLock::new(Map::default()), most }
+        Self { map: RwLock::new(Map::default()), most: AtomicUsize::new(most) }
+    }
+
+    /// Another bound. Keys that have an exception already keep it.
+    pub fn set_most(&self, most: usize) {
+        // Relaxed, as where it is read: it orders nothing.
+        self.most.store(most, Ordering::Relaxed);
     }
 
     /// What is particular about a key. Only marked keys have anything.
@@ -86,8 +92,8 @@ impl Exceptions {
         change: impl FnOnce(&mut Exception) -> R,
     ) -> Result<R, BuildError> {
         let mut map = self.write();
-        let known = map.contains_key(&tag);
-        if map.len() >= self.most && !known {
+        let (known, most) = (map.contains_key(&tag), self.most.load(Ordering::Relaxed));
+        if map.len() >= most && !known {
             map.retain(|&tag, exception| {
                 let stays = exception.says_something(now);
                 if !stays {
@@ -95,7 +101,7 @@ impl Exceptions {
                 }
                 stays
             });
-            if map.len() >= self.most {
+            if map.len() >= most {
                 return Err(BuildError::TooManyExceptions);
             }
         }

@@ -9,7 +9,7 @@
 //!
 //! A decision on a known key finds its generation by one plain load, and nothing tells when it is done with it. So the
 //! memory of a generation that was left is not freed but emptied, given back to the system, and used again by the next
-//! change whose states are about as wide. All that such a latecomer does is to lock a bucket, which is a bucket in any
+//! change whose states are about as wide, and whose bound is the same. All that such a latecomer does is to lock a bucket, which is a bucket in any
 //! case, and to look for its key there and then at the retirement. Everybody else holds a reference, and is waited for.
 #![allow(unsafe_code)] // The policy of a generation changes when the generation is used again.
 
@@ -34,6 +34,7 @@ pub(crate) struct Generation {
     pub table: Table,
     /// Words of a state in the table: as many as the policy's, or a few more.
     width: usize,
+    room: Room,
     /// Whether this is one key's own, not the general one.
     pub is_own: bool,
     /// How many general ones there were before.
@@ -45,6 +46,13 @@ pub(crate) struct Generation {
     /// All states have been moved; or there never were any.
     complete: AtomicBool,
     sweep: Mutex<Sweep>,
+}
+
+/// How many keys there may be, and what happens to more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub max_keys: usize,
+    pub when_full: WhenFull,
 }
 
 // SAFETY: everything but the policy is `Sync` by itself; the policy is written and read as its field says.
@@ -78,18 +86,14 @@ impl From<Refused> for NoStep {
 }
 
 impl Generation {
-    pub fn new(
-        policy: Policy,
-        max_keys: usize,
-        when_full: WhenFull,
-        previous: Option<Arc<Self>>,
-    ) -> Result<Self, TableError> {
+    pub fn new(policy: Policy, room: Room, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
         let width = previous.as_ref().map_or(policy.words(), |_| width(policy.words()));
         let number = previous.as_ref().map_or(0, |previous| previous.number.load(Ordering::Relaxed) + 1);
         Ok(Self {
             policy: UnsafeCell::new(policy),
-            table: Table::new(width, max_keys)?.when_full(when_full),
+            table: Table::new(width, room.max_keys)?.when_full(room.when_full),
             width,
+            room,
             is_own: false,
             number: AtomicU64::new(number),
             retired: AtomicBool::new(false),
@@ -126,7 +130,8 @@ impl Generation {
 
     /// A place for one key with a policy of its own.
     pub fn own(policy: Policy) -> Result<Self, TableError> {
-        Ok(Self { is_own: true, ..Self::new(policy, 1, WhenFull::Forget, None)? })
+        let room = Room { max_keys: 1, when_full: WhenFull::Forget };
+        Ok(Self { is_own: true, ..Self::new(policy, room, None)? })
     }
 
     /// Which of one limiter's tables is locked first: a newer generation before the one that it takes states over from,
@@ -318,7 +323,7 @@ pub(crate) struct Generations {
     newest: AtomicPtr<Generation>,
     /// The same, for everybody who may do more than that.
     current: Shared<Generation>,
-    /// All that there are: a latecomer may still look at any of them. At most two or three of each width.
+    /// All that there are: a latecomer may still look at any of them. At most two or three of each width and room.
     all: Mutex<Vec<Arc<Generation>>>,
 }
 
@@ -355,20 +360,20 @@ impl Generations {
     pub fn make(
         &self,
         policy: Policy,
-        max_keys: usize,
-        when_full: WhenFull,
+        room: Room,
         previous: Arc<Generation>,
     ) -> Result<Arc<Generation>, TableError> {
         let width = width(policy.words());
         let mut all = lock(&self.all);
         // Only the list has it: nobody can get hold of it any more.
-        let is_spare =
-            |one: &&Arc<Generation>| one.width == width && one.is_retired() && Arc::strong_count(one) == 1;
+        let is_spare = |one: &&Arc<Generation>| {
+            one.width == width && one.room == room && one.is_retired() && Arc::strong_count(one) == 1
+        };
         if let Some(spare) = all.iter().find(is_spare) {
             spare.renew(policy, previous);
             return Ok(Arc::clone(spare));
         }
-        let new = Arc::new(Generation::new(policy, max_keys, when_full, Some(previous))?);
+        let new = Arc::new(Generation::new(policy, room, Some(previous))?);
         all.push(Arc::clone(&new));
         Ok(new)
     }

@@ -8,7 +8,7 @@ use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 use super::{
     BuildError, Generation, KeyedBuilder, Marks,
     exceptions::Exceptions,
-    generation::{Generations, Home, NoStep},
+    generation::{Generations, Home, NoStep, Room},
 };
 use crate::{
     SystemClock, Timer, WaitError,
@@ -51,11 +51,9 @@ use crate::{
 pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
-    pub(super) max_keys: usize,
-    pub(super) when_full: WhenFull,
     pub(super) hash: HashKeys,
-    /// Held for the length of a change of policy.
-    pub(super) changing: Mutex<()>,
+    /// Held for the length of a change of policy, or of the room for keys.
+    pub(super) changing: Mutex<Room>,
     /// The keys that have an exception or a line.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
@@ -85,14 +83,13 @@ impl<C> KeyedLimiter<C> {
         hash: HashKeys,
         clock: C,
     ) -> Result<Self, BuildError> {
-        let generation = Generation::new(policy, max_keys, when_full, None)?;
+        let room = Room { max_keys, when_full };
+        let generation = Generation::new(policy, room, None)?;
         Ok(Self {
             generations: Generations::new(generation),
             exceptions: Exceptions::new(max_keys),
-            max_keys,
-            when_full,
             hash,
-            changing: Mutex::new(()),
+            changing: Mutex::new(room),
             marks: Marks::new(max_keys),
             lines: Lines::new(),
             clock,
@@ -224,7 +221,10 @@ impl<C> KeyedLimiter<C> {
 
     /// Serves those who wait for a key, after something that may have made room.
     pub(super) fn serve(&self, tag: Tag, now: Nanos) {
-        if self.marks.has(tag) {
+        // Looked at under the key's lock: whoever joins a line later has seen what made room. A key without a line is not
+        // added for it.
+        let has_line = |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
+        if self.marks.has(tag) && self.look(tag, now, has_line) {
             // Who waits for a key that has no place asks again when it may have one.
             let _ = self.on_line(tag, now, Line::changed, |_, _| ());
         }

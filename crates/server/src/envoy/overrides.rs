@@ -18,7 +18,7 @@ use crate::{
 /// How many different overrides there may be: each has a table of keys.
 const MAX_OVERRIDES: usize = 256;
 /// How many keys each remembers.
-const MAX_KEYS: usize = 1 << 16;
+const MAX_KEYS: usize = 1 << 14;
 
 /// The limit that a request's descriptor brings along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

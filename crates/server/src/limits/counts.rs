@@ -50,15 +50,6 @@ impl Counts {
         }
     }
 
-    /// Goes on from where others stood.
-    pub(crate) fn add_all(&self, other: &CountsRead) {
-        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
-        add(&self.allowed, other.allowed);
-        add(&self.delayed, other.delayed);
-        add(&self.denied, other.denied);
-        add(&self.shadow_denied, other.shadow_denied);
-    }
-
     /// The counters now.
     #[must_use]
     pub fn read(&self) -> CountsRead {

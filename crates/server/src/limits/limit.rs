@@ -1,13 +1,8 @@
 //! One limit at work: the only place where a single decision is taken and counted, whoever keeps the states.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, Nanos, Policy};
+use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{BuildError, Entry, KeyedLimiter};
 
 use super::{counts::CountsRead, memory::Memory};
@@ -20,6 +15,8 @@ use crate::{
 /// One limit at work. Its states are in this server's memory, or in a store that servers share.
 pub struct Limit {
     pub(super) spec: LimitSpec,
+    /// How many keys it may have; `None` where that follows its use.
+    pub(super) max_keys: Option<usize>,
     /// What a change of the rules leaves alone.
     pub(super) memory: Arc<Memory>,
     /// `None`: the states are in `memory`. Else `memory` only knows who is blocked.
@@ -191,39 +188,17 @@ impl Limit {
         });
     }
 
-    /// The policies of overridden keys, by the keys' tags.
-    #[must_use]
-    pub fn own_policies(&self) -> HashMap<u64, Policy> {
-        let hash = self.limiter().hash_keys();
-        let overrides = self.spec.overrides.iter();
-        overrides
-            .filter_map(|(key, spec)| Some((hash.tag(key.as_bytes()).get(), spec.policy().ok()?)))
-            .collect()
-    }
-
-    /// Takes the place of another limit, in the memory that both share or in one of its own.
+    /// Makes the states follow these rules, where they followed those of `old`, or are new.
     pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), BuildError> {
-        match old {
-            Some(old) if self.shares_memory_with(old) => self.memory.change(Some(&old.spec), &self.spec, now),
-            Some(old) => {
-                self.memory.change(None, &self.spec, now)?;
-                self.memory.take_over(old, now);
-                Ok(())
-            }
-            None => self.memory.change(None, &self.spec, now),
-        }
+        self.memory.change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
     }
 
-    /// Makes a memory that is shared with an old limit that one's again, as far as it goes.
+    /// Makes the states follow the rules of `old` again, as far as that is possible.
     pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
-        if let Some(old) = old.filter(|old| self.shares_memory_with(old))
-            && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, now)
+        if let Some(old) = old
+            && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, old.max_keys, now)
         {
             tracing::error!(limit = old.spec.name, %error, "a change of rules could not be undone");
         }
-    }
-
-    fn shares_memory_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.memory, &other.memory)
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
-use tidegate_limiter::{BuildError, Entry, HashKeys, KeyedLimiter};
+use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
-use super::{Limit, counts::Counts};
+use super::counts::Counts;
 use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
 
 /// The states of a limit and its counts. Where the states are in a store, the limiter only knows who is blocked.
@@ -15,9 +15,10 @@ pub(super) struct Memory {
     keeping: Keeping,
 }
 
-/// By what the server's own memory goes. Where the states are in a store, that is one with the limit's number (denials tell
-/// it) and the smallest state: a log of thousands of entries for each of a million keys must not be reserved for nothing.
-fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
+/// The policy of the states in the server's own memory. Where the limit itself is decided in a store, that is one with the
+/// limit's number (denials show it) and the smallest state: a log of thousands of entries for each of a million keys must
+/// not be reserved for nothing.
+pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
     let policy = spec.policy()?;
     match keeping {
         Keeping::Memory => Ok(policy),
@@ -43,9 +44,20 @@ impl Memory {
         Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default(), keeping })
     }
 
-    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy).
-    pub fn change(&self, from: Option<&LimitSpec>, to: &LimitSpec, now: Nanos) -> Result<(), BuildError> {
+    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy), with
+    /// room for `max_keys` keys (`None`: as many as it has).
+    pub fn change(
+        &self,
+        from: Option<&LimitSpec>,
+        to: &LimitSpec,
+        max_keys: Option<usize>,
+        now: Nanos,
+    ) -> Result<(), BuildError> {
         let limiter = &self.limiter;
+        if let Some(max_keys) = max_keys {
+            limiter.set_max_keys_at(max_keys, now)?.finish_at(now);
+        }
+        limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
         // The specification was checked when it was read.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
@@ -68,19 +80,5 @@ impl Memory {
             limiter.block_at(key, Nanos::MAX, now)?;
         }
         Ok(())
-    }
-
-    /// Takes over the states of a limiter with another bound; its counts go on.
-    pub fn take_over(&self, old: &Limit, now: Nanos) {
-        self.counts.add_all(&old.counts());
-        let general = old.limiter().policy();
-        let own = old.own_policies();
-        old.snapshot(now, |entry| {
-            let from = match &entry {
-                Entry::Own { tag, .. } => own.get(tag).unwrap_or(&general),
-                _ => &general,
-            };
-            self.limiter.restore_at(from, &entry, now);
-        });
     }
 }

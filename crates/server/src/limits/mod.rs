@@ -5,7 +5,9 @@
 //!                             └─► StoreLimit   instead of the states, where servers share them
 //! ```
 
+mod capacity;
 pub mod counts;
+mod division;
 mod limit;
 mod memory;
 
@@ -15,8 +17,9 @@ use rapidhash::RapidHashMap;
 use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
-pub use self::limit::Limit;
-use self::memory::Memory;
+pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
+pub use self::{capacity::Capacity, limit::Limit};
+use self::{capacity::Rooms, memory::Memory};
 use crate::{
     envoy::{Domains, descriptors::Descriptors},
     rules::{Keeping, LimitSpec, Rules, RulesError},
@@ -32,47 +35,75 @@ pub struct Limits {
     in_order: Vec<Arc<Limit>>,
     /// Hashed quickly, not against collisions: whoever writes the rules chooses the names.
     by_name: RapidHashMap<Box<[u8]>, usize>,
-    default_max_keys: usize,
+    /// For limits without a bound of their own, as the server was started.
+    capacity: Capacity,
+    /// What all states together may take, if that is bounded.
+    max_memory: Option<u64>,
+    /// How many keys `CL.THROTTLE` begins with.
+    throttle_keys: usize,
     /// Where the limits are shared, if they are.
     shared: Option<Arc<SharedStore>>,
     /// The descriptors that lead to some of them.
     descriptors: Descriptors,
 }
 
+/// What limits are made from, beside their rules.
+struct Plan<'a, H> {
+    capacity: Capacity,
+    hash_keys: H,
+    keeping: Keeping,
+    shared: Option<Arc<SharedStore>>,
+    /// The limits whose states are taken over.
+    before: Option<&'a Limits>,
+}
+
 impl Limits {
-    /// Fresh limits. Those without a bound of their own hold up to `default_max_keys` keys; those whose states are about
+    /// Fresh limits. Those without a bound of their own hold as many keys as `capacity` says; those whose states are about
     /// to be restored need the hash keys that `hash_keys` has for their name.
     ///
     /// # Errors
-    /// When the memory for a limit's states cannot be reserved.
+    /// When the memory for a limit's states cannot be reserved, or is more than `capacity` or the rules allow in all.
     pub fn new(
         rules: Rules,
-        default_max_keys: usize,
+        capacity: impl Into<Capacity>,
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, hash_keys, Keeping::Memory, None, None, now)
+        let capacity = capacity.into();
+        let keeping = Keeping::Memory;
+        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, before: None }, now)
     }
 
     /// Limits as a server has them that shares them over a store, but without it: what they need of memory can be seen.
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn for_a_store(rules: Rules, default_max_keys: usize, now: Nanos) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, |_| None, Keeping::Store, None, None, now)
+    pub fn for_a_store(rules: Rules, capacity: impl Into<Capacity>, now: Nanos) -> Result<Self, RulesError> {
+        Self::stored(rules, capacity.into(), None, now)
     }
 
-    /// Limits that are kept in a store. Without it they hold up to their bound of keys in memory, or `default_max_keys`.
+    /// Limits that are kept in a store. While it does not answer they hold up to their bound of keys in memory, or as many
+    /// as `capacity` says.
     ///
     /// # Errors
     /// When the store cannot decide by a limit, or there is no memory.
     pub fn shared_over(
         store: Arc<SharedStore>,
         rules: Rules,
-        default_max_keys: usize,
+        capacity: impl Into<Capacity>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::build(rules, default_max_keys, |_| None, Keeping::Store, Some(store), None, now)
+        Self::stored(rules, capacity.into(), Some(store), now)
+    }
+
+    fn stored(
+        rules: Rules,
+        capacity: Capacity,
+        shared: Option<Arc<SharedStore>>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        let hash_keys = |_: &str| None;
+        Self::build(rules, &Plan { capacity, hash_keys, keeping: Keeping::Store, shared, before: None }, now)
     }
 
     /// The store that the limits are kept in, if it is not this server's memory.
@@ -81,64 +112,81 @@ impl Limits {
         self.shared.as_ref()
     }
 
+    /// How many bytes all states may take together, where that is bounded.
+    #[must_use]
+    pub fn max_memory(&self) -> Option<u64> {
+        self.max_memory
+    }
+
+    /// How many keys `CL.THROTTLE` should begin with beside these limits.
+    #[must_use]
+    pub fn throttle_keys(&self) -> usize {
+        self.throttle_keys
+    }
+
     /// The limits of other rules, in place of these: what is unchanged keeps its state, a changed quota keeps what was
     /// used (in the one limiter that both share, so a change of numbers already counts before the new limits are put in
-    /// place). A changed `max_keys` takes the states as they are at this moment; a limit that becomes global, or
-    /// stops to be, begins anew.
+    /// place). A limit that becomes global, or stops being so, begins anew.
     ///
     /// # Errors
     /// When the memory for a limit's states cannot be reserved; these limits are then as they were.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
-        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
-        Self::build(rules, self.default_max_keys, |_| None, keeping, self.shared.clone(), Some(self), now)
+        let (shared, before) = (self.shared.clone(), Some(self));
+        let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        Self::build(
+            rules,
+            &Plan { capacity: self.capacity, hash_keys: |_: &str| None, keeping, shared, before },
+            now,
+        )
     }
 
     fn build(
         rules: Rules,
-        default_max_keys: usize,
-        hash_keys: impl Fn(&str) -> Option<HashKeys>,
-        keeping: Keeping,
-        shared: Option<Arc<SharedStore>>,
-        before: Option<&Self>,
+        plan: &Plan<'_, impl Fn(&str) -> Option<HashKeys>>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let bound =
-            |spec: &LimitSpec| if spec.global { 1 } else { spec.max_keys.unwrap_or(default_max_keys) };
+        let max_memory = plan.capacity.max_memory.or(rules.max_memory);
+        let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
+        let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
         // First what may fail for want of memory, without touching what is at work.
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
-            let old = before.and_then(|before| before.predecessor(&spec));
-            let same_room =
-                |old: &&Limit| bound(&old.spec) == bound(&spec) && old.spec.when_full == spec.when_full;
-            let memory = if let Some(old) = old.filter(same_room) {
-                Arc::clone(&old.memory)
-            } else {
-                let hash = old.map_or_else(|| hash_keys(&spec.name), |old| Some(old.limiter().hash_keys()));
-                Arc::new(Memory::new(&spec, bound(&spec), hash, keeping)?)
+            let old = before(&spec);
+            let begins_with = rooms.begins_with(&spec);
+            let memory = match old {
+                Some(old) => Arc::clone(&old.memory),
+                None => {
+                    Arc::new(Memory::new(&spec, begins_with, (plan.hash_keys)(&spec.name), plan.keeping)?)
+                }
             };
-            let store = match (&shared, old) {
+            let store = match (&plan.shared, old) {
                 (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => old.store.clone(),
                 (Some(store), _) => {
-                    let keys = bound(&spec).min(LOCAL_KEYS);
-                    Some(Arc::new(StoreLimit::new(&spec, store, keys)?))
+                    Some(Arc::new(StoreLimit::new(&spec, store, begins_with.min(LOCAL_KEYS))?))
                 }
                 (None, _) => None,
             };
-            limits.push(Arc::new(Limit { spec, memory, store }));
+            limits.push(Arc::new(Limit { max_keys: rooms.bound(&spec), spec, memory, store }));
         }
         for (at, limit) in limits.iter().enumerate() {
-            let old = before.and_then(|before| before.predecessor(&limit.spec));
-            if let Err(source) = limit.follow(old, now) {
+            if let Err(source) = limit.follow(before(&limit.spec), now) {
                 for done in &limits[..=at] {
-                    done.undo(before.and_then(|before| before.predecessor(&done.spec)), now);
+                    done.undo(before(&done.spec), now);
                 }
                 return Err(RulesError::Store { limit: limit.spec.name.clone(), source });
             }
         }
         let names = limits.iter().enumerate();
         let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
-        let descriptors = Descriptors::default();
-        Ok(Self { in_order: limits, by_name, default_max_keys, shared, descriptors })
+        Ok(Self {
+            in_order: limits,
+            by_name,
+            capacity: plan.capacity,
+            max_memory,
+            throttle_keys: rooms.throttle_keys(),
+            shared: plan.shared.clone(),
+            descriptors: Descriptors::default(),
+        })
     }
 
     /// With the descriptors that lead to some of these limits, in place of those `before`.
@@ -161,8 +209,9 @@ impl Limits {
     pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
         let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let rules = Rules { limits: vec![spec], ..Rules::default() };
-        let built =
-            Self::build(rules, self.default_max_keys, |_| None, keeping, self.shared.clone(), None, now)?;
+        let (capacity, shared) = (Capacity::from(self.capacity.max_keys), self.shared.clone());
+        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, before: None };
+        let built = Self::build(rules, &plan, now)?;
         Ok(Arc::clone(&built.in_order[0]))
     }
 

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Protocol,
-    commands::{write_cell, write_decision},
+    limiting::{write_cell, write_decision},
     reply::Replies,
     session::Session,
 };

@@ -1,34 +1,11 @@
-//! The commands that limit, and the table of all commands.
+//! The table of all commands, and how one is run.
 
-use std::{str, sync::Arc, time::Duration};
-
-use tidegate_core::Decision;
+use std::fmt::Write;
 
 use super::{
-    handshake, introspection,
-    reply::Replies,
-    session::{Context, Flow},
+    handshake, introspection, limiting,
+    session::{Command, Context, Flow, find},
 };
-use crate::{
-    service::{Act, Refusal, Resolved, reset_after, resolve},
-    shared::Question,
-    throttle::{self, ThrottleQuota},
-};
-
-/// One command: how it is called, and what runs it.
-pub(super) struct Command {
-    /// In lower case.
-    pub name: &'static str,
-    /// The least and the most arguments behind the name.
-    pub args: (usize, usize),
-    /// Whether a client may send it before `AUTH`.
-    pub before_auth: bool,
-    /// Which argument is a key in the eyes of a client that routes by keys; 0 for none.
-    pub key: usize,
-    pub usage: &'static str,
-    pub summary: &'static str,
-    pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
-}
 
 const MANY: usize = super::MAX_ARGS;
 
@@ -52,24 +29,42 @@ macro_rules! command {
 
 /// All commands, the busiest first: a lookup goes through them in this order.
 pub(super) static COMMANDS: [Command; 18] = [
-    command!("acquire"(1, 3), 2, "limit key [cost]", "Take cost (1) from a limit if it admits that", acquire),
+    command!(
+        "acquire"(1, 3),
+        2,
+        "limit key [cost]",
+        "Take cost (1) from a limit if it admits that",
+        limiting::acquire
+    ),
     command!(
         "cl.throttle"(4, 5),
         1,
         "key max_burst count period [quantity]",
         "Take from a bucket given here, as redis-cell does",
-        cl_throttle
+        limiting::cl_throttle
     ),
-    command!("peek"(1, 3), 2, "limit key [cost]", "Whether a limit would admit, taking nothing", peek),
-    command!("refund"(1, 3), 2, "limit key [cost]", "Give back up to cost (1) that was taken", refund),
+    command!(
+        "peek"(1, 3),
+        2,
+        "limit key [cost]",
+        "Whether a limit would admit, taking nothing",
+        limiting::peek
+    ),
+    command!(
+        "refund"(1, 3),
+        2,
+        "limit key [cost]",
+        "Give back up to cost (1) that was taken",
+        limiting::refund
+    ),
     command!(
         "block"(2, 3),
         2,
         "limit key [milliseconds]",
         "Deny a key, for a time or until it is unblocked",
-        block
+        limiting::block
     ),
-    command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", unblock),
+    command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", limiting::unblock),
     command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
     command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
     command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),
@@ -90,155 +85,55 @@ pub(super) static COMMANDS: [Command; 18] = [
     command!("dbsize"(0, 0), 0, "", "How many keys are remembered", introspection::dbsize),
 ];
 
-/// The command of this name, in any case.
+/// Runs one command; `args` begins with its name.
 #[inline]
-pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
-    COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
-}
-
-#[inline]
-fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "acquire", args, Act::Take)
-}
-
-fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "peek", args, Act::Peek)
-}
-
-fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "refund", args, Act::Refund)
-}
-
-/// `limit key [cost]` → five integers. The key of a global limit may be left out, or is ignored.
-#[inline]
-fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
-    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
-    match limit.decide_in_memory(act, key, cost, context.now) {
-        Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
-        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
-    }
-    Flow::Continue
-}
-
-/// The limit, key and cost that a command names; `None` when it was answered with what is wrong.
-#[inline]
-fn asked<'a, 'k>(
-    context: &mut Context<'a>,
-    name: &str,
-    args: &[&'k [u8]],
-) -> Option<(Resolved<'a, 'k>, u32)> {
-    let resolved = match resolve(context.limits, args[0], args.get(1).copied()) {
-        Ok(resolved) => resolved,
-        Err(refusal) => {
-            refuse(context, name, &refusal);
-            return None;
-        }
+pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let Some((name, args)) = args.split_first() else { return Flow::Continue };
+    let Some(command) = find(&COMMANDS, name) else {
+        unknown(context, name, args);
+        return Flow::Continue;
     };
-    let Some(text) = args.get(2) else { return Some((resolved, 1)) };
-    let cost = number(text).and_then(|cost| u32::try_from(cost).ok());
-    if cost.is_none() {
-        refuse_number(context, "cost", text, "a whole number from 0 to 4294967295");
-    }
-    Some((resolved, cost?))
-}
-
-/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until all is fresh.
-#[inline]
-pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
-    let allowed = decision.is_allowed() || shadow;
-    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
-    let wait = if !allowed {
-        decision.retry_after().map_or(-1, ms)
-    } else if decision.delay().is_zero() {
-        -1
+    if !context.session.authenticated && !command.before_auth {
+        context.replies().error("NOAUTH Authentication required.");
+    } else if args.len() < command.args.0 || args.len() > command.args.1 {
+        context.wrong_number(command.name);
     } else {
-        ms(decision.delay())
-    };
-    replies.array(5);
-    replies.integer(i64::from(!allowed));
-    replies.count(decision.limit());
-    replies.count(decision.remaining());
-    replies.integer(wait);
-    replies.integer(reset_after(decision).map_or(-1, ms));
-}
-
-/// Five integers, as redis-cell has them.
-pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
-    replies.array(5);
-    for number in throttle::reply(decision) {
-        replies.integer(number);
-    }
-}
-
-fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let mut numbers = [0, 0, 0, 1];
-    for (to, text) in numbers.iter_mut().zip(&args[1..]) {
-        let Some(number) = number(text) else {
-            // redis-cell's own words.
-            let text = String::from_utf8_lossy(text);
-            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
-            return Flow::Continue;
-        };
-        *to = number;
-    }
-    let [max_burst, count, period, quantity] = numbers;
-    if args[0].len() > crate::service::MAX_KEY_BYTES {
-        let refusal = Refusal::KeyTooLong { bytes: args[0].len() };
-        return refuse(context, "cl.throttle", &refusal);
-    }
-    let quota = ThrottleQuota { max_burst, count, period };
-    match context.shared.service.throttle_in_memory(args[0], quota, quantity, context.now) {
-        Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
-        Some(Err(e)) => context.replies().error(&e.to_string()),
-        None => context.ask(Question::Throttle { key: args[0].into(), quota, quantity }),
+        return (command.run)(context, args);
     }
     Flow::Continue
-}
-
-fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let span = match args.get(2) {
-        None => None,
-        Some(text) => match number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
-            Some(ms) => Some(Duration::from_millis(ms)),
-            None => return refuse_number(context, "milliseconds", text, "a whole number above 0"),
-        },
-    };
-    match context.shared.service.block(args[0], Some(args[1]), span) {
-        Ok(()) => context.replies().ok(),
-        Err(refusal) => return refuse(context, "block", &refusal),
-    }
-    Flow::Continue
-}
-
-fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    match context.shared.service.unblock(args[0], Some(args[1])) {
-        Ok(was_blocked) => context.replies().integer(i64::from(was_blocked)),
-        Err(refusal) => return refuse(context, "unblock", &refusal),
-    }
-    Flow::Continue
-}
-
-/// A whole number as redis-cell and Redis read one.
-#[inline]
-fn number(text: &[u8]) -> Option<i64> {
-    str::from_utf8(text).ok()?.parse().ok()
 }
 
 #[cold]
-fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
-    let text = match refusal {
-        Refusal::KeyMissing { .. } => {
-            format!("ERR wrong number of arguments for '{name}' command: {refusal}")
+fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
+    // As Redis words it, cut short alike.
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+    let mut beginning = String::new();
+    for arg in args {
+        if beginning.len() >= 128 {
+            break;
         }
-        _ => format!("ERR {refusal}"),
+        // Writing to a `String` does not fail.
+        let _ = write!(beginning, "'{}' ", shown(arg));
+    }
+    let name = shown(name);
+    // Clients that know transactions must not take an unknown command for one that was queued.
+    let transaction = match name.to_ascii_uppercase().as_str() {
+        "MULTI" => Some(
+            "ERR MULTI is not supported: no transaction has begun and nothing is queued; each command that follows takes \
+             effect by itself",
+        ),
+        "EXEC" => {
+            Some("ERR EXEC without MULTI: nothing was queued; commands sent before took effect by themselves")
+        }
+        "DISCARD" => Some(
+            "ERR DISCARD without MULTI: nothing was queued, and nothing is undone; commands sent before took effect by \
+             themselves",
+        ),
+        "WATCH" | "UNWATCH" => Some("ERR there are no transactions here: nothing is watched"),
+        _ => None,
     };
-    context.replies().error(&text);
-    Flow::Continue
-}
-
-#[cold]
-fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
-    let got = String::from_utf8_lossy(&got[..got.len().min(32)]);
-    context.replies().error(&format!("ERR {what} is '{got}'; it must be {wants}"));
-    Flow::Continue
+    if let Some(error) = transaction {
+        return context.replies().error(error);
+    }
+    context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
 }

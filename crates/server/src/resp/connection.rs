@@ -12,9 +12,10 @@ use tidegate_core::Nanos;
 use super::{
     MAX_FRAME, Shared,
     batch::Batch,
+    commands::{COMMANDS, run},
     parse::{Args, parse},
     reply::Replies,
-    session::{Context, Flow, Session, run},
+    session::{Context, Flow, Session},
 };
 use crate::limits::Limits;
 
@@ -167,6 +168,7 @@ impl<S: Read + Write> Connection<S> {
                         shared: world.shared,
                         limits: world.limits,
                         now: world.now,
+                        commands: &COMMANDS,
                         session: &mut self.session,
                         out,
                         questions: &mut self.batch.questions,

@@ -6,7 +6,7 @@ use tidegate_core::Nanos;
 
 use super::{
     Protocol,
-    session::{Context, Flow, wrong_number},
+    session::{Context, Flow},
 };
 
 /// With so many wrong passwords in a row a connection is closed.
@@ -202,7 +202,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         (b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
         (b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"INFO", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_ascii_lowercase();
-            wrong_number(context, &format!("client|{name}"));
+            context.wrong_number(&format!("client|{name}"));
         }
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();

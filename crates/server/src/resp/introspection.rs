@@ -3,35 +3,35 @@
 use std::{fmt::Write, sync::atomic::Ordering};
 
 use super::{
-    commands::{COMMANDS, Command, find},
     reply::Replies,
-    session::{Context, Flow, wrong_number},
+    session::{Command, Context, Flow, find},
 };
 
 /// The version of Redis whose protocol is spoken, for clients that look for one before they use a feature.
 const REDIS_VERSION: &str = "7.0.0";
 
 pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let commands = context.commands;
     let mut replies = context.replies();
     let Some((subcommand, names)) = args.split_first() else {
-        replies.array(COMMANDS.len());
-        for command in &COMMANDS {
+        replies.array(commands.len());
+        for command in commands {
             describe(&mut replies, command);
         }
         return Flow::Continue;
     };
     match subcommand.to_ascii_uppercase().as_slice() {
-        b"COUNT" => replies.count(COMMANDS.len() as u64),
+        b"COUNT" => replies.count(commands.len() as u64),
         b"LIST" => {
-            replies.array(COMMANDS.len());
-            for command in &COMMANDS {
+            replies.array(commands.len());
+            for command in commands {
                 replies.bulk(command.name.as_bytes());
             }
         }
         b"INFO" => {
             replies.array(names.len());
             for name in names {
-                match find(name) {
+                match find(commands, name) {
                     Some(command) => describe(&mut replies, command),
                     None => replies.null(),
                 }
@@ -42,8 +42,8 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
                 names.is_empty()
                     || names.iter().any(|name| command.name.as_bytes().eq_ignore_ascii_case(name))
             };
-            replies.map(COMMANDS.iter().filter(wanted).count());
-            for command in COMMANDS.iter().filter(wanted) {
+            replies.map(commands.iter().filter(wanted).count());
+            for command in commands.iter().filter(wanted) {
                 replies.bulk(command.name.as_bytes());
                 replies.map(3);
                 let usage =
@@ -166,7 +166,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         return Flow::Continue;
     }
     if args.len() < 2 {
-        wrong_number(context, "config|get");
+        context.wrong_number("config|get");
         return Flow::Continue;
     }
     let config = &context.shared.config;

@@ -1,10 +1,13 @@
 //! The Redis protocol, versions 2 and 3, on a listener of its own.
 //!
 //! ```text
-//! bytes ─ parse ─► arguments ─ session, commands ─► service ─► reply ─► bytes
+//! bytes ─ parse ─► arguments ─ commands ─► service ─► reply ─► bytes
 //! └───────────────────── connection ─────────────────────┘
 //! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
 //! ```
+//!
+//! `commands` has the table of all commands. It imports those that limit (`limiting`), those about the connection (`handshake`)
+//! and those about the server (`introspection`), which import `session` and `reply` alone.
 //!
 //! Where limits are shared over a store, `batch` hands the questions of a connection to the async runtime, and the replies
 //! come back by waking the thread; nothing else is different.
@@ -20,6 +23,7 @@ mod connection;
 mod gather;
 mod handshake;
 mod introspection;
+mod limiting;
 mod parse;
 mod reactor;
 mod reply;

@@ -1,10 +1,10 @@
-//! One client's standing: which protocol version, whether it may ask at all. Runs one command after the other.
+//! What a client has told about itself, and what a command is and has at hand.
 
-use std::{fmt::Write, net::SocketAddr, sync::atomic::Ordering};
+use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use tidegate_core::Nanos;
 
-use super::{Protocol, Shared, commands, reply::Replies};
+use super::{Protocol, Shared, reply::Replies};
 use crate::{limits::Limits, shared::Question};
 
 /// What a client has told about itself.
@@ -27,11 +27,34 @@ pub(super) enum Flow {
     Close,
 }
 
+/// One command: how it is called, and what runs it.
+pub(super) struct Command {
+    /// In lower case.
+    pub name: &'static str,
+    /// The least and the most arguments behind the name.
+    pub args: (usize, usize),
+    /// Whether a client may send it before `AUTH`.
+    pub before_auth: bool,
+    /// Which argument is a key in the eyes of a client that routes by keys; 0 for none.
+    pub key: usize,
+    pub usage: &'static str,
+    pub summary: &'static str,
+    pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
+}
+
+/// The command of this name, in any case.
+#[inline]
+pub(super) fn find(commands: &'static [Command], name: &[u8]) -> Option<&'static Command> {
+    commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
 /// What a command has at hand.
 pub(super) struct Context<'a> {
     pub shared: &'a Shared,
     pub limits: &'a Limits,
     pub now: Nanos,
+    /// All commands, for those that describe them.
+    pub commands: &'static [Command],
     pub session: &'a mut Session,
     pub out: &'a mut Vec<u8>,
     /// What the shared store is to be asked, each with its place in `out`.
@@ -39,6 +62,12 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Answers that a command has too few or too many arguments.
+    #[cold]
+    pub fn wrong_number(&mut self, name: &str) {
+        self.replies().error(&format!("ERR wrong number of arguments for '{name}' command"));
+    }
+
     /// Leaves the reply to the store.
     pub fn ask(&mut self, question: Question) {
         // Before the first there is nothing between questions: `out` is the connection's own output still.
@@ -70,62 +99,4 @@ impl Session {
         self.authenticated = shared.config.password.is_none();
         self.name = Vec::new();
     }
-}
-
-/// Runs one command; `args` begins with its name.
-#[inline]
-pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((name, args)) = args.split_first() else { return Flow::Continue };
-    let Some(command) = commands::find(name) else {
-        unknown(context, name, args);
-        return Flow::Continue;
-    };
-    if !context.session.authenticated && !command.before_auth {
-        context.replies().error("NOAUTH Authentication required.");
-    } else if args.len() < command.args.0 || args.len() > command.args.1 {
-        wrong_number(context, command.name);
-    } else {
-        return (command.run)(context, args);
-    }
-    Flow::Continue
-}
-
-#[cold]
-pub(super) fn wrong_number(context: &mut Context<'_>, name: &str) {
-    context.replies().error(&format!("ERR wrong number of arguments for '{name}' command"));
-}
-
-#[cold]
-fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
-    // As Redis words it, cut short alike.
-    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
-    let mut beginning = String::new();
-    for arg in args {
-        if beginning.len() >= 128 {
-            break;
-        }
-        // Writing to a `String` does not fail.
-        let _ = write!(beginning, "'{}' ", shown(arg));
-    }
-    let name = shown(name);
-    // Clients that know transactions must not take an unknown command for one that was queued.
-    let transaction = match name.to_ascii_uppercase().as_str() {
-        "MULTI" => Some(
-            "ERR MULTI is not supported: no transaction has begun and nothing is queued; each command that follows takes \
-             effect by itself",
-        ),
-        "EXEC" => {
-            Some("ERR EXEC without MULTI: nothing was queued; commands sent before took effect by themselves")
-        }
-        "DISCARD" => Some(
-            "ERR DISCARD without MULTI: nothing was queued, and nothing is undone; commands sent before took effect by \
-             themselves",
-        ),
-        "WATCH" | "UNWATCH" => Some("ERR there are no transactions here: nothing is watched"),
-        _ => None,
-    };
-    if let Some(error) = transaction {
-        return context.replies().error(error);
-    }
-    context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
 }

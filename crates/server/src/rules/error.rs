@@ -1,16 +1,20 @@
 //! Why rules cannot be used.
 
-use std::{fmt, io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use tidegate_config::Problem;
 use tidegate_core::PolicyError;
 use tidegate_limiter::BuildError;
 
 /// Why a rules file cannot be used. Nothing of a file with a problem is used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
     /// The file cannot be read at all.
+    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
@@ -18,6 +22,7 @@ pub enum RulesError {
         source: io::Error,
     },
     /// The file can be read, but not used.
+    #[error("{}", each_problem(path.as_deref(), problems))]
     Invalid {
         /// Which file; `None` for rules that came from no file.
         path: Option<PathBuf>,
@@ -25,11 +30,13 @@ pub enum RulesError {
         problems: Vec<Problem>,
     },
     /// Several files are read together, and some of them cannot be used.
+    #[error("{}", each_error(errors))]
     Several {
         /// One for each such file; at least one.
         errors: Vec<Self>,
     },
     /// The rules make sense, but there is no memory for a limit's states.
+    #[error("limit `{limit}`: {source}")]
     Store {
         /// Which limit.
         limit: String,
@@ -56,42 +63,13 @@ impl RulesError {
     }
 }
 
-impl fmt::Display for RulesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read { path, source } => {
-                write!(f, "cannot read {}: {source}; check the path and its permissions", path.display())
-            }
-            Self::Invalid { path, problems } => {
-                for (at, problem) in problems.iter().enumerate() {
-                    if at > 0 {
-                        f.write_str("\n")?;
-                    }
-                    match path {
-                        Some(path) => write!(f, "{}: {problem}", path.display())?,
-                        None => write!(f, "rules: {problem}")?,
-                    }
-                }
-                Ok(())
-            }
-            Self::Several { errors } => errors.iter().enumerate().try_for_each(|(at, error)| {
-                if at > 0 {
-                    f.write_str("\n")?;
-                }
-                write!(f, "{error}")
-            }),
-            Self::Store { limit, source } => write!(f, "limit `{limit}`: {source}"),
-        }
-    }
+fn each_problem(path: Option<&Path>, problems: &[Problem]) -> String {
+    let file = path.map_or("rules".to_owned(), |path| path.display().to_string());
+    let lines: Vec<String> = problems.iter().map(|problem| format!("{file}: {problem}")).collect();
+    lines.join("\n")
 }
 
-impl std::error::Error for RulesError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Read { source, .. } => Some(source),
-            Self::Invalid { .. } => None,
-            Self::Several { errors } => errors.first().and_then(|error| error.source()),
-            Self::Store { source, .. } => Some(source),
-        }
-    }
+fn each_error(errors: &[RulesError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }

@@ -1,4 +1,4 @@
-//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits that follow from it ([`live`](crate::limits::Limits)), and how they
+//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits made from it ([`Limits`](crate::limits::Limits)), and how they
 //! change while the server runs (`watch`).
 
 mod error;
@@ -19,7 +19,7 @@ use std::{
 use rustix::fs::OFlags;
 
 pub use error::RulesError;
-pub use parse::{parse, parse_for, parse_policy};
+pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::MAX_DEADLINE;
 pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;

@@ -88,7 +88,7 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
 }
 
 fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rules {
-    let known: Vec<&str> = ["limits"].into_iter().chain(SECTIONS).collect();
+    let known: Vec<&str> = ["limits", "max_memory"].into_iter().chain(SECTIONS).collect();
     let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
     let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
     if !has_gate && fields.get("limits").is_none() {
@@ -96,7 +96,32 @@ fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rul
         complaints.add(problem.mend("add it, with a list of limits"));
     }
     let limits = fields.get("limits").map(|node| read_limits(node, keeping, complaints)).unwrap_or_default();
-    Rules { limits, gate: read_gate(&fields, complaints) }
+    let max_memory = fields.get("max_memory").and_then(|node| {
+        let bytes = node.text().and_then(parse_bytes);
+        if bytes.is_none() {
+            let problem = Problem::at(node.line, format!("`max_memory` is {}", node.describe()));
+            complaints.add(problem.mend("write a number of bytes, as in `max_memory: 512MiB`"));
+        }
+        bytes
+    });
+    Rules { limits, max_memory, gate: read_gate(&fields, complaints) }
+}
+
+/// Reads a number of bytes: a whole number, alone or with one of the units B, KiB, MiB, GiB and TiB (also Ki, Mi, Gi, Ti).
+/// `None` for anything else, and for 0.
+#[must_use]
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_start().trim_end_matches('B') {
+        "" => 0,
+        "Ki" => 10,
+        "Mi" => 20,
+        "Gi" => 30,
+        "Ti" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
 }
 
 fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Vec<LimitSpec> {

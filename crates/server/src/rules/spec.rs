@@ -15,6 +15,8 @@ use tidegate_redis::{Mode, OnError};
 pub struct Rules {
     /// The limits; their names differ.
     pub limits: Vec<LimitSpec>,
+    /// Bytes that the states of all limits may take together, divided by use; `None` where the file does not say.
+    pub max_memory: Option<u64>,
     /// Flow control, for programs with a gate of their own that read the same file. The server only checks it.
     pub gate: tidegate_flow::rules::Rules,
 }

@@ -91,7 +91,7 @@ impl StoreLimit {
         match self.of(key).refund(key, cost).await {
             Ok(told) => Ok(told.decision),
             Err(StoreError::NotExact) => Err(Refusal::NotExact { limit: limit() }),
-            Err(error) => Err(Refusal::NoAnswer { limit: limit(), why: error.to_string() }),
+            Err(why) => Err(Refusal::NoAnswer { limit: limit(), why }),
         }
     }
 }

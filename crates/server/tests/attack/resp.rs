@@ -1,13 +1,20 @@
 //! RESP clients that take slots, guess passwords, or ask for more than a client should.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use tidegate_core::Nanos;
-use tidegate_server::throttle::{ThrottleAllowed, ThrottleQuota};
+use tidegate_server::{
+    Ended,
+    throttle::{ThrottleAllowed, ThrottleQuota},
+};
 
 use crate::{
     RULES,
-    harness::{PATIENCE, Resp, Running, frame},
+    harness::{PATIENCE, Resp, Running, frame, scratch},
     size,
 };
 
@@ -39,22 +46,50 @@ fn frames_that_are_sent_slowly_keep_nobody_out() {
     }
 }
 
+/// Where the clients of [`many_idle_connections_are_all_served_and_make_room_for_more`] connect, and how many.
+const CLIENTS_OF: &str = "TIDEGATE_TEST_CLIENTS_OF";
+
 #[test]
 fn many_idle_connections_are_all_served_and_make_room_for_more() {
     let many = size(300, 10_000);
-    // Both ends are in this process.
-    let _ = tidegate_server::raise_open_files(many + 100, 2);
+    let _ = tidegate_server::raise_open_files(many + 100, 1);
     let server = Running::with_rules_and("attack-many", RULES, |options| options.max_connections = many);
-    let mut clients: Vec<_> = (0..many).map(|_| Resp::connect(server.resp)).collect();
-    for client in &mut clients {
-        assert_eq!(client.ask("PING"), "PONG");
-    }
+    // In a process of its own: both ends of 10,000 connections are more descriptors than a process may have.
+    let mut clients = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "resp::clients_in_a_process_of_their_own", "--nocapture"])
+        .env(CLIENTS_OF, format!("{} {many}", server.resp))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The pipe stays open: the clients' process writes its test's result to it in the end.
+    let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("all are served")), "the clients failed");
     server.clock.advance(Nanos::from_millis(1));
     let late: Vec<_> =
         (0..100).map(|_| Resp::connect(server.resp)).map(|mut late| (late.ask("PING"), late)).collect();
     assert!(late.iter().all(|(reply, _)| reply == "PONG"));
     assert_eq!(server.metric(r#"tidegate_connections_evicted_total{protocol="resp"}"#), 100);
     assert_eq!(server.metric(r#"tidegate_connections{protocol="resp"}"#), many as u64);
+    drop(clients.stdin.take());
+    assert!(lines.any(|line| line.contains("test result: ok")));
+    assert!(clients.wait().unwrap().success());
+}
+
+/// Does nothing unless the test above runs it.
+#[test]
+fn clients_in_a_process_of_their_own() {
+    let Ok(whose) = std::env::var(CLIENTS_OF) else { return };
+    let (address, many) = whose.split_once(' ').unwrap();
+    let (address, many) = (address.parse().unwrap(), many.parse().unwrap());
+    let _ = tidegate_server::raise_open_files(many, 1);
+    let mut clients: Vec<_> = (0..many).map(|_| Resp::connect(address)).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask("PING"), "PONG");
+    }
+    println!("all are served");
+    // They stay until the test that runs this is done.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
 #[test]
@@ -79,6 +114,23 @@ fn wrong_passwords_are_answered_later_and_later_counted_and_in_the_end_not_at_al
     assert_eq!(server.metric("tidegate_resp_auth_failures_total"), 5);
     let mut other = Resp::connect(server.resp);
     assert_eq!(other.ask("AUTH sesame"), "OK", "others do not wait");
+}
+
+#[test]
+fn a_resp_client_that_outlasts_the_grace_is_cut_off_and_the_state_is_written() {
+    let state = scratch("attack-outlasts").join("state");
+    let server = Running::with_rules_and("attack-outlasts-rules", RULES, |options| {
+        options.grace = Duration::from_millis(100);
+        options.state = Some(state.clone());
+        options.resp_password = Some("sesame".to_owned());
+    });
+    // The answer to a wrong password waits for a time that does not come, as this clock stands still. Nothing keeps HTTP:
+    // it has ended long before the grace is over.
+    let mut client = Resp::connect(server.resp);
+    client.send(&frame("AUTH wrong"));
+    while server.metric("tidegate_resp_auth_failures_total") < 1 {}
+    assert_eq!(server.stop(), Ended::Cut);
+    assert!(std::fs::read(&state).unwrap().starts_with(b"TIDEGATE"));
 }
 
 #[test]

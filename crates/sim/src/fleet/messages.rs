@@ -9,8 +9,8 @@ use super::node::Life;
 /// A request to the limit, and what others say to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// Its place on the timeline.
-    pub place: u16,
+    /// The step of the timeline that it falls in.
+    pub step: u16,
     /// Whether the exact log admits it.
     pub exact: bool,
     /// Whether the algorithm admits it in one place.

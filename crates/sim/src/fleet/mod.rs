@@ -6,16 +6,16 @@
 //! admitted, when it arrives there. A node that dies does so from one moment to the next: what it held is lost, and whoever
 //! waited at it is denied.
 
-mod lane;
 mod messages;
 mod node;
+mod run;
 
 use std::{num::NonZeroU16, time::Duration};
 
 use tidegate_core::lease::{Mode, Terms};
 use tidegate_core::{Nanos, Policy};
 
-pub(crate) use lane::FleetLane;
+pub(crate) use run::FleetRun;
 
 /// Nodes that share a limit, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

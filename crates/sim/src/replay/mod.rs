@@ -16,8 +16,8 @@ mod exact;
 mod findings;
 mod heat;
 mod key_state;
-mod lane;
 mod ranking;
+mod run;
 mod timeline;
 mod trial;
 
@@ -33,21 +33,21 @@ pub(crate) use exact::RecentTimes;
 pub use findings::{Delays, Findings, Row};
 pub use heat::{HeatMap, heat_map};
 pub(crate) use key_state::KeyState;
-pub(crate) use lane::Stretch;
 pub use ranking::DeniedKey;
+pub(crate) use run::Stretch;
 pub use timeline::Timeline;
 pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};
 
 use crate::{
-    fleet::FleetLane,
+    fleet::FleetRun,
     progress::{Progress, Stage},
     workload::Workload,
 };
 use estimate::Estimator;
 use exact::ExactLog;
-use lane::Lane;
 use ranking::Ranking;
+use run::CandidateRun;
 
 /// How many requests of a key are taken through one algorithm before the next one's turn.
 const STRETCH: usize = 4_096;
@@ -129,9 +129,9 @@ struct Worker<'a, W> {
 struct Track<'a> {
     trial: &'a Trial,
     exact: ExactLog,
-    lanes: Vec<Lane>,
-    /// In the place of the lanes, where a fleet shares the limit.
-    fleet_lanes: Vec<FleetLane>,
+    runs: Vec<CandidateRun>,
+    /// Instead of the runs, where a fleet shares the limit.
+    fleet_runs: Vec<FleetRun>,
     estimate: Estimate,
     ranking: Ranking,
 }
@@ -165,7 +165,7 @@ impl<'a, W: Workload> Worker<'a, W> {
                 break;
             }
             requests += self.stretch.times.len() as u64;
-            self.place();
+            self.find_steps();
             for (track, estimator) in self.tracks.iter_mut().zip(&mut estimators) {
                 if let Some(estimator) = estimator {
                     self.stretch.times.iter().for_each(|&time| estimator.request(time));
@@ -186,18 +186,18 @@ impl<'a, W: Workload> Worker<'a, W> {
         }
     }
 
-    /// Finds the requests' places on the timeline.
-    fn place(&mut self) {
-        self.stretch.places.clear();
-        // Times never fall, so a place holds until its end, and dividing is needed once for each.
-        let (mut place, mut end) = (0, 0);
+    /// Finds each request's step of the timeline.
+    fn find_steps(&mut self) {
+        self.stretch.timeline_steps.clear();
+        // Times never fall, so a step holds until its end, and dividing is needed once for each.
+        let (mut step, mut end) = (0, 0);
         for &time in &self.stretch.times {
             if time >= end {
-                place = self.timeline.stretch(time);
-                end = self.timeline.start + (place as u64 + 1) * self.timeline.step;
+                step = self.timeline.stretch(time);
+                end = self.timeline.start + (step as u64 + 1) * self.timeline.step;
             }
-            self.requests_over_time[place] += 1;
-            self.stretch.places.push(place as u16);
+            self.requests_over_time[step] += 1;
+            self.stretch.timeline_steps.push(step as u16);
         }
     }
 
@@ -231,19 +231,19 @@ impl<'a, W: Workload> Worker<'a, W> {
 impl<'a> Track<'a> {
     fn new(trial: &'a Trial, stretches: usize) -> Self {
         let (limit, window) = (trial.quota().limit(), trial.quota().window_nanos());
-        let lane = |candidate| Lane::new(candidate, window, stretches);
+        let run = |candidate| CandidateRun::new(candidate, window, stretches);
         let candidates = trial.candidates().iter();
-        let (lanes, fleet_lanes) = match trial.fleet() {
-            None => (candidates.map(lane).collect(), Vec::new()),
+        let (runs, fleet_runs) = match trial.fleet() {
+            None => (candidates.map(run).collect(), Vec::new()),
             Some(fleet) => {
-                (Vec::new(), candidates.map(|each| FleetLane::new(each, fleet, window, stretches)).collect())
+                (Vec::new(), candidates.map(|each| FleetRun::new(each, fleet, window, stretches)).collect())
             }
         };
         Self {
             trial,
             exact: ExactLog::new(limit, window),
-            lanes,
-            fleet_lanes,
+            runs,
+            fleet_runs,
             estimate: Estimate::default(),
             ranking: Ranking::default(),
         }
@@ -252,15 +252,15 @@ impl<'a> Track<'a> {
     fn run(&mut self, key: u32, stretch: &mut Stretch) {
         stretch.exact.clear();
         stretch.exact.extend(stretch.times.iter().map(|&time| self.exact.admits(time)));
-        self.lanes.iter_mut().for_each(|lane| lane.run(stretch));
-        self.fleet_lanes.iter_mut().for_each(|lane| lane.run(key, stretch));
+        self.runs.iter_mut().for_each(|run| run.run(stretch));
+        self.fleet_runs.iter_mut().for_each(|run| run.run(key, stretch));
     }
 
     fn finish_key(&mut self, key: u32, requests: u64) {
         self.exact.clear();
-        let one_place = self.lanes.iter_mut().map(|lane| lane.finish_key(requests));
+        let one_place = self.runs.iter_mut().map(|run| run.finish_key(requests));
         let denied: Vec<u64> =
-            one_place.chain(self.fleet_lanes.iter_mut().map(FleetLane::finish_key)).collect();
+            one_place.chain(self.fleet_runs.iter_mut().map(FleetRun::finish_key)).collect();
         if denied.iter().any(|&denied| denied > 0) {
             self.ranking.offer(DeniedKey { key, requests, denied });
         }
@@ -269,23 +269,20 @@ impl<'a> Track<'a> {
     fn absorb(&mut self, other: Self) {
         self.estimate.absorb(&other.estimate);
         self.ranking.absorb(other.ranking);
-        for (lane, others) in self.lanes.iter_mut().zip(other.lanes) {
-            lane.row.absorb(&others.row);
+        for (run, others) in self.runs.iter_mut().zip(other.runs) {
+            run.row.absorb(&others.row);
         }
-        for (lane, others) in self.fleet_lanes.iter_mut().zip(&other.fleet_lanes) {
-            lane.absorb(others);
+        for (run, others) in self.fleet_runs.iter_mut().zip(&other.fleet_runs) {
+            run.absorb(others);
         }
     }
 
     fn rows(&self) -> Vec<Row> {
-        let rows = self.lanes.iter().map(|lane| lane.row.clone());
+        let rows = self.runs.iter().map(|run| run.row.clone());
         let row = |(row, candidate): (Row, &Candidate)| Row {
             estimate: candidate.spec.is_sliding_counter().then_some(self.estimate),
             ..row
         };
-        rows.chain(self.fleet_lanes.iter().map(FleetLane::row))
-            .zip(self.trial.candidates())
-            .map(row)
-            .collect()
+        rows.chain(self.fleet_runs.iter().map(FleetRun::row)).zip(self.trial.candidates()).map(row).collect()
     }
 }

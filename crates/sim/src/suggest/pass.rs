@@ -49,13 +49,13 @@ impl Allowance {
 /// A quota on its way through requests.
 struct Run<'a> {
     meter: Option<Meter>,
-    judge: Judge,
+    decider: Decider,
     looked_at: u64,
     progress: &'a Progress,
 }
 
 /// Decides on the requests that a meter hands out, and keeps them.
-struct Judge {
+struct Decider {
     state: KeyState,
     allowance: Allowance,
     /// What every higher limit needs to be asked about; `None` where it is too much to keep.
@@ -68,7 +68,7 @@ struct Judge {
     seen: u64,
 }
 
-impl Judge {
+impl Decider {
     #[inline]
     fn decide(&mut self, time: u64, fresh: bool) {
         if let Some(left) = &mut self.left {
@@ -100,7 +100,7 @@ impl Judge {
 impl<'a> Run<'a> {
     fn new(policy: &Policy, quota: Quota, allowance: Allowance, progress: &'a Progress) -> Self {
         let meter = Meter::new(policy, quota);
-        let judge = Judge {
+        let decider = Decider {
             state: KeyState::new(*policy),
             allowance,
             left: meter.is_some().then(Fragments::default),
@@ -109,12 +109,12 @@ impl<'a> Run<'a> {
             denied: false,
             seen: 0,
         };
-        Self { meter, judge, looked_at: 0, progress }
+        Self { meter, decider, looked_at: 0, progress }
     }
 
     /// Whether nothing more can come of looking further: too much is denied, and what is left is not kept.
     fn is_over(&self) -> bool {
-        self.judge.left.is_none() && !self.judge.allowance.covers(self.judge.denials)
+        self.decider.left.is_none() && !self.decider.allowance.covers(self.decider.denials)
     }
 
     #[inline]
@@ -123,10 +123,10 @@ impl<'a> Run<'a> {
         if self.looked_at.is_multiple_of(TOLD) {
             self.progress.add(TOLD);
         }
-        let Some(meter) = &mut self.meter else { return self.judge.decide(now, false) };
-        meter.request(now, |time, fresh| self.judge.decide(time, fresh));
+        let Some(meter) = &mut self.meter else { return self.decider.decide(now, false) };
+        meter.request(now, |time, fresh| self.decider.decide(time, fresh));
         if meter.remembered() > KEPT {
-            self.judge.left = None;
+            self.decider.left = None;
         }
     }
 
@@ -135,16 +135,16 @@ impl<'a> Run<'a> {
         if let Some(meter) = &mut self.meter {
             meter.clear();
         }
-        self.judge.refresh();
+        self.decider.refresh();
     }
 
     fn next_key(&mut self) {
         self.next_fragment();
-        (self.judge.begun, self.judge.denied) = (false, false);
+        (self.decider.begun, self.decider.denied) = (false, false);
     }
 
     fn absorb(&mut self, other: Self) {
-        let (sum, other) = (&mut self.judge, other.judge);
+        let (sum, other) = (&mut self.decider, other.decider);
         sum.denials.denied += other.denials.denied;
         sum.denials.denied_keys += other.denials.denied_keys;
         match (&mut sum.left, other.left) {
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
 
     fn finish(self) -> (Denials, Option<Fragments>) {
         self.progress.add(self.looked_at % TOLD);
-        (self.judge.denials, self.judge.left)
+        (self.decider.denials, self.decider.left)
     }
 }
 

@@ -1,7 +1,7 @@
 //! When the requests of one source come: made in order of time, without ever holding them all.
 //!
 //! A source has an exact number of requests over the duration. The duration is halved again and again, and at each
-//! halving the requests are dealt to the two halves by a binomial draw; a piece with few requests gets their times by
+//! halving the requests are dealt to the two halves by a binomial draw; a interval with few requests gets their times by
 //! uniform draws, sorted. The left half is finished before the right one is touched, so memory is one pending half
 //! for each halving.
 //!
@@ -19,11 +19,11 @@ use rand_xoshiro::{
 
 use tidegate_core::Nanos;
 
-/// A piece with at most this many requests is drawn at once.
-const PIECE: u64 = 128;
+/// A interval with at most this many requests is drawn at once.
+const DRAWN_AT_ONCE: u64 = 128;
 /// As few requests as this are dealt one by one: faster than a draw from the distribution of their sum.
 const FEW: u64 = 16;
-/// Pieces this short or shorter have no bursts within: a millisecond.
+/// Interval this short or shorter have no bursts within: a millisecond.
 const SMOOTH: u64 = 1_000_000;
 
 /// How the requests of a source are spread over time.
@@ -93,7 +93,7 @@ impl std::error::Error for ParseArrivalError {}
 
 /// A stretch of time and how many requests fall into it.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Interval {
     start: u64,
     length: u64,
     count: u64,
@@ -105,7 +105,7 @@ pub(super) struct Arrivals {
     random: Xoshiro256PlusPlus,
     arrival: Arrival,
     /// Still to come, the earliest last.
-    pending: Vec<Piece>,
+    pending: Vec<Interval>,
     /// Drawn and not yet handed out, the earliest last.
     drawn: Vec<u64>,
 }
@@ -114,29 +114,29 @@ impl Arrivals {
     /// `count` requests in `[0, duration)`. Different seeds, also similar ones, make independent times.
     pub fn new(seed: u64, count: u64, duration: Duration, arrival: Arrival) -> Self {
         let length = Nanos::from(duration).get().max(1);
-        let pending = vec![Piece { start: 0, length, count }];
+        let pending = vec![Interval { start: 0, length, count }];
         Self { random: Xoshiro256PlusPlus::seed_from_u64(seed), arrival, pending, drawn: Vec::new() }
     }
 
-    /// Draws the times of the next piece that has any; `false` when there is none.
+    /// Draws the times of the next interval that has any; `false` when there is none.
     fn draw(&mut self) -> bool {
-        while let Some(piece) = self.pending.pop() {
+        while let Some(interval) = self.pending.pop() {
             // The chance that a request falls into the left half, where it is not its length alone.
             let bias = match self.arrival {
-                Arrival::Bursty { bias } if piece.length > SMOOTH => Some(bias),
+                Arrival::Bursty { bias } if interval.length > SMOOTH => Some(bias),
                 _ => None,
             };
-            let at_once = if bias.is_some() { 1 } else { PIECE };
-            if piece.count > at_once && piece.length > 1 {
-                self.halve(piece, bias);
+            let at_once = if bias.is_some() { 1 } else { DRAWN_AT_ONCE };
+            if interval.count > at_once && interval.length > 1 {
+                self.halve(interval, bias);
                 continue;
             }
-            let count = piece.count.min(PIECE);
-            if piece.count > count {
-                self.pending.push(Piece { count: piece.count - count, ..piece });
+            let count = interval.count.min(DRAWN_AT_ONCE);
+            if interval.count > count {
+                self.pending.push(Interval { count: interval.count - count, ..interval });
             }
             let random = &mut self.random;
-            self.drawn.extend((0..count).map(|_| piece.start + below(random, piece.length)));
+            self.drawn.extend((0..count).map(|_| interval.start + below(random, interval.length)));
             self.drawn.sort_unstable_by(|a, b| b.cmp(a));
             if count > 0 {
                 return true;
@@ -145,17 +145,21 @@ impl Arrivals {
         false
     }
 
-    fn halve(&mut self, piece: Piece, bias: Option<f64>) {
-        let half = piece.length / 2;
+    fn halve(&mut self, interval: Interval, bias: Option<f64>) {
+        let half = interval.length / 2;
         let share = match bias {
-            None => half as f64 / piece.length as f64,
+            None => half as f64 / interval.length as f64,
             Some(bias) if self.random.next_u64() >> 63 == 0 => bias,
             Some(bias) => 1.0 - bias,
         };
-        let left = binomial(&mut self.random, piece.count, share);
-        let right = piece.count - left;
-        self.pending.push(Piece { start: piece.start + half, length: piece.length - half, count: right });
-        self.pending.push(Piece { start: piece.start, length: half, count: left });
+        let left = binomial(&mut self.random, interval.count, share);
+        let right = interval.count - left;
+        self.pending.push(Interval {
+            start: interval.start + half,
+            length: interval.length - half,
+            count: right,
+        });
+        self.pending.push(Interval { start: interval.start, length: half, count: left });
     }
 }
 

@@ -1,10 +1,11 @@
 //! Additive increase, multiplicative decrease: as TCP does it.
 
+use super::super::InvalidRule;
 use std::time::Duration;
 
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen},
+    baseline::{Baseline, Seen, kept},
 };
 
 /// One more in flight after each good window, a tenth less after each in which calls failed or were slow. It grows faster
@@ -27,11 +28,11 @@ impl Default for Aimd {
 }
 
 impl Aimd {
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn validate(&self) -> Result<(), InvalidRule> {
         if (0.5..1.0).contains(&self.backoff) {
             return Ok(());
         }
-        Err(format!("the backoff is {}; it must be at least 0.5 and less than 1", self.backoff))
+        Err(format!("the backoff is {}; it must be at least 0.5 and less than 1", self.backoff).into())
     }
 }
 
@@ -65,8 +66,8 @@ impl ConcurrencyLimit for Learning {
             Seen::Take(limit) => limit,
             Seen::Idle => limit,
             // A queue that is too long; what the service works on stays.
-            Seen::Normal { slower, room } if limit - limit / slower > room => less.max(limit / slower),
-            Seen::Normal { .. } => limit + 1.0,
+            Seen::Normal { slower, room, .. } if limit - limit / slower > room => less.max(limit / slower),
+            Seen::Normal { may_grow, .. } => kept(limit, limit + 1.0, may_grow),
         }
     }
 

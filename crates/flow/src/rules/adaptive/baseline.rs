@@ -25,6 +25,9 @@ const NEAR: f64 = 1.1;
 const MARGIN: f64 = 1.05;
 /// The most that a queue may hold.
 const MOST: f64 = 6.5;
+/// While a smaller share of the calls is blocked the limit does not grow: it could gain no more than that, and where the
+/// service can serve nearly all that comes, it would grow until nothing is blocked any more.
+const WORTH_MORE: f64 = 0.01;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Baseline {
@@ -64,7 +67,14 @@ pub(super) enum Seen {
         slower: f64,
         /// How many calls may wait.
         room: f64,
+        /// Whether enough calls are blocked for a higher limit to be worth it.
+        may_grow: bool,
     },
+}
+
+/// The next limit: not above the one so far unless it `may_grow`.
+pub(super) fn kept(limit: f64, next: f64, may_grow: bool) -> f64 {
+    if may_grow { next } else { next.min(limit) }
 }
 
 impl Baseline {
@@ -126,10 +136,11 @@ impl Baseline {
         } else if self.unhurried >= 3 && self.search < NEAR {
             self.search = NEAR;
         }
-        if self.search > 0.0 && self.unhurried > 0 {
+        let may_grow = share >= WORTH_MORE;
+        if may_grow && self.search > 0.0 && self.unhurried > 0 {
             return Seen::Take(limit * self.search);
         }
-        Seen::Normal { slower, room }
+        Seen::Normal { slower, room, may_grow }
     }
 
     /// Takes in a measurement; returns the limit to go on with.

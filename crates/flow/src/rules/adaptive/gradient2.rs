@@ -1,8 +1,9 @@
 //! Gradient: response times of now against those without a queue, after Netflix's concurrency-limits.
 
+use super::super::InvalidRule;
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen},
+    baseline::{Baseline, Seen, kept},
 };
 
 /// Lowers the limit when response times rise above what calls take without a queue by more than a tolerance, and else
@@ -33,15 +34,16 @@ impl Gradient2 {
         Self { initial, ..self }
     }
 
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn validate(&self) -> Result<(), InvalidRule> {
         if !(1.0..=100.0).contains(&self.tolerance) {
-            return Err(format!("the tolerance is {}; it must be from 1 to 100", self.tolerance));
+            return Err(format!("the tolerance is {}; it must be from 1 to 100", self.tolerance).into());
         }
         if !(self.smoothing > 0.0 && self.smoothing <= 1.0) {
             return Err(format!(
                 "the smoothing is {}; it must be greater than 0 and at most 1",
                 self.smoothing
-            ));
+            )
+            .into());
         }
         Ok(())
     }
@@ -70,9 +72,10 @@ impl ConcurrencyLimit for Learning {
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,
             Seen::Idle => limit,
-            Seen::Normal { slower, room } => {
+            Seen::Normal { slower, room, may_grow } => {
                 let gradient = (self.settings.tolerance / slower).clamp(0.5, 1.0);
-                limit + (limit * gradient + room - limit) * self.settings.smoothing
+                let next = limit + (limit * gradient + room - limit) * self.settings.smoothing;
+                kept(limit, next, may_grow)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen},
+    baseline::{Baseline, Seen, kept},
 };
 
 /// Keeps a small queue: just as long as it takes to keep the service busy.
@@ -53,7 +53,9 @@ impl ConcurrencyLimit for Learning {
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,
             Seen::Idle => limit,
-            Seen::Normal { slower, room } => (limit + limit / slower + room) / 2.0,
+            Seen::Normal { slower, room, may_grow } => {
+                kept(limit, (limit + limit / slower + room) / 2.0, may_grow)
+            }
         }
     }
 

@@ -108,6 +108,11 @@ impl Breaker {
         }
     }
 
+    /// The breaker, to which calls that began before `at` do not count.
+    pub(crate) fn since(self, at: Nanos) -> Self {
+        Self { state: AtomicU64::new(at.get().min(LATEST) << SHIFT | CLOSED), ..self }
+    }
+
     pub(crate) fn state(&self) -> BreakerState {
         named(self.state.load(Ordering::Acquire))
     }

@@ -1,5 +1,6 @@
 //! A breaker as it is configured, and where it stands.
 
+use super::super::InvalidRule;
 use std::{fmt, time::Duration};
 
 use tidegate_core::{MAX_WINDOW, Nanos, stats::Layout};
@@ -120,11 +121,11 @@ impl BreakerRule {
         Self { probes, ..self }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         match self.trip {
             Trip::SlowRatio { ratio, .. } | Trip::ErrorRatio { ratio } if !(0.0..=1.0).contains(&ratio) => {
-                return Err(format!("the ratio is {ratio}; it must be from 0 to 1"));
+                return Err(format!("the ratio is {ratio}; it must be from 0 to 1").into());
             }
             _ => {}
         }
@@ -138,9 +139,9 @@ impl BreakerRule {
             );
         }
         if !(1..=1_000_000).contains(&self.probes) {
-            return Err(format!("there are {} probes; there must be from 1 to 1000000", self.probes));
+            return Err(format!("there are {} probes; there must be from 1 to 1000000", self.probes).into());
         }
-        self.layout().map(drop).map_err(|e| format!("the statistic interval: {e}"))
+        self.layout().map(drop).map_err(|e| format!("the statistic interval: {e}").into())
     }
 
     /// The interval in slots, each rounded up to a nanosecond.

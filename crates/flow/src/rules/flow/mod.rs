@@ -1,6 +1,6 @@
 //! Flow rules: how much of a resource may pass, and what to do with the rest.
 
-mod beside;
+mod per_node;
 mod rule;
 
 pub use rule::{Behaviour, FlowRule, Measure, Origins, Relation};
@@ -14,11 +14,11 @@ use tidegate_core::{
 
 use super::{
     Threshold,
-    throttle::{self, Asked, Place, Throttle},
+    throttle::{self, Asked, Reservation, Throttle},
     warm_up::{self, WarmUp},
 };
 use crate::{borrowed::Usage, node::Node, sample::SystemSample};
-use beside::{Beside, Interval};
+use per_node::{Interval, PerNode};
 
 /// A flow rule at one resource, with what it remembers.
 pub(crate) struct Flow {
@@ -36,17 +36,17 @@ enum How {
     /// By the node's own window.
     Window(Trailing),
     /// By a window of the rule's own, as the interval is none of the node's.
-    Own(Beside<Interval>),
+    Own(PerNode<Interval>),
     /// By a window that another resource keeps for the rule, for the same reason.
     Watched(Interval),
-    WarmUp(Beside<WarmUp>, Trailing),
-    Throttle(Beside<Throttle>, Nanos),
-    WarmUpThrottle(Beside<WarmUp>, Beside<Throttle>, Nanos),
+    WarmUp(PerNode<WarmUp>, Trailing),
+    Throttle(PerNode<Throttle>, Nanos),
+    WarmUpThrottle(PerNode<WarmUp>, PerNode<Throttle>, Nanos),
 }
 
 /// What a rule took that is not in a node's window.
 pub(crate) enum Taken {
-    Place(Place),
+    Reservation(Reservation),
     Own(Tally),
 }
 
@@ -61,28 +61,28 @@ impl Flow {
                 unreachable!("a validated warm-up is fixed")
             };
             let new = move || WarmUp::new(count, period, factor);
-            Beside::new(each, move || new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}")))
+            PerNode::new(each, move || new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}")))
         };
         let how = match (rule.measure, rule.behaviour) {
             (Measure::InFlight, _) => How::InFlight,
-            (Measure::Rate, Behaviour::Reject) => match (rule.layout_beside(layout), &related) {
+            (Measure::Rate, Behaviour::Reject) => match (rule.ring_layout(layout), &related) {
                 (None, _) => How::Window(second()),
                 (Some(own), Some(related)) => {
                     How::Watched(Interval::new(related.watched(own), view(own.whole())))
                 }
                 (Some(own), None) => {
                     let view = view(own.whole());
-                    How::Own(Beside::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
+                    How::Own(PerNode::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
                 }
             },
             (Measure::Rate, Behaviour::WarmUp { period, cold_factor }) => {
                 How::WarmUp(warm_up(period, cold_factor), second())
             }
             (Measure::Rate, Behaviour::Throttle { max_wait }) => {
-                How::Throttle(Beside::new(each, Throttle::new), max_wait.into())
+                How::Throttle(PerNode::new(each, Throttle::new), max_wait.into())
             }
             (Measure::Rate, Behaviour::WarmUpThrottle { period, cold_factor, max_wait }) => {
-                let throttle = Beside::new(each, Throttle::new);
+                let throttle = PerNode::new(each, Throttle::new);
                 How::WarmUpThrottle(warm_up(period, cold_factor), throttle, max_wait.into())
             }
         };
@@ -179,8 +179,8 @@ impl Flow {
             }
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
-                let place = throttle.of(node, |throttle| throttle.take(asked, earliest));
-                place.map(|place| Some(Taken::Place(place))).map_err(Some)
+                let reservation = throttle.of(node, |throttle| throttle.take(asked, earliest));
+                reservation.map(|reservation| Some(Taken::Reservation(reservation))).map_err(Some)
             }
             How::InFlight | How::Window(_) | How::Watched(_) | How::WarmUp(..) => Ok(None),
         }
@@ -193,21 +193,24 @@ impl Flow {
     pub(crate) fn put_off(
         &self,
         node: &Arc<Node>,
-        place: &mut Place,
+        reservation: &mut Reservation,
         start: Nanos,
     ) -> Result<(), Option<Duration>> {
         let (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _)) = &self.how else {
             return Ok(());
         };
-        throttle.of(node, |throttle| throttle.put_off(place, start)).map_err(Some)
+        throttle.of(node, |throttle| throttle.put_off(reservation, start)).map_err(Some)
     }
 
     /// Gives back what [`take`](Self::take) took.
     pub(crate) fn give_back(&self, node: &Arc<Node>, n: u32, taken: &Taken) {
         match (&self.how, taken) {
             (How::Own(own), Taken::Own(tally)) => own.of(node, |own| own.give_back(n, *tally)),
-            (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _), Taken::Place(place)) => {
-                throttle.of(node, |throttle| throttle.give_back(*place));
+            (
+                How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _),
+                Taken::Reservation(reservation),
+            ) => {
+                throttle.of(node, |throttle| throttle.give_back(*reservation));
             }
             _ => {}
         }
@@ -231,7 +234,7 @@ impl Flow {
 }
 
 /// The rate that a warm-up lets `node` have now.
-fn rate(warm_up: &Beside<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
+fn rate(warm_up: &PerNode<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
     let last_second = || node.window().passed_last_second(now).unwrap_or(0);
     warm_up.of(node, |warm_up| warm_up.rate(now, last_second))
 }

@@ -1,5 +1,6 @@
 //! Flow rules as they are written.
 
+use super::super::InvalidRule;
 use std::{fmt, time::Duration};
 
 use tidegate_core::{MAX_WINDOW, stats::Layout};
@@ -161,7 +162,7 @@ impl FlowRule {
     }
 
     /// The slots in which the rule counts the units that pass, where its interval is no view of a node's `layout`.
-    pub(crate) fn layout_beside(&self, layout: Layout) -> Option<Layout> {
+    pub(crate) fn ring_layout(&self, layout: Layout) -> Option<Layout> {
         let counts = self.measure == Measure::Rate && self.behaviour == Behaviour::Reject;
         if !counts || layout.view(1, self.interval).is_ok() {
             return None;
@@ -170,7 +171,7 @@ impl FlowRule {
     }
 
     /// What makes the rule impossible, said so that it can be mended.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         self.threshold.validate()?;
         if let Relation::Related(name) | Relation::Context(name) = &self.relation
@@ -209,7 +210,7 @@ impl FlowRule {
                     return Err(format!(
                         "a cold resource would let {count}/{cold_factor} pass in a second, which is none, and so never \
                          warm up; raise the threshold to the cold factor, or throttle"
-                    ));
+                    ).into());
                 }
                 Ok(())
             }
@@ -259,7 +260,7 @@ impl fmt::Display for FlowRule {
 }
 
 /// Ten slots of the interval, or fewer where they would be too short.
-fn own_layout(interval: Duration) -> Result<Layout, String> {
+fn own_layout(interval: Duration) -> Result<Layout, InvalidRule> {
     [10, 8, 5, 4, 2, 1]
         .into_iter()
         .find_map(|slots| Layout::new(slots, interval).ok())

@@ -4,20 +4,15 @@ mod rule;
 
 pub use rule::{HotParamRule, ParamKey, ParamMeasure};
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Nanos;
 
 use super::throttle::{self, Asked};
 use crate::{
     arg::Arg,
-    values::{Stake, ValueKey, Values},
+    sync::{AtomicU64, Ordering},
+    value_table::{Stake, ValueKey, ValueTable},
 };
 
 /// What one value has left.
@@ -35,7 +30,7 @@ pub(crate) struct HotParam {
     pub(crate) rule: HotParamRule,
     pub(crate) label: Arc<str>,
     /// Shared with who came in before the rule's numbers were changed.
-    values: Arc<Values<Share>>,
+    values: Arc<ValueTable<Share>>,
     /// Tells values in flight apart.
     births: Arc<AtomicU64>,
 }
@@ -53,7 +48,7 @@ pub(crate) struct Held {
 
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
-        let values = Arc::new(Values::new(rule.max_values));
+        let values = Arc::new(ValueTable::new(rule.max_values));
         Self { label: rule.to_string().into(), values, births: Arc::default(), rule }
     }
 
@@ -308,3 +303,6 @@ mod tests {
         assert!(take(3, 3).is_ok() && take(3, 1).is_err());
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,5 +1,6 @@
 //! Hot-parameter rules as they are written.
 
+use super::super::InvalidRule;
 use std::{fmt, time::Duration};
 
 use tidegate_core::MAX_WINDOW;
@@ -116,7 +117,7 @@ impl HotParamRule {
         Self { max_values, ..self }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if matches!(&self.key, ParamKey::Name(name) if name.is_empty()) {
             return Err("the argument has no name; give it one, or an index".into());

@@ -1,5 +1,6 @@
 //! System, authority and isolation rules in Sentinel's words.
 
+use crate::rules::InvalidRule;
 use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, de::IgnoredAny};
@@ -24,13 +25,13 @@ pub(super) struct System {
 impl System {
     /// The rule, which may limit nothing, as dashboards write them: Sentinel's default of each limit is −1, and
     /// whatever is negative is no limit.
-    pub(super) fn into_rule(self) -> Result<SystemRule, String> {
+    pub(super) fn into_rule(self) -> Result<SystemRule, InvalidRule> {
         let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
         no_go("metricType", self.metric_type, known)?;
         no_go("triggerCount", self.trigger_count, known)?;
         let all = [self.highest_system_load, self.highest_cpu_usage, self.qps, self.avg_rt, self.max_thread];
         if all.iter().all(Option::is_none) {
-            return Err(format!("the rule names no limit; it needs {known}"));
+            return Err(format!("the rule names no limit; it needs {known}").into());
         }
         let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
         // A cast saturates; what is negative is no limit.
@@ -59,7 +60,7 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    pub(super) fn into_rule(self) -> Result<AuthorityRule, String> {
+    pub(super) fn into_rule(self) -> Result<AuthorityRule, InvalidRule> {
         let allow = match self.strategy.unwrap_or(0) {
             0 => true,
             1 => false,

@@ -1,5 +1,6 @@
 //! Circuit breakers in Sentinel's words.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use serde::{Deserialize, de::IgnoredAny};
@@ -28,14 +29,14 @@ pub(super) struct Degrade {
 }
 
 impl Degrade {
-    pub(super) fn into_rule(self) -> Result<BreakerRule, String> {
+    pub(super) fn into_rule(self) -> Result<BreakerRule, InvalidRule> {
         no_go("strategy", self.strategy, "grade")?;
         no_go("threshold", self.threshold, "count")?;
         no_go("retryTimeoutMs", self.retry_timeout_ms, "timeWindow, in seconds")?;
         no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
         let count = required("count", self.count)?;
         if !count.is_finite() || count < 0.0 {
-            return Err(format!("count is {count}; it must be a number from 0 on"));
+            return Err(format!("count is {count}; it must be a number from 0 on").into());
         }
         let trip = match self.grade.unwrap_or(0) {
             0 => {

@@ -1,5 +1,6 @@
 //! Flow rules in Sentinel's words: those of Java, and those of Go.
 
+use crate::rules::InvalidRule;
 use serde::Deserialize;
 
 use super::{Gateway, Id, millis, name_of, no_cluster, required, seconds, target, unknown, whole};
@@ -44,7 +45,7 @@ struct How {
 }
 
 impl Flow {
-    pub(super) fn into_rule(mut self) -> Result<FlowRule, String> {
+    pub(super) fn into_rule(mut self) -> Result<FlowRule, InvalidRule> {
         no_cluster(self.cluster_mode)?;
         std::mem::take(&mut self.gateway).refuse()?;
         let measure = match self.grade {
@@ -83,7 +84,7 @@ impl Flow {
         })
     }
 
-    fn how(&self, measure: Measure) -> Result<How, String> {
+    fn how(&self, measure: Measure) -> Result<How, InvalidRule> {
         let behaviour = self.control_behavior.unwrap_or(0);
         let by_memory = self.mem_high_water_mark_bytes.is_some_and(|mark| mark != 0);
         let how = |warms, throttles| How { warms, throttles, by_memory };
@@ -94,7 +95,7 @@ impl Flow {
             (None, 1 | 3) if self.count.is_none() && self.threshold.is_some() => Err(format!(
                 "controlBehavior {behaviour} beside threshold may be that of Sentinel for Java or for Go; write count \
                  for the former, and tokenCalculateStrategy, too, for the latter"
-            )),
+            ).into()),
             (None, 1) => Ok(how(true, false)),
             (None, 2) => Ok(how(false, true)),
             (None, 3) => Ok(how(true, true)),
@@ -113,7 +114,7 @@ impl Flow {
         }
     }
 
-    fn threshold(&self, how: How) -> Result<Threshold, String> {
+    fn threshold(&self, how: How) -> Result<Threshold, InvalidRule> {
         if how.by_memory {
             // Sentinel names the threshold by the memory usage: with low usage the higher one.
             return Ok(Threshold::Memory(MemoryThreshold {
@@ -131,7 +132,7 @@ impl Flow {
         required("count", self.count.or(self.threshold)).map(Threshold::Fixed)
     }
 
-    fn behaviour(&self, how: How) -> Result<Behaviour, String> {
+    fn behaviour(&self, how: How) -> Result<Behaviour, InvalidRule> {
         let period = || seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10));
         // In Go 0 is the default.
         let cold_factor = self.warm_up_cold_factor.filter(|&factor| factor != 0.0).unwrap_or(3.0);

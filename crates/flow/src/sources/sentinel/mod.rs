@@ -14,6 +14,7 @@ mod breaker;
 mod flow;
 mod params;
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use serde::{
@@ -75,7 +76,7 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
 
 fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
-    into_rule: impl Fn(J) -> Result<R, String>,
+    into_rule: impl Fn(J) -> Result<R, InvalidRule>,
 ) -> Result<Vec<R>, SourceError> {
     let rules: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
     let mut bad = Vec::new();
@@ -149,7 +150,7 @@ impl<'t> Wrapped<'t> {
 }
 
 /// Reads one rule of `text`; what is of the wrong type is told with its field and line.
-fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J, String> {
+fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J, InvalidRule> {
     let rule = wrapped.rule.get();
     let mut reader = serde_json::Deserializer::from_str(rule);
     serde_path_to_error::deserialize(&mut reader).map_err(|e| {
@@ -158,7 +159,7 @@ fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J
         let (field, e) = (e.path().to_string(), e.into_inner());
         let said = e.to_string();
         let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
-        format!("{field}: {said} (line {})", lines + e.line())
+        format!("{field}: {said} (line {})", lines + e.line()).into()
     })
 }
 
@@ -167,7 +168,7 @@ fn target(resource: Option<String>, regex: Option<bool>) -> Target {
     if regex.unwrap_or(false) { Target::Pattern(resource) } else { Target::Name(resource) }
 }
 
-fn no_cluster(cluster: Option<bool>) -> Result<(), String> {
+fn no_cluster(cluster: Option<bool>) -> Result<(), InvalidRule> {
     if cluster == Some(true) {
         return Err(
             "clusterMode is for a token server; leave it out, or use a limit of the shared store".into()
@@ -176,8 +177,8 @@ fn no_cluster(cluster: Option<bool>) -> Result<(), String> {
     Ok(())
 }
 
-fn unknown(field: &str, value: i64, known: &str) -> String {
-    format!("{field} is {value}; it must be {known}")
+fn unknown(field: &str, value: i64, known: &str) -> InvalidRule {
+    format!("{field} is {value}; it must be {known}").into()
 }
 
 /// An id is a number in Sentinel, and often a text in what people write.
@@ -196,9 +197,11 @@ fn name_of(id: Option<Id>) -> Option<String> {
 }
 
 /// A field that only Sentinel for Go has, and the one that says the same.
-fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), String> {
+fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), InvalidRule> {
     if field.is_some() {
-        return Err(format!("{name} is a field of Sentinel for Go, which is not read here; write {instead}"));
+        return Err(
+            format!("{name} is a field of Sentinel for Go, which is not read here; write {instead}").into()
+        );
     }
     Ok(())
 }
@@ -223,7 +226,7 @@ struct Gateway {
 
 impl Gateway {
     /// Refuses a gateway's rule by the first field that says so.
-    fn refuse(self) -> Result<(), String> {
+    fn refuse(self) -> Result<(), InvalidRule> {
         let flow = "a flow rule with statIntervalInMs";
         let param = "a hot-parameter rule with durationInSec and burstCount";
         for (name, field, instead) in [
@@ -238,7 +241,8 @@ impl Gateway {
             if field.is_some() {
                 return Err(format!(
                     "{name} is a field of Sentinel's gateway rules, which are not read here; write {instead}"
-                ));
+                )
+                .into());
             }
         }
         Ok(())
@@ -246,20 +250,20 @@ impl Gateway {
 }
 
 /// A threshold that must be there.
-fn required(name: &str, value: Option<f64>) -> Result<f64, String> {
-    value.ok_or_else(|| format!("{name} is missing, or misspelt; a rule needs one"))
+fn required(name: &str, value: Option<f64>) -> Result<f64, InvalidRule> {
+    value.ok_or_else(|| format!("{name} is missing, or misspelt; a rule needs one").into())
 }
 
 /// A whole number of a field that is used.
-fn whole<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, String> {
+fn whole<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, InvalidRule> {
     // Of what is not negative, only 32 bits can be too few.
-    T::try_from(value).map_err(|_| format!("{name} is {value}; it must be from 0 to 4294967295"))
+    T::try_from(value).map_err(|_| format!("{name} is {value}; it must be from 0 to 4294967295").into())
 }
 
-fn millis(name: &str, value: i64) -> Result<Duration, String> {
+fn millis(name: &str, value: i64) -> Result<Duration, InvalidRule> {
     whole(name, value).map(Duration::from_millis)
 }
 
-fn seconds(name: &str, value: i64) -> Result<Duration, String> {
+fn seconds(name: &str, value: i64) -> Result<Duration, InvalidRule> {
     whole(name, value).map(Duration::from_secs)
 }

@@ -1,5 +1,6 @@
 //! Hot-parameter rules in Sentinel's words.
 
+use crate::rules::InvalidRule;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
@@ -44,14 +45,14 @@ struct Item {
 }
 
 impl Item {
-    fn into_exception(self) -> Result<(Arg<'static>, u32), String> {
+    fn into_exception(self) -> Result<(Arg<'static>, u32), InvalidRule> {
         let count = units("the exception's count", required("the exception's count", self.count)?)?;
         Ok((arg(self.object, self.class_type.as_deref().unwrap_or_default())?, count))
     }
 }
 
 /// The value of an exception: to be read as its class says, or, without a class, as what it is in JSON.
-fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, String> {
+fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> {
     let (text, own_class) = match object.unwrap_or_default() {
         Value::Null => return Err("an exception has no object; name the value".into()),
         Value::String(text) => (text, "String"),
@@ -72,15 +73,15 @@ fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, String> {
             return Err(format!(
                 "the exception {text} has the classType {other}; it must be int, long, short, byte, double, float, \
                  boolean, char or java.lang.String"
-            ));
+            ).into());
         }
     };
-    arg.ok_or_else(|| format!("the exception {text} is no {class}"))
+    arg.ok_or_else(|| format!("the exception {text} is no {class}").into())
 }
 
-fn units(what: &str, count: f64) -> Result<u32, String> {
+fn units(what: &str, count: f64) -> Result<u32, InvalidRule> {
     if !(0.0..=f64::from(u32::MAX)).contains(&count) {
-        return Err(format!("{what} is {count}; it must be from 0 to 4294967295"));
+        return Err(format!("{what} is {count}; it must be from 0 to 4294967295").into());
     }
     // In range, checked above; whole units fit under a fraction.
     #[allow(clippy::cast_sign_loss)]
@@ -89,7 +90,7 @@ fn units(what: &str, count: f64) -> Result<u32, String> {
 }
 
 impl ParamFlow {
-    pub(super) fn into_rule(self) -> Result<HotParamRule, String> {
+    pub(super) fn into_rule(self) -> Result<HotParamRule, InvalidRule> {
         no_cluster(self.cluster_mode)?;
         self.gateway.refuse()?;
         no_go("paramIndex", self.param_index, "paramIdx")?;

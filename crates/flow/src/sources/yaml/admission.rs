@@ -1,6 +1,7 @@
 //! Who and how much is let in at all: authority and system rules.
 
 use super::item::{About, Item, Written};
+use crate::rules::InvalidRule;
 use crate::rules::{AuthorityRule, SystemRule};
 
 pub(super) struct System(SystemRule);
@@ -22,11 +23,11 @@ impl Written for System {
         })
     }
 
-    fn into_rule(self) -> Result<SystemRule, String> {
+    fn into_rule(self) -> Result<SystemRule, InvalidRule> {
         Ok(self.0)
     }
 
-    fn validate(rule: &SystemRule) -> Result<(), String> {
+    fn validate(rule: &SystemRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }
@@ -53,7 +54,7 @@ impl Written for Authority {
         }
     }
 
-    fn into_rule(self) -> Result<AuthorityRule, String> {
+    fn into_rule(self) -> Result<AuthorityRule, InvalidRule> {
         let resource = self.about.target()?;
         let rule = match (self.allow, self.deny) {
             (Some(origins), None) => AuthorityRule::allow(resource, origins),
@@ -63,7 +64,7 @@ impl Written for Authority {
         Ok(AuthorityRule { id: self.id, ..rule })
     }
 
-    fn validate(rule: &AuthorityRule) -> Result<(), String> {
+    fn validate(rule: &AuthorityRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }

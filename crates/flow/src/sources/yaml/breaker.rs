@@ -1,5 +1,6 @@
 //! Circuit breakers.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use super::item::{About, Item, Written};
@@ -54,7 +55,7 @@ impl Written for Breaker {
         }
     }
 
-    fn into_rule(self) -> Result<BreakerRule, String> {
+    fn into_rule(self) -> Result<BreakerRule, InvalidRule> {
         let trip = match (self.slower_than, self.ratio, self.errors) {
             (Some(rt), Some(ratio), None) => Trip::SlowRatio { rt, ratio },
             (None, Some(ratio), None) => Trip::ErrorRatio { ratio },
@@ -80,7 +81,7 @@ impl Written for Breaker {
         })
     }
 
-    fn validate(rule: &BreakerRule) -> Result<(), String> {
+    fn validate(rule: &BreakerRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }

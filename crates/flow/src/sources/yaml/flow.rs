@@ -1,5 +1,6 @@
 //! Flow rules.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use tidegate_core::Quota;
@@ -99,7 +100,7 @@ impl Written for Flow {
         }
     }
 
-    fn into_rule(self) -> Result<FlowRule, String> {
+    fn into_rule(self) -> Result<FlowRule, InvalidRule> {
         let (count, interval, measure) = match (self.limit, self.in_flight) {
             (Some(quota), None) => (quota.limit(), quota.window(), Measure::Rate),
             (None, Some(units)) => (units, Duration::from_secs(1), Measure::InFlight),
@@ -152,7 +153,7 @@ impl Written for Flow {
         })
     }
 
-    fn validate(rule: &FlowRule) -> Result<(), String> {
+    fn validate(rule: &FlowRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }

@@ -1,5 +1,6 @@
 //! Hot parameters.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use tidegate_config::{Kind, Node};
@@ -70,7 +71,7 @@ impl Written for HotParam {
         }
     }
 
-    fn into_rule(self) -> Result<HotParamRule, String> {
+    fn into_rule(self) -> Result<HotParamRule, InvalidRule> {
         let key = match (self.arg, self.name) {
             (Some(index), None) => ParamKey::Index(index),
             (None, Some(name)) => ParamKey::Name(name),
@@ -96,7 +97,7 @@ impl Written for HotParam {
         })
     }
 
-    fn validate(rule: &HotParamRule) -> Result<(), String> {
+    fn validate(rule: &HotParamRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }

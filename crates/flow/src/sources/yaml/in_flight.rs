@@ -1,5 +1,6 @@
 //! Rules about units in flight: isolation, and limits that learn.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use super::item::{About, Item, Written};
@@ -21,14 +22,14 @@ impl Written for Isolation {
         Self { id: item.text("id"), about: About::read(item), in_flight: item.number("in_flight") }
     }
 
-    fn into_rule(self) -> Result<IsolationRule, String> {
+    fn into_rule(self) -> Result<IsolationRule, InvalidRule> {
         let Some(in_flight) = self.in_flight else {
             return Err("say how much may be in flight, as in in_flight: 20".into());
         };
         Ok(IsolationRule { id: self.id, ..IsolationRule::new(self.about.target()?, in_flight) })
     }
 
-    fn validate(rule: &IsolationRule) -> Result<(), String> {
+    fn validate(rule: &IsolationRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }
@@ -70,7 +71,7 @@ impl Written for Adaptive {
         }
     }
 
-    fn into_rule(self) -> Result<AdaptiveRule, String> {
+    fn into_rule(self) -> Result<AdaptiveRule, InvalidRule> {
         let initial = self.initial.unwrap_or(20);
         let algorithm = match (self.algorithm, self.slower_than) {
             (None, _) => return Err("give it an algorithm: aimd, gradient2 or vegas".into()),
@@ -84,7 +85,7 @@ impl Written for Adaptive {
         Ok(AdaptiveRule { id: self.id, ..rule.bounds(min, max) })
     }
 
-    fn validate(rule: &AdaptiveRule) -> Result<(), String> {
+    fn validate(rule: &AdaptiveRule) -> Result<(), InvalidRule> {
         rule.validate()
     }
 }

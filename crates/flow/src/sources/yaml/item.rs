@@ -1,5 +1,6 @@
 //! One rule of a section, field by field.
 
+use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged};
@@ -21,9 +22,9 @@ pub(super) trait Written: Sized {
     fn read(item: &mut Item<'_, '_>) -> Self;
 
     /// The rule, or why its fields make none.
-    fn into_rule(self) -> Result<Self::Rule, String>;
+    fn into_rule(self) -> Result<Self::Rule, InvalidRule>;
 
-    fn validate(rule: &Self::Rule) -> Result<(), String>;
+    fn validate(rule: &Self::Rule) -> Result<(), InvalidRule>;
 }
 
 /// The rules of one kind. What is wrong with them becomes a complaint.
@@ -175,7 +176,7 @@ impl About {
         Self { resource: item.text("resource"), pattern: item.text("pattern") }
     }
 
-    pub(super) fn target(self) -> Result<Target, String> {
+    pub(super) fn target(self) -> Result<Target, InvalidRule> {
         match (self.resource, self.pattern) {
             (Some(name), None) => Ok(Target::Name(name)),
             (None, Some(pattern)) => Ok(Target::Pattern(pattern)),

@@ -14,7 +14,7 @@ use tidegate_core::{
 use crate::node::Node;
 
 /// A state for the one node that a rule measures, or one for each of several.
-pub(super) enum Beside<T> {
+pub(super) enum PerNode<T> {
     One(T),
     Each { new: Box<dyn Fn() -> T + Send + Sync>, states: RwLock<States<T>> },
 }
@@ -23,7 +23,7 @@ pub(super) enum Beside<T> {
 /// there are no more than it may have.
 type States<T> = HashMap<usize, (Arc<Node>, Arc<T>)>;
 
-impl<T> Beside<T> {
+impl<T> PerNode<T> {
     pub(super) fn new(each: bool, new: impl Fn() -> T + Send + Sync + 'static) -> Self {
         if each { Self::Each { new: Box::new(new), states: RwLock::default() } } else { Self::One(new()) }
     }

@@ -12,7 +12,7 @@ use crate::replay::{Candidate, Delays, KeyState, RecentTimes, Row, Stretch};
 
 /// The nodes, the authority and the network, for the key that the replay is at; and what was counted over all keys.
 #[derive(Debug)]
-pub(crate) struct FleetLane {
+pub(crate) struct FleetRun {
     terms: Terms,
     lives: Lives,
     /// Half a round trip.
@@ -23,7 +23,7 @@ pub(crate) struct FleetLane {
     /// The algorithm in one place, on all requests when they come.
     one_place: KeyState,
     /// The algorithm at the moments of the admissions.
-    judge: KeyState,
+    reference: KeyState,
     admitted: RecentTimes,
     over: RecentTimes,
     /// The key, and how many requests it has made.
@@ -36,7 +36,7 @@ pub(crate) struct FleetLane {
     figures: Shared,
 }
 
-impl FleetLane {
+impl FleetRun {
     pub fn new(candidate: &Candidate, fleet: Fleet, window: u64, stretches: usize) -> Self {
         let terms = fleet.terms(candidate.policy);
         let life = fleet.node_life.map(|life| Nanos::from(life).get());
@@ -48,7 +48,7 @@ impl FleetLane {
             shared: KeyState::new(*terms.policy()),
             queues: Queues::default(),
             one_place: KeyState::new(candidate.policy),
-            judge: KeyState::new(candidate.policy),
+            reference: KeyState::new(candidate.policy),
             admitted: RecentTimes::new(window),
             over: RecentTimes::new(window),
             key: 0,
@@ -67,12 +67,12 @@ impl FleetLane {
 
     pub fn run(&mut self, key: u32, stretch: &Stretch) {
         self.key = key;
-        let Stretch { times, places, exact } = stretch;
-        for ((&time, &place), &exact) in times.iter().zip(places).zip(exact) {
+        let Stretch { times, timeline_steps, exact } = stretch;
+        for ((&time, &step), &exact) in times.iter().zip(timeline_steps).zip(exact) {
             self.advance(time);
             let one_place = !self.one_place.decide(time).is_denied();
             self.figures.admitted_in_one_place += u64::from(one_place);
-            self.ask(time, Caller { place, exact, one_place });
+            self.ask(time, Caller { step, exact, one_place });
         }
     }
 
@@ -166,7 +166,7 @@ impl FleetLane {
         if let Some(delays) = &mut self.row.delays {
             delays.add(decision.delay());
         }
-        if self.judge.decide(now).is_denied() {
+        if self.reference.decide(now).is_denied() {
             let over = self.over.count(now) + 1;
             self.over.push(now);
             self.figures.over = self.figures.over.max(over);
@@ -175,7 +175,7 @@ impl FleetLane {
 
     fn deny(&mut self, caller: Caller) {
         self.denied += 1;
-        self.row.denied_over_time[usize::from(caller.place)] += 1;
+        self.row.denied_over_time[usize::from(caller.step)] += 1;
         self.row.wrongly_denied += u64::from(caller.exact);
         self.figures.denied_wrongly += u64::from(caller.one_place);
     }
@@ -192,7 +192,7 @@ impl FleetLane {
         let requests = std::mem::take(&mut self.requests);
         self.shared.clear(std::mem::take(&mut self.charged));
         self.one_place.clear(requests);
-        self.judge.clear(requests);
+        self.reference.clear(requests);
         let denied = std::mem::take(&mut self.denied);
         self.row.denied += denied;
         self.row.denied_keys += u64::from(denied > 0);

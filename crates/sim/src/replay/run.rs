@@ -7,19 +7,19 @@ use super::{
     trial::Candidate,
 };
 
-/// A stretch of one key's requests, in order of time, with what all lanes need to know about each.
+/// A stretch of one key's requests, in order of time, with what all runs need to know about each.
 #[derive(Debug, Default)]
 pub(crate) struct Stretch {
     pub times: Vec<u64>,
-    /// Where on the timeline each request is.
-    pub places: Vec<u16>,
+    /// The step of the timeline that each request falls in.
+    pub timeline_steps: Vec<u16>,
     /// Whether the exact log admitted it.
     pub exact: Vec<bool>,
 }
 
 /// An algorithm with the state of the key it is at, and what has been counted over all keys.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
+pub(super) struct CandidateRun {
     state: KeyState,
     /// The key's admissions, for the worst window.
     admitted: RecentTimes,
@@ -28,7 +28,7 @@ pub(super) struct Lane {
     pub row: Row,
 }
 
-impl Lane {
+impl CandidateRun {
     pub fn new(candidate: &Candidate, window: u64, stretches: usize) -> Self {
         Self {
             state: KeyState::new(candidate.policy),
@@ -44,12 +44,12 @@ impl Lane {
     }
 
     pub fn run(&mut self, stretch: &Stretch) {
-        let Stretch { times, places, exact } = stretch;
+        let Stretch { times, timeline_steps, exact } = stretch;
         let mut admitted = 0;
-        for ((&time, &place), &exact) in times.iter().zip(places).zip(exact) {
+        for ((&time, &step), &exact) in times.iter().zip(timeline_steps).zip(exact) {
             let decision = self.state.decide(time);
             if decision.is_denied() {
-                self.row.denied_over_time[usize::from(place)] += 1;
+                self.row.denied_over_time[usize::from(step)] += 1;
                 self.row.wrongly_denied += u64::from(exact);
                 continue;
             }

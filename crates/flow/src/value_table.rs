@@ -7,18 +7,15 @@
 //! made-up values, one that has used up its share goes last, and nobody ever has a stranger's state. What is lost is bounded:
 //! a forgotten value gets what it had used a second time.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 use tidegate_core::Nanos;
 
-use crate::arg::Arg;
+use crate::{
+    arg::Arg,
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError},
+};
 
 const SHARDS: usize = 16;
 /// How many values are looked at for one that makes room.
@@ -29,7 +26,7 @@ const RECORDS: usize = 4;
 const BUCKET: usize = 8;
 
 /// States by value.
-pub(crate) struct Values<S> {
+pub(crate) struct ValueTable<S> {
     shards: Box<[Mutex<Shard<S>>]>,
     /// Keyed by chance, so that nobody can choose values that meet.
     hasher: RandomState,
@@ -77,7 +74,7 @@ pub(crate) struct ValueKey {
     hash: u64,
 }
 
-impl<S: Copy + Default> Values<S> {
+impl<S: Copy + Default> ValueTable<S> {
     pub(crate) fn new(most: usize) -> Self {
         let shards = if most < SHARDS * 8 { 1 } else { SHARDS };
         let shard = |_| {
@@ -258,25 +255,25 @@ mod tests {
     use super::*;
 
     /// The state is what a value has used of ten.
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as Values::with has it")]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as ValueTable::with has it")]
     fn stake(_: &Arg<'_>, used: &u64) -> Option<Stake> {
         (*used > 0).then_some(Stake { used: used * 100, until: Nanos::MAX })
     }
 
-    fn with<'a>(values: &Values<u64>, value: impl Into<Arg<'a>>, change: impl FnOnce(&mut u64)) -> u64 {
+    fn with<'a>(values: &ValueTable<u64>, value: impl Into<Arg<'a>>, change: impl FnOnce(&mut u64)) -> u64 {
         values.with(&value.into(), Nanos::ZERO, stake, |used, _| {
             change(used);
             *used
         })
     }
 
-    fn kept(values: &Values<u64>) -> usize {
+    fn kept(values: &ValueTable<u64>) -> usize {
         values.shards.iter().map(|shard| shard.lock().unwrap().kept.len()).sum()
     }
 
     #[test]
     fn a_flood_of_values_resets_no_exhausted_one_grows_no_memory_and_lends_nobody_a_strangers_state() {
-        let values: Values<u64> = Values::new(100);
+        let values: ValueTable<u64> = ValueTable::new(100);
         for value in 0..50_i64 {
             with(&values, value, |used| *used = 10);
         }
@@ -295,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_as_good_as_new_makes_room_and_leaves_no_record() {
-        let values: Values<u64> = Values::new(2);
+        let values: ValueTable<u64> = ValueTable::new(2);
         for (value, used) in [("a", 1), ("b", 0), ("c", 2)] {
             with(&values, value, |of| *of = used);
         }
@@ -305,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_value_that_comes_back_takes_its_record_with_it() {
-        let values: Values<u64> = Values::new(1);
+        let values: ValueTable<u64> = ValueTable::new(1);
         with(&values, "a", |used| *used = 3);
         with(&values, "b", |used| *used = 5);
         assert_eq!(with(&values, "a", |used| *used += 1), 4);
@@ -315,7 +312,7 @@ mod tests {
 
     #[test]
     fn what_a_call_holds_is_found_whether_its_value_is_kept_recorded_or_forgotten() {
-        let values: Values<u64> = Values::new(1);
+        let values: ValueTable<u64> = ValueTable::new(1);
         let key = values.with(&"a".into(), Nanos::ZERO, stake, |used, key| {
             *used = 3;
             key
@@ -332,7 +329,7 @@ mod tests {
 
     #[test]
     fn fewer_values_are_kept_and_those_too_many_leave_records() {
-        let values: Values<u64> = Values::new(4);
+        let values: ValueTable<u64> = ValueTable::new(4);
         for value in ["a", "b", "c", "d"] {
             with(&values, value, |used| *used = 1);
         }

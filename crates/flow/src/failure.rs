@@ -1,8 +1,8 @@
 //! Whether what a guarded function returned is a failure: what `#[guard]` asks where nobody says it.
 //!
 //! An error that is a [`Blocked`] is an answer of a resource further in, no failure of this one. A macro sees no types,
-//! but the look-up of methods does: [`Judged::is_failure`] is there for errors that may be a `Blocked`, and where it is
-//! not, the look-up goes on to that of [`Unseen`], for all others.
+//! but the look-up of methods does: [`CheckedError::is_failure`] is there for errors that may be a `Blocked`, and where it is
+//! not, the look-up goes on to that of [`OpaqueError`], for all others.
 
 use std::{error::Error, ops::Deref, sync::Arc};
 
@@ -34,26 +34,26 @@ dynamic!(Arc<dyn Error>, Arc<dyn Error + Send>, Arc<dyn Error + Send + Sync>);
 
 /// Judges results.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge;
+pub struct FailureCheck;
 
 /// A result's error, if it is one.
 #[derive(Debug)]
-pub struct Judged<'a, E>(Unseen<'a, E>);
+pub struct CheckedError<'a, E>(OpaqueError<'a, E>);
 
 /// An error of which nothing more is known.
 #[derive(Debug)]
-pub struct Unseen<'a, E>(Option<&'a E>);
+pub struct OpaqueError<'a, E>(Option<&'a E>);
 
-impl Judge {
+impl FailureCheck {
     /// What the next call of `is_failure` is about.
     #[must_use]
     #[allow(clippy::unused_self)] // A method, as whoever calls it names no type.
-    pub fn of<T, E>(self, result: &Result<T, E>) -> Judged<'_, E> {
-        Judged(Unseen(result.as_ref().err()))
+    pub fn of<T, E>(self, result: &Result<T, E>) -> CheckedError<'_, E> {
+        CheckedError(OpaqueError(result.as_ref().err()))
     }
 }
 
-impl<E: MayBeBlocked> Judged<'_, E> {
+impl<E: MayBeBlocked> CheckedError<'_, E> {
     /// Whether there is an error that is no [`Blocked`].
     #[must_use]
     pub fn is_failure(&self) -> bool {
@@ -61,7 +61,7 @@ impl<E: MayBeBlocked> Judged<'_, E> {
     }
 }
 
-impl<E> Unseen<'_, E> {
+impl<E> OpaqueError<'_, E> {
     /// Whether there is an error.
     #[must_use]
     pub const fn is_failure(&self) -> bool {
@@ -69,8 +69,8 @@ impl<E> Unseen<'_, E> {
     }
 }
 
-impl<'a, E> Deref for Judged<'a, E> {
-    type Target = Unseen<'a, E>;
+impl<'a, E> Deref for CheckedError<'a, E> {
+    type Target = OpaqueError<'a, E>;
 
     fn deref(&self) -> &Self::Target {
         &self.0

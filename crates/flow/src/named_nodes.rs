@@ -13,7 +13,7 @@ use tidegate_core::stats::Layout;
 use crate::node::Node;
 
 /// How many origins and contexts a gate has room for.
-pub(crate) struct Room {
+pub(crate) struct NodeBudget {
     /// In which slots they are counted.
     layout: Layout,
     /// Of one resource: so many origins, and as many contexts.
@@ -23,7 +23,7 @@ pub(crate) struct Room {
     taken: AtomicUsize,
 }
 
-impl Room {
+impl NodeBudget {
     pub(crate) const fn new(layout: Layout, each: usize, in_all: usize) -> Self {
         Self { layout, each, in_all, taken: AtomicUsize::new(0) }
     }
@@ -39,7 +39,7 @@ impl Room {
 /// Nodes by name, at most a given number: the origins of a resource, or its contexts. Most resources have none, and so only
 /// a pointer to nothing.
 #[derive(Default)]
-pub(crate) struct Family(OnceLock<Box<Members>>);
+pub(crate) struct NamedNodes(OnceLock<Box<Members>>);
 
 #[derive(Default)]
 struct Members {
@@ -49,7 +49,7 @@ struct Members {
     left_out: AtomicU64,
 }
 
-impl Family {
+impl NamedNodes {
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
         self.0.get()?.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
@@ -59,7 +59,7 @@ impl Family {
     pub(crate) fn node(
         &self,
         name: &str,
-        room: &Room,
+        room: &NodeBudget,
         named: impl FnOnce() -> bool,
         measures: impl FnOnce() -> bool,
     ) -> Option<Arc<Node>> {
@@ -83,7 +83,7 @@ impl Family {
     }
 
     /// The node of the entries that have no name here.
-    pub(crate) fn unnamed(&self, room: &Room) -> Arc<Node> {
+    pub(crate) fn unnamed(&self, room: &NodeBudget) -> Arc<Node> {
         let new = || Arc::new(Node::new(room.layout));
         self.0.get_or_init(Box::default).unnamed.get_or_init(new).clone()
     }

@@ -1,0 +1,312 @@
+//! `tidegate health`, `acquire`, `peek`, `refund`, `block` and `unblock`: a server asked from a shell, over HTTP.
+//!
+//! Exit codes: 0 for yes, 1 for no, 2 for a command line that makes no sense, 3 when the server could not be asked or refused
+//! the question.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    process::ExitCode,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tidegate_core::{Clock, clock::SystemClock, parse_duration};
+
+/// The longest answer that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Which server is asked, and for how long.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// The server: host:port, or http://host:port
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SERVER", default_value = "127.0.0.1:8080", value_parser = server)]
+    server: String,
+    /// How long the server may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
+    timeout: Duration,
+}
+
+/// Ask whether a server is ready: for health checks of containers and load balancers
+///
+/// Exits with 0 if it is, 1 if it is not, 3 if it cannot be asked.
+#[derive(Debug, clap::Args)]
+pub struct Health {
+    #[command(flatten)]
+    target: Target,
+    /// Only whether the process answers, ready or not
+    #[arg(long)]
+    live: bool,
+}
+
+/// Take from a limit: tidegate acquire cron nightly --wait 30s && job
+///
+/// Exits with 0 if the limit admits it, 1 if it does not, 3 if the server cannot be asked or refuses the question.
+#[derive(Debug, clap::Args)]
+pub struct Acquire {
+    #[command(flatten)]
+    of: Of,
+    /// How much to take
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    cost: u32,
+    /// Wait for up to this long until the limit admits it
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    wait: Option<Duration>,
+}
+
+/// Ask whether a limit would admit, and take nothing
+///
+/// Exits as acquire does.
+#[derive(Debug, clap::Args)]
+pub struct Peek {
+    #[command(flatten)]
+    of: Of,
+    /// How much would be taken
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cost: u32,
+}
+
+/// Give back what was taken from a limit
+#[derive(Debug, clap::Args)]
+pub struct Refund {
+    #[command(flatten)]
+    of: Of,
+    /// How much to give back
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    cost: u32,
+}
+
+/// Deny a key, for a time or until it is unblocked
+#[derive(Debug, clap::Args)]
+pub struct Block {
+    #[command(flatten)]
+    of: Of,
+    /// For how long; without it until the key is unblocked
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    r#for: Option<Duration>,
+}
+
+/// Let a blocked key ask again
+///
+/// Exits with 0 if the key was blocked, 1 if it was not.
+#[derive(Debug, clap::Args)]
+pub struct Unblock {
+    #[command(flatten)]
+    of: Of,
+}
+
+/// A limit and a key.
+#[derive(Debug, clap::Args)]
+struct Of {
+    /// The limit's name
+    limit: String,
+    /// The key; a global limit has none
+    key: Option<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+fn server(text: &str) -> Result<String, String> {
+    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
+            Ok(address.to_owned())
+        }
+        _ => {
+            Err("a server is a host and a port, as in 127.0.0.1:8080; https is not supported here".to_owned())
+        }
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(span) if span.is_zero() => Err("it must be above zero".to_owned()),
+        Ok(span) => Ok(span),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Why a server gave no answer that counts.
+enum ClientError {
+    Unreachable { server: String, source: io::Error },
+    NoHttp { server: String },
+    Refused { detail: String },
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { server, source } => {
+                write!(f, "cannot ask {server}: {source}; is a server running there? (--server ADDR)")
+            }
+            Self::NoHttp { server } => {
+                write!(
+                    f,
+                    "{server} does not answer as a Tidegate server does; --server takes the address of --http"
+                )
+            }
+            Self::Refused { detail } => f.write_str(detail),
+        }
+    }
+}
+
+/// The status and the body of an answer.
+struct Answer {
+    status: u16,
+    body: Value,
+}
+
+impl Target {
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer, ClientError> {
+        let server = || self.server.clone();
+        let text = self.exchange(method, path, body);
+        let text = text.map_err(|source| ClientError::Unreachable { server: server(), source })?;
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        match (status, serde_json::from_str(body)) {
+            (Some(status), Ok(body)) => Ok(Answer { status, body }),
+            _ => Err(ClientError::NoHttp { server: server() }),
+        }
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in self.server.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, self.timeout) {
+                Ok(mut stream) => {
+                    stream.set_read_timeout(Some(self.timeout))?;
+                    stream.set_write_timeout(Some(self.timeout))?;
+                    let (server, length) = (&self.server, body.len());
+                    let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close");
+                    stream
+                        .write_all(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes())?;
+                    let mut text = String::new();
+                    stream.take(MOST_BYTES).read_to_string(&mut text)?;
+                    return Ok(text);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Posts a question about a limit. A refusal is an error, with the server's own words.
+    fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        let answer = self.ask("POST", path, &body.to_string())?;
+        match answer.status {
+            200 | 429 => Ok(answer.body),
+            status => {
+                let detail = answer.body["detail"].as_str().unwrap_or("no reason was given");
+                Err(ClientError::Refused { detail: format!("the server answered {status}: {detail}") })
+            }
+        }
+    }
+}
+
+impl Of {
+    fn question(&self, cost: u32) -> Value {
+        json!({"limit": self.limit, "key": self.key, "cost": cost})
+    }
+
+    fn named(&self) -> Value {
+        json!({"limit": self.limit, "key": self.key})
+    }
+}
+
+/// 0 for yes, 1 for no, 3 for an error, which is printed.
+fn exit(result: Result<bool, ClientError>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            // Where standard error is gone, the exit code still says it.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn print(line: &str) {
+    // A closed standard output is no failure: the exit code says it.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints a decision; whether it admits.
+fn decided(answer: &Value) -> bool {
+    let number = |name: &str| answer[name].as_u64();
+    let allowed = answer["allowed"].as_bool().unwrap_or(false);
+    let mut parts = vec![if allowed { "allowed".to_owned() } else { "denied".to_owned() }];
+    for (name, what) in
+        [("remaining", "remaining"), ("retry_after_ms", "retry after ms"), ("delay_ms", "delay ms")]
+    {
+        if let Some(number) = number(name).filter(|number| name == "remaining" || *number > 0) {
+            parts.push(format!("{what} {number}"));
+        }
+    }
+    print(&parts.join(", "));
+    allowed
+}
+
+pub fn health(args: &Health) -> ExitCode {
+    let path = if args.live { "/healthz" } else { "/readyz" };
+    exit(args.target.ask("GET", path, "").map(|answer| {
+        let said =
+            [&answer.body["status"], &answer.body["detail"]].map(|value| value.as_str().unwrap_or_default());
+        print(said.join(" ").trim());
+        answer.status == 200
+    }))
+}
+
+pub fn acquire(args: &Acquire) -> ExitCode {
+    let clock = SystemClock::new();
+    let until = args.wait.map(|wait| clock.now().saturating_add(wait.into()));
+    loop {
+        let answer = match args.of.target.post("/v1/acquire", &args.of.question(args.cost)) {
+            Ok(answer) => answer,
+            Err(error) => return exit(Err(error)),
+        };
+        let delay = answer["delay_ms"].as_u64().map(Duration::from_millis).filter(|delay| !delay.is_zero());
+        if let (Some(delay), true) = (delay, answer["allowed"] == true) {
+            // A leaky bucket admits at once and says when to begin.
+            pause(delay);
+        }
+        let retry = answer["retry_after_ms"].as_u64().map(Duration::from_millis);
+        let (true, Some(retry), Some(until)) = (answer["allowed"] == false, retry, until) else {
+            return exit(Ok(decided(&answer)));
+        };
+        if clock.now().saturating_add(retry.into()) > until {
+            return exit(Ok(decided(&answer)));
+        }
+        pause(retry);
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a command that was told to wait has nothing else to do")]
+fn pause(span: Duration) {
+    std::thread::sleep(span);
+}
+
+pub fn peek(args: &Peek) -> ExitCode {
+    exit(args.of.target.post("/v1/peek", &args.of.question(args.cost)).map(|answer| decided(&answer)))
+}
+
+pub fn refund(args: &Refund) -> ExitCode {
+    exit(args.of.target.post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
+        print(&format!("remaining {}", answer["remaining"]));
+        true
+    }))
+}
+
+pub fn block(args: &Block) -> ExitCode {
+    let mut body = args.of.named();
+    if let Some(span) = args.r#for {
+        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
+    }
+    exit(args.of.target.post("/v1/block", &body).map(|_| true))
+}
+
+pub fn unblock(args: &Unblock) -> ExitCode {
+    exit(args.of.target.post("/v1/unblock", &args.of.named()).map(|answer| answer["unblocked"] == true))
+}

@@ -1,0 +1,69 @@
+//! The commands that ask a server from a shell, by their output and exit codes.
+
+mod program;
+
+use std::{fs, net::TcpListener};
+
+use program::{Serving, scratch, tidegate};
+
+/// The exit code, standard output and standard error of a command that asks this server.
+fn ask(server: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tidegate().args(arguments).args(["--server", server, "--timeout", "20s"]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn serving(name: &str) -> Serving {
+    let rules = scratch(name).join("rules.yaml");
+    let limits = "limits:\n  - {name: cron, limit: 2/1h, algorithm: sliding-log}\n  - {name: quick, limit: 1/300ms, algorithm: sliding-log}\n";
+    fs::write(&rules, limits).unwrap();
+    Serving::with(&["--rules", rules.to_str().unwrap()])
+}
+
+#[test]
+fn a_shell_script_is_limited_by_exit_codes() {
+    let server = serving("client-acquire");
+    let ask = |arguments: &[&str]| ask(&server.http, arguments);
+    let said = |(code, out, _): (Option<i32>, String, String)| (code, out);
+    assert_eq!(said(ask(&["peek", "cron", "nightly"])), (Some(0), "allowed, remaining 2".into()));
+    assert_eq!(
+        said(ask(&["acquire", "cron", "nightly", "--cost", "2"])),
+        (Some(0), "allowed, remaining 0".into())
+    );
+    let (code, denied) = said(ask(&["acquire", "cron", "nightly"]));
+    assert!(code == Some(1) && denied.starts_with("denied, remaining 0, retry after ms "), "{denied}");
+    // It would take longer than that, which is known at once.
+    assert_eq!(ask(&["acquire", "cron", "nightly", "--wait", "5s"]).0, Some(1));
+    assert_eq!(said(ask(&["refund", "cron", "nightly"])), (Some(0), "remaining 1".into()));
+    assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
+    assert_eq!(ask(&["block", "cron", "mallory", "--for", "1h"]).0, Some(0));
+    assert_eq!(ask(&["peek", "cron", "mallory"]).0, Some(1));
+    assert_eq!(ask(&["unblock", "cron", "mallory"]).0, Some(0));
+    assert_eq!(ask(&["unblock", "cron", "mallory"]).0, Some(1), "it was not blocked any more");
+    let (code, _, error) = ask(&["acquire", "corn", "nightly"]);
+    assert!(code == Some(3) && error.contains("404") && error.contains("cron"), "{error}");
+    assert_eq!(tidegate().args(["acquire"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_job_waits_until_its_limit_admits_it() {
+    let server = serving("client-wait");
+    for _ in 0..3 {
+        assert_eq!(ask(&server.http, &["acquire", "quick", "job", "--wait", "30s"]).0, Some(0));
+    }
+}
+
+#[test]
+fn a_health_check_tells_a_ready_server_from_none() {
+    let server = serving("client-health");
+    assert_eq!(ask(&server.http, &["health"]), (Some(0), "ready".into(), String::new()));
+    assert_eq!(ask(&server.http, &["health", "--live"]), (Some(0), "ok".into(), String::new()));
+    // Another protocol, and nobody.
+    let (code, _, error) = ask(&server.resp, &["health"]);
+    assert!(code == Some(3) && error.contains("--http"), "{error}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, _, error) = ask(&nobody, &["health"]);
+    assert!(code == Some(3) && error.contains("is a server running there?"), "{error}");
+    let bad = tidegate().args(["health", "--server", "https://a:1"]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+}

@@ -1,0 +1,19 @@
+//! Draws how each algorithm treats the same traffic: `cargo run -p tidegate-sim --example algorithm_pictures`.
+//!
+//! Writes one SVG for each algorithm to `docs/pictures` (or the directory named). `tests/pictures.rs` fails when they are
+//! not current.
+
+mod draw;
+
+use std::{env, fs, io, path::PathBuf};
+
+fn main() -> io::Result<()> {
+    let directory = env::args_os().nth(1).map_or_else(|| PathBuf::from("docs/pictures"), PathBuf::from);
+    fs::create_dir_all(&directory)?;
+    for panel in draw::panels() {
+        let path = directory.join(panel.file_name());
+        fs::write(&path, panel.svg())?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! The pictures in `docs/pictures` are those that the simulator draws today, and they show what their captions say.
+
+#[path = "../examples/algorithm_pictures/draw.rs"]
+mod draw;
+
+use std::{fs, path::Path};
+
+use draw::{LIMIT, Panel};
+
+#[test]
+fn the_pictures_of_the_algorithms_are_current() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures");
+    for panel in draw::panels() {
+        let path = directory.join(panel.file_name());
+        let drawn = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            drawn,
+            panel.svg(),
+            "{} is not current; run `cargo run -p tidegate-sim --example algorithm_pictures`",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn the_traffic_shows_what_tells_the_algorithms_apart() {
+    let panels = draw::panels();
+    let of = |name: &str| panels.iter().find(|panel| panel.name == name).unwrap();
+    let (log, window) = (of("sliding-log"), of("sliding-window"));
+    assert!(panels.iter().all(|panel| panel.asked.len() == log.asked.len()), "the same traffic");
+    assert_eq!((log.most, log.denied_early), (LIMIT, 0), "exact");
+    assert!(window.most <= LIMIT && window.denied_early > 0, "{window:?}");
+    let over = |panel: &Panel| panel.most > LIMIT;
+    for name in ["fixed-window", "sliding-counter", "token-bucket"] {
+        assert!(over(of(name)), "{name}");
+    }
+    assert!(of("fixed-window").most >= 2 * LIMIT - 2);
+    let leaky = of("leaky-bucket");
+    assert!(leaky.longest_wait > 500 && !over(leaky), "{leaky:?}");
+}

@@ -1,0 +1,98 @@
+//! What a layer adds to a request of axum: the same router with and without it, in turns, on one thread.
+//!
+//! ```console
+//! cargo bench -p tidegate-tower --features flow --bench axum
+//! ```
+//!
+//! A row is the median of the turns, and what the layer adds is the median of the differences within a turn.
+
+use std::{convert::Infallible, hint::black_box, net::SocketAddr};
+
+use axum::{Router, body::Body, extract::ConnectInfo, routing::get};
+use futures::executor::block_on;
+use http::Request;
+use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_flow::Gate;
+use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
+use tidegate_tower::{
+    GateLayer, RateLimitLayer, Tell,
+    key::{Fixed, Header, Peer},
+};
+use tower::Service;
+
+const TURNS: usize = 31;
+const REQUESTS: u32 = 20_000;
+
+fn router() -> Router {
+    Router::new().route("/hello", get(async || "hello"))
+}
+
+fn request() -> Request<Body> {
+    let request = Request::builder().uri("/hello").header("x-api-key", "alice");
+    let mut request = request.body(Body::empty()).expect("the request is well formed");
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 80))));
+    request
+}
+
+/// Nanoseconds a request, the making of requests left out.
+fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
+    let requests: Vec<_> = (0..REQUESTS).map(|_| request()).collect();
+    let start = clock.now();
+    for request in requests {
+        let response: Result<_, Infallible> = block_on(app.call(request));
+        // Its body with it: what the request holds comes back.
+        drop(black_box(response));
+    }
+    clock.now().saturating_since(start).get() as f64 / f64::from(REQUESTS)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn main() {
+    let clock = SystemClock::new();
+    // So high that nothing is denied.
+    let keyed = || {
+        let policy = Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed"));
+        KeyedLimiter::new(policy).expect("there is memory for the keys")
+    };
+    let one =
+        || Limiter::new(Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed")));
+    let quiet = RateLimitLayer::builder(keyed(), Header::named("x-api-key")).tell(Tell::Never).build();
+    let told = RateLimitLayer::new(keyed(), Header::named("x-api-key"));
+    let peer = RateLimitLayer::new(keyed(), Peer::address());
+    let both = RateLimitLayer::builder(keyed(), Peer::address()).and(one(), Fixed::new("")).build();
+    let permit = RateLimitLayer::new(Limiter::new(Policy::concurrency(1_000)), Fixed::new(""));
+    let gate = GateLayer::new(&Gate::new(), Fixed::new("hello"));
+
+    let mut bare = router();
+    let mut rows = [
+        ("rate limit by header, no RateLimit headers", router().layer(quiet)),
+        ("rate limit by header", router().layer(told)),
+        ("rate limit by peer address", router().layer(peer)),
+        ("two limits in one decision", router().layer(both)),
+        ("a permit until the body ends", router().layer(permit)),
+        ("an entry of a gate", router().layer(gate)),
+    ];
+    let mut without = Vec::new();
+    let mut added = [const { Vec::new() }; 6];
+    for at in 0..=TURNS {
+        let base = turn(&mut bare, &clock);
+        for ((_, app), added) in rows.iter_mut().zip(&mut added) {
+            let with = turn(app, &clock);
+            // The first turn warms up.
+            if at > 0 {
+                added.push(with - base);
+            }
+        }
+        if at > 0 {
+            without.push(base);
+        }
+    }
+    println!("{:7.0} ns a request of axum without a layer", median(without));
+    for ((name, _), added) in rows.iter().zip(added) {
+        println!("{:+7.0} ns {name}", median(added));
+    }
+}

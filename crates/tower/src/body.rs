@@ -1,0 +1,130 @@
+//! The response body: the inner service's, or a refusal's text. What a request holds ends with it.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+/// Hears how a body goes. It is dropped when the body is over, or is dropped itself.
+pub(crate) trait AtEnd: Send + Sync {
+    /// So many bytes have been handed on.
+    fn data(&mut self, _bytes: usize) {}
+    /// The trailers have come.
+    fn trailers(&mut self, _trailers: &HeaderMap) {}
+    /// The body is over: well, or with an error. Not called for a body that is dropped before.
+    fn ended(&mut self, _well: bool) {}
+}
+
+pin_project! {
+    /// The body of a response that went through a layer of this crate.
+    ///
+    /// What the request holds (permits, an entry) is given back when the body has been read to its end, has failed, or is
+    /// dropped, whichever comes first.
+    pub struct Body<B> {
+        #[pin]
+        inner: Option<B>,
+        told: Option<Bytes>,
+        end: Option<Box<dyn AtEnd>>,
+        // Trailers come after the last of the data.
+        has_trailers: bool,
+    }
+}
+
+impl<B: http_body::Body> Body<B> {
+    pub(crate) fn passed(inner: B, end: Option<Box<dyn AtEnd>>, has_trailers: bool) -> Self {
+        let mut body = Self { inner: Some(inner), told: None, end, has_trailers };
+        body.end_if_over();
+        body
+    }
+
+    /// An empty body, and one that is as long as was said, is often dropped and not asked for its end.
+    fn end_if_over(&mut self) {
+        let Some(inner) = &self.inner else { return };
+        end_if_over(inner, &mut self.end, self.has_trailers);
+    }
+}
+
+impl<B> Body<B> {
+    /// A body of this crate's own.
+    pub(crate) const fn told(text: Bytes) -> Self {
+        Self { inner: None, told: Some(text), end: None, has_trailers: false }
+    }
+}
+
+fn end_if_over<B: http_body::Body>(inner: &B, end: &mut Option<Box<dyn AtEnd>>, has_trailers: bool) {
+    if end.is_some() && (inner.is_end_stream() || (!has_trailers && inner.size_hint().exact() == Some(0))) {
+        finish(end, true);
+    }
+}
+
+fn finish(end: &mut Option<Box<dyn AtEnd>>, well: bool) {
+    if let Some(mut end) = end.take() {
+        end.ended(well);
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let Some(mut inner) = this.inner.as_pin_mut() else {
+            return Poll::Ready(
+                this.told.take().filter(|text| !text.is_empty()).map(|text| Ok(Frame::data(text))),
+            );
+        };
+        let frame = ready!(inner.as_mut().poll_frame(context));
+        match (&frame, this.end.as_deref_mut()) {
+            (_, None) => {}
+            (Some(Ok(frame)), Some(end)) => {
+                if let Some(data) = frame.data_ref() {
+                    end.data(data.remaining());
+                }
+                if let Some(trailers) = frame.trailers_ref() {
+                    end.trailers(trailers);
+                }
+                end_if_over(&*inner, this.end, *this.has_trailers);
+            }
+            (Some(Err(_)), _) => finish(this.end, false),
+            (None, _) => finish(this.end, true),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Some(inner) => inner.is_end_stream(),
+            None => self.told.as_ref().is_none_or(Bytes::is_empty),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Some(inner) => inner.size_hint(),
+            None => SizeHint::with_exact(self.told.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+/// An empty body.
+impl<B> Default for Body<B> {
+    fn default() -> Self {
+        Self::told(Bytes::new())
+    }
+}
+
+impl<B> fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("is_refusal", &self.inner.is_none()).finish_non_exhaustive()
+    }
+}

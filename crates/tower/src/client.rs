@@ -1,0 +1,154 @@
+//! The same layers for reqwest's clients, as middleware of `reqwest-middleware`.
+
+use std::{error::Error, fmt};
+
+use async_trait::async_trait;
+use http::{Extensions, request::Parts};
+use reqwest::{Request, Response, ResponseBuilderExt};
+use reqwest_middleware::{Middleware, Next, Result};
+use tidegate_core::Decision;
+use tidegate_limiter::Timer;
+
+use crate::{
+    RateLimitLayer, Reason,
+    body::Body,
+    future::{After, finish},
+    service::Admitted,
+};
+#[cfg(feature = "flow")]
+use crate::{
+    gate::{Entered, Stopped},
+    layer::no_decision,
+};
+
+/// Why a client did not send a request: what [`reqwest_middleware::Error::Middleware`] holds.
+///
+/// ```
+/// # fn example(error: reqwest_middleware::Error) {
+/// if let reqwest_middleware::Error::Middleware(error) = error
+///     && let Some(limited) = error.downcast_ref::<tidegate_tower::NotSent>()
+/// {
+///     println!("{limited}, {:?}", limited.decision().retry_after());
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct NotSent {
+    reason: Reason,
+    name: String,
+    decision: Decision,
+}
+
+impl NotSent {
+    /// Why.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The name of the limit that bound.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its decision.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+impl fmt::Display for NotSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            Reason::NoKey => write!(f, "the request was not sent: it has no key for the limit {}", self.name),
+            Reason::StoreFailed => {
+                write!(f, "the request was not sent: the limit {} had no answer from its store", self.name)
+            }
+            _ => write!(f, "the request was not sent, by the limit {}: {}", self.name, self.decision),
+        }
+    }
+}
+
+impl Error for NotSent {}
+
+/// Limits a client: what is denied is not sent, and fails with [`NotSent`]. With [`max_wait`](crate::Builder::max_wait) it
+/// waits for its turn.
+#[async_trait]
+impl<C: Timer + 'static> Middleware for RateLimitLayer<C> {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let options = self.options();
+        let parts = head(&request, extensions)?;
+        let mut verdict = options.decide_later(&parts, None).await;
+        if let Some(refused) = &verdict.refused {
+            let name = options.rules[refused.rule].name.as_str().to_owned();
+            let not_sent = NotSent { reason: refused.reason, name, decision: refused.decision };
+            return Err(reqwest_middleware::Error::middleware(not_sent));
+        }
+        options.wait_out(&verdict).await;
+        verdict.holds.run();
+        ended(Admitted::quiet(options, verdict), next.run(request, extensions).await)
+    }
+}
+
+/// What is told of a request to key sources and closures.
+fn head(request: &Request, extensions: &Extensions) -> Result<Parts> {
+    let mut head = http::Request::builder().method(request.method()).uri(request.url().as_str());
+    if let Some(headers) = head.headers_mut() {
+        headers.clone_from(request.headers());
+    }
+    let head = head.body(()).map_err(reqwest_middleware::Error::middleware)?;
+    let (mut parts, ()) = head.into_parts();
+    parts.extensions = extensions.clone();
+    Ok(parts)
+}
+
+/// Lets what the request holds end with the response's body.
+fn ended(after: impl After, answer: Result<Response>) -> Result<Response> {
+    let answer = answer.map(|response| {
+        let url = response.url().clone();
+        (http::Response::from(response), url)
+    });
+    let (response, url) = match answer {
+        Ok((response, url)) => (Ok::<_, reqwest_middleware::Error>(response), Some(url)),
+        Err(error) => (Err(error), None),
+    };
+    let mut response = finish(after, response)?;
+    if let Some(url) = url
+        && let Ok(told) = http::Response::builder().url(url).body(())
+    {
+        response.extensions_mut().extend(told.into_parts().0.extensions);
+    }
+    Ok(response.map(|body: Body<reqwest::Body>| reqwest::Body::wrap(body)).into())
+}
+
+/// Guards a client: each request enters a resource of the gate. What a rule blocks is not sent, and fails with
+/// [`Blocked`](tidegate_flow::Blocked).
+#[cfg(feature = "flow")]
+#[async_trait]
+impl Middleware for crate::GateLayer {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let options = self.options();
+        let parts = head(&request, extensions)?;
+        let guard = match options.enter(&parts) {
+            Ok(guard) => guard.ready().await,
+            Err(Stopped::Blocked(blocked)) => return Err(reqwest_middleware::Error::middleware(blocked)),
+            Err(Stopped::NoResource) => {
+                let not_sent =
+                    NotSent { reason: Reason::NoKey, name: "resource".to_owned(), decision: no_decision() };
+                return Err(reqwest_middleware::Error::middleware(not_sent));
+            }
+        };
+        ended(Entered::new(options, guard), next.run(request, extensions).await)
+    }
+}

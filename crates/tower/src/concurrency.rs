@@ -1,0 +1,67 @@
+//! Limits on what is in flight.
+
+use std::{fmt, time::Duration};
+
+use tidegate_limiter::{BuildError, KeyedLimiter, Limiter, Policy};
+use tower_layer::Layer;
+
+use crate::{
+    RateLimit, RateLimitLayer,
+    key::{Fixed, KeySource},
+};
+
+/// Bounds how many requests a service has in flight: from when it is called until the response's body has been read or is
+/// dropped. More are answered with 429, or wait.
+///
+/// For other options, and in one decision with other limits, give a [`RateLimitLayer`] a limit of
+/// [`Policy::concurrency`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_tower::{ConcurrencyLayer, key::Header};
+///
+/// let at_most_100 = ConcurrencyLayer::new(100);
+/// let others_wait = ConcurrencyLayer::waiting(100, Duration::from_secs(1));
+/// let two_each = ConcurrencyLayer::per_key(2, Header::named("x-api-key"))?;
+/// # let _ = (at_most_100, others_wait, two_each);
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+#[derive(Clone)]
+pub struct ConcurrencyLayer(RateLimitLayer);
+
+impl ConcurrencyLayer {
+    /// At most so many in flight, of all requests together.
+    #[must_use]
+    pub fn new(limit: u32) -> Self {
+        Self(RateLimitLayer::new(Limiter::new(Policy::concurrency(limit)), Fixed::new("")))
+    }
+
+    /// At most so many in flight, of all requests together; others wait up to `bound`, first come first served.
+    #[must_use]
+    pub fn waiting(limit: u32, bound: Duration) -> Self {
+        let limiter = Limiter::new(Policy::concurrency(limit));
+        Self(RateLimitLayer::builder(limiter, Fixed::new("")).max_wait(bound).build())
+    }
+
+    /// At most so many in flight for each key.
+    ///
+    /// # Errors
+    /// As [`KeyedLimiter::new`].
+    pub fn per_key(limit: u32, key: impl KeySource + 'static) -> Result<Self, BuildError> {
+        Ok(Self(RateLimitLayer::new(KeyedLimiter::new(Policy::concurrency(limit))?, key)))
+    }
+}
+
+impl fmt::Debug for ConcurrencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConcurrencyLayer").field(&self.0).finish()
+    }
+}
+
+impl<S> Layer<S> for ConcurrencyLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        self.0.layer(inner)
+    }
+}

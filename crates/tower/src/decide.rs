@@ -1,0 +1,423 @@
+//! One decision over all limits of a layer.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Decision};
+use tidegate_limiter::{Request, Timer, acquire_all};
+
+use crate::{
+    NoKey, Reason, Refusal,
+    bill::Bill,
+    hold::{Hold, Holds, Settles, is_in_flight},
+    layer::{Options, Rule, Settle, Source, no_decision},
+    limit::{Kind, Limit},
+    log::at_most_once_a_minute,
+    told::Told,
+};
+
+/// What is asked of one limit.
+pub(crate) struct Question<'r, C> {
+    pub(crate) rule: usize,
+    pub(crate) limit: Cow<'r, Limit<C>>,
+    pub(crate) key: Cow<'r, [u8]>,
+    pub(crate) cost: u32,
+}
+
+type Questions<'r, C> = SmallVec<[Question<'r, C>; 1]>;
+
+/// What a request asks of a layer.
+pub(crate) struct Asked<'r, C> {
+    /// Those of this process first, those that cannot give back last.
+    questions: Questions<'r, C>,
+    shadows: Vec<Question<'r, C>>,
+}
+
+/// Why a request is refused: the rule that says so, and its decision.
+pub(crate) struct Refused {
+    pub(crate) rule: usize,
+    pub(crate) reason: Reason,
+    pub(crate) decision: Decision,
+}
+
+/// The answer of a layer.
+pub(crate) struct Verdict<C: Timer + 'static> {
+    pub(crate) told: SmallVec<[Told; 1]>,
+    pub(crate) refused: Option<Box<Refused>>,
+    pub(crate) holds: Holds<C>,
+}
+
+impl<C: Timer + 'static> Verdict<C> {
+    pub(crate) fn new() -> Self {
+        Self { told: SmallVec::new(), refused: None, holds: Holds::new() }
+    }
+
+    pub(crate) fn refused(refused: Box<Refused>) -> Self {
+        Self { refused: Some(refused), ..Self::new() }
+    }
+
+    /// How long the request must wait before it runs.
+    pub(crate) fn delay(&self) -> Duration {
+        self.told.iter().map(|told| told.decision.delay()).max().unwrap_or_default()
+    }
+
+    /// Where a limit stands.
+    pub(crate) fn tell(&mut self, question: &Question<'_, C>, decision: Decision) {
+        self.told.push(Told { rule: question.rule, decision, policy: question.limit.policy() });
+    }
+
+    /// Refuses; of several that do in one step the one that lasts longest is told, the first of equals.
+    pub(crate) fn refuse(&mut self, rule: usize, reason: Reason, decision: Decision) {
+        if self.refused.as_ref().is_none_or(|refused| refused.decision.severity() < decision.severity()) {
+            self.refused = Some(Box::new(Refused { rule, reason, decision }));
+        }
+    }
+
+    /// Adds the answer of a later step, which was asked as all before had admitted.
+    pub(crate) fn then(&mut self, next: Self) {
+        self.refused = next.refused;
+        if self.refused.is_some() {
+            // What those before answered is given back.
+            self.holds = Holds::new();
+            self.told = next.told;
+        } else {
+            self.holds.append(next.holds);
+            self.told.extend(next.told);
+        }
+    }
+
+    /// Refuses what would have to wait longer than a bound.
+    fn within(mut self, bound: Option<Duration>) -> Self {
+        let Some(bound) = bound else { return self };
+        let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
+        let mut refused = None;
+        for told in late {
+            told.decision = denied_for(&told.decision, told.decision.delay().saturating_sub(bound));
+            refused = Some((told.rule, told.decision));
+        }
+        if let Some((rule, decision)) = refused {
+            self.refuse(rule, Reason::Limited, decision);
+            self.holds = Holds::new();
+        }
+        self
+    }
+}
+
+/// A denial in the place of a delay.
+fn denied_for(decision: &Decision, wait: Duration) -> Decision {
+    let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX - 1);
+    let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
+    Decision::deny(limit, wait, decision.remaining(), 1, decision.reset_after_nanos())
+}
+
+impl<C: Timer + 'static> Options<C> {
+    /// What a request asks; `None` where no limit holds for it.
+    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Option<Asked<'r, C>>, Box<Refused>> {
+        if self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts)) {
+            return Ok(None);
+        }
+        let mut asked = Asked { questions: SmallVec::new(), shadows: Vec::new() };
+        for (at, rule) in self.rules.iter().enumerate() {
+            let limit = match &rule.source {
+                Source::Fixed(limit) => Cow::Borrowed(limit),
+                Source::ByRequest(choose) => match choose(parts) {
+                    Some(limit) => Cow::Owned(limit),
+                    None => continue,
+                },
+            };
+            let key = match (rule.key.key(parts), self.no_key) {
+                (Some(key), _) => key,
+                // Nobody is refused for a limit that only looks on.
+                (None, _) if rule.shadow => continue,
+                (None, NoKey::Shared) => Cow::default(),
+                (None, NoKey::Admit) => continue,
+                (None, NoKey::Deny) => {
+                    let limit = limit.policy().limit();
+                    let denied = Decision::deny_for_good(limit, 0, 1, u64::MAX);
+                    return Err(Box::new(Refused { rule: at, reason: Reason::Limited, decision: denied }));
+                }
+                (None, NoKey::Refuse) => {
+                    self.log_of_missing_key(rule);
+                    return Err(Box::new(Refused {
+                        rule: at,
+                        reason: Reason::NoKey,
+                        decision: no_decision(),
+                    }));
+                }
+            };
+            if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
+                continue;
+            }
+            let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
+            let question = Question { rule: at, limit, key, cost };
+            if rule.shadow {
+                asked.shadows.push(question);
+            } else {
+                asked.questions.push(question);
+            }
+        }
+        asked.questions.sort_by_key(|question| match question.limit.0 {
+            Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
+            #[cfg(feature = "shared")]
+            Kind::Shared(_) => 1,
+            Kind::Own(_) => 2,
+        });
+        let none = asked.questions.is_empty() && asked.shadows.is_empty();
+        Ok((!none).then_some(asked))
+    }
+
+    /// Decides at once; `None` where a store must be asked, or a place waited for: then nothing was taken.
+    pub(crate) fn decide_now(
+        &self,
+        asked: &Asked<'_, C>,
+        parts: &Parts,
+        bill: Option<&Bill>,
+    ) -> Option<Verdict<C>> {
+        let mut all = asked.questions.iter().chain(&asked.shadows);
+        if !all.all(|question| question.limit.is_local()) {
+            return None;
+        }
+        let mut verdict = self.decide_local(&asked.questions, bill, false).within(self.max_wait);
+        match &verdict.refused {
+            Some(_) if self.max_wait.is_some() => return None,
+            Some(_) => {}
+            None => {
+                for shadow in &asked.shadows {
+                    let told = self.decide_local(std::slice::from_ref(shadow), bill, false);
+                    self.add_shadow(&mut verdict, told, parts);
+                }
+            }
+        }
+        Some(verdict)
+    }
+
+    /// Decides, and waits for that as long as the layer may.
+    pub(crate) async fn decide(
+        &self,
+        asked: &Asked<'_, C>,
+        parts: &Parts,
+        bill: Option<&Bill>,
+    ) -> Verdict<C> {
+        let mut verdict = match (self.max_wait, &asked.questions[..]) {
+            (None, questions) => self.decide_all(questions, bill).await,
+            (Some(bound), [question]) if question.limit.is_local() => {
+                self.wait_in_line(question, bill, bound).await
+            }
+            (Some(bound), questions) => self.ask_again(questions, bill, bound).await,
+        };
+        if verdict.refused.is_none() {
+            for shadow in &asked.shadows {
+                let told = self.decide_all(std::slice::from_ref(shadow), bill).await;
+                self.add_shadow(&mut verdict, told, parts);
+            }
+        }
+        verdict
+    }
+
+    /// What a limit in a dry run holds is held; that it would refuse is told to whom it concerns.
+    fn add_shadow(&self, verdict: &mut Verdict<C>, told: Verdict<C>, parts: &Parts) {
+        let Some(refused) = told.refused else { return verdict.holds.append(told.holds) };
+        let refusal = self.refusal(&refused, parts);
+        match &self.on_shadow {
+            Some(hears) => hears(&refusal),
+            None => {
+                tracing::debug!(limit = refusal.name, decision = %refused.decision, "would have been refused");
+            }
+        }
+    }
+
+    pub(crate) fn refusal<'a>(&'a self, refused: &'a Refused, request: &'a Parts) -> Refusal<'a> {
+        let Refused { rule, reason, decision } = refused;
+        Refusal { reason: *reason, name: self.rules[*rule].name.as_str(), decision, request }
+    }
+
+    async fn wait_in_line(
+        &self,
+        question: &Question<'_, C>,
+        bill: Option<&Bill>,
+        bound: Duration,
+    ) -> Verdict<C> {
+        let Question { key, cost, .. } = question;
+        let waited = match &question.limit.0 {
+            Kind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
+            Kind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
+            _ => return self.decide_all(std::slice::from_ref(question), bill).await,
+        };
+        let mut verdict = Verdict::new();
+        match waited {
+            Ok(decision) => {
+                // It has been waited for.
+                let decision = if decision.delay().is_zero() { decision } else { undelayed(&decision) };
+                self.take(&mut verdict, question, decision, bill, false);
+            }
+            Err(error) => {
+                let decision = *error.decision();
+                let late = decision.delay().saturating_sub(bound);
+                let denied = if decision.is_denied() { decision } else { denied_for(&decision, late) };
+                self.take(&mut verdict, question, denied, bill, false);
+            }
+        }
+        verdict
+    }
+
+    async fn ask_again(
+        &self,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+        bound: Duration,
+    ) -> Verdict<C> {
+        let deadline = self.time.now().saturating_add(bound.into());
+        loop {
+            let left = Duration::from(deadline.saturating_since(self.time.now()));
+            let verdict = self.decide_all(questions, bill).await.within(Some(left));
+            let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
+            let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
+            drop(verdict);
+            let until = self.time.now().saturating_add(wait.into());
+            if until > deadline {
+                return self.decide_all(questions, bill).await.within(Some(Duration::ZERO));
+            }
+            self.time.sleep_until(until).await;
+        }
+    }
+
+    async fn decide_all(&self, questions: &[Question<'_, C>], bill: Option<&Bill>) -> Verdict<C> {
+        let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
+        let (local, far) = questions.split_at(locals);
+        let mut verdict = self.decide_local(local, bill, !far.is_empty());
+        #[cfg(feature = "shared")]
+        let far = {
+            let own = far.iter().take_while(|question| matches!(question.limit.0, Kind::Shared(_))).count();
+            let (shared, own) = far.split_at(own);
+            if verdict.refused.is_none() && !shared.is_empty() {
+                let told = self.decide_shared(shared, bill).await;
+                verdict.then(told);
+            }
+            own
+        };
+        for question in far {
+            if verdict.refused.is_some() {
+                break;
+            }
+            let Kind::Own(limit) = &question.limit.0 else { continue };
+            let decision = limit.decide(&question.key, question.cost).await;
+            let mut told = Verdict::new();
+            self.take(&mut told, question, decision, bill, true);
+            verdict.then(told);
+        }
+        verdict
+    }
+
+    /// Decides over limits of this process, in one atomic step.
+    fn decide_local(
+        &self,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+        may_return: bool,
+    ) -> Verdict<C> {
+        let mut verdict = Verdict::new();
+        if let [question] = questions {
+            let decision = match &question.limit.0 {
+                Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
+                Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
+                _ => return verdict,
+            };
+            self.take(&mut verdict, question, decision, bill, may_return || !decision.delay().is_zero());
+            return verdict;
+        }
+        if questions.is_empty() {
+            return verdict;
+        }
+        let requests: SmallVec<[Request<'_, C>; 4]> = questions
+            .iter()
+            .filter_map(|Question { limit, key, cost, .. }| match &limit.0 {
+                Kind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
+                Kind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
+                _ => None,
+            })
+            .collect();
+        match acquire_all(&requests) {
+            Ok(all) => {
+                let allowed = all.is_allowed();
+                let may_return = may_return || all.decisions().iter().any(|told| !told.delay().is_zero());
+                for (question, decision) in questions.iter().zip(all.decisions()) {
+                    if allowed || decision.is_denied() {
+                        self.take(&mut verdict, question, *decision, bill, may_return);
+                    } else {
+                        // It was not charged.
+                        let standing = match &question.limit.0 {
+                            Kind::Keyed(limiter) => limiter.peek(&question.key, 0),
+                            Kind::Unkeyed(limiter) => limiter.peek(0),
+                            _ => *decision,
+                        };
+                        verdict.tell(question, standing);
+                    }
+                }
+            }
+            Err(full) => {
+                self.log(|| tracing::error!(%full, "limits cannot be decided together: raise max_keys"));
+                verdict.refuse(
+                    questions.first().map_or(0, |first| first.rule),
+                    Reason::Misconfigured,
+                    no_decision(),
+                );
+            }
+        }
+        verdict
+    }
+
+    /// Takes in what a limit answered, and whether a request that was spent may yet have to be given back.
+    pub(crate) fn take(
+        &self,
+        verdict: &mut Verdict<C>,
+        question: &Question<'_, C>,
+        decision: Decision,
+        bill: Option<&Bill>,
+        may_return: bool,
+    ) {
+        let Question { rule, limit, key, cost } = question;
+        let policy = limit.policy();
+        if decision.is_denied() {
+            verdict.refuse(*rule, Reason::Limited, decision);
+        } else {
+            let settles = self.settles(*rule, is_in_flight(&policy), bill);
+            // What nobody may have to give back is not written down.
+            if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
+                verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
+            }
+        }
+        verdict.told.push(Told { rule: *rule, decision, policy });
+    }
+
+    fn settles(&self, rule: usize, in_flight: bool, bill: Option<&Bill>) -> Settles {
+        match (&self.rules[rule].settle, bill) {
+            _ if in_flight => Settles::Back,
+            (Settle::Head(_), _) => Settles::Head,
+            (Settle::Bytes(unit), _) => Settles::Bytes(*unit),
+            (Settle::Bill, Some(bill)) => Settles::Bill(bill.clone()),
+            (Settle::Before | Settle::Bill, _) => Settles::Before,
+        }
+    }
+
+    fn log_of_missing_key(&self, rule: &Rule<C>) {
+        self.log(|| {
+            tracing::error!(
+                limit = rule.name.as_str(),
+                why = rule.key.missing(),
+                "a request without a key was refused with status 500; `no_key` says what else to do"
+            );
+        });
+    }
+
+    /// Writes a line to the log, at most once a minute.
+    pub(crate) fn log(&self, line: impl FnOnce()) {
+        at_most_once_a_minute(&self.logged, self.time.now(), line);
+    }
+}
+
+/// The same, for work that has waited.
+fn undelayed(decision: &Decision) -> Decision {
+    let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
+    Decision::allow(limit, decision.remaining(), 1, decision.reset_after_nanos())
+}

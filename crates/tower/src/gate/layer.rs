@@ -1,0 +1,192 @@
+//! The layer and its options.
+
+use std::{fmt, sync::Arc, sync::atomic::AtomicU64};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, request::Parts};
+use tidegate_flow::{Blocked, Gate};
+use tower_layer::Layer;
+
+use super::Gated;
+use crate::key::KeySource;
+
+type Failed = Box<dyn Fn(StatusCode, &HeaderMap) -> bool + Send + Sync>;
+type Answers = Box<dyn Fn(&Blocked, &Parts) -> Response<Bytes> + Send + Sync>;
+type CountOf = Box<dyn Fn(&Parts) -> u32 + Send + Sync>;
+type Prioritized = Box<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// What a layer and its services share.
+pub(crate) struct Options {
+    pub(crate) gate: Gate,
+    pub(crate) resource: Box<dyn KeySource>,
+    pub(crate) inbound: bool,
+    pub(crate) origin: Option<Box<dyn KeySource>>,
+    pub(crate) args: Vec<Box<dyn KeySource>>,
+    pub(crate) named: Vec<(String, Box<dyn KeySource>)>,
+    pub(crate) count: Option<CountOf>,
+    pub(crate) prioritized: Option<Prioritized>,
+    pub(crate) failed: Option<Failed>,
+    pub(crate) answers: Option<Answers>,
+    pub(crate) logged: AtomicU64,
+}
+
+/// Guards a service by a [`Gate`]: each request enters a resource, and is blocked, delayed or let through as the gate's rules
+/// say: flow rules, breakers, adaptive limits and whatever else is loaded, and they change while the service runs.
+///
+/// The entry ends with the response's body. Its response time counts until then, and it has failed when the service or the body
+/// fails, or when the response says so: a status of 500 and more, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
+/// `UNAVAILABLE` or `DATA_LOSS`, unless [`failed_when`](GateBuilder::failed_when) says otherwise. A request that is given up
+/// before, also in the middle of its body, is no failure: breakers do not judge it.
+///
+/// A blocked request is answered with 429 if it is for its flow (flow rules, hot parameters), 403 if its origin may not, else
+/// with 503; gRPC with `RESOURCE_EXHAUSTED`, `PERMISSION_DENIED` or `UNAVAILABLE` (feature `grpc`). `Retry-After` says when to
+/// come again, where that is known.
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use tidegate_flow::{Gate, rules::{IsolationRule, Rules}};
+/// use tidegate_tower::{GateLayer, key::Fixed};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # futures::executor::block_on(async {
+/// let gate = Gate::new();
+/// gate.load(Rules { isolation: vec![IsolationRule::new("orders", 1)], ..Rules::default() })?;
+/// let orders = async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(String::from("here")));
+/// let service = GateLayer::new(&gate, Fixed::new("orders")).layer(service_fn(orders));
+///
+/// let first = service.clone().oneshot(Request::new(())).await?;
+/// assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::SERVICE_UNAVAILABLE);
+/// drop(first); // its body is over
+/// assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct GateLayer(Arc<Options>);
+
+impl GateLayer {
+    /// A layer with the options' defaults. `resource` finds the name of the resource: one name for all
+    /// ([`Fixed`](crate::key::Fixed)), axum's `Route`, [`GrpcMethod`](crate::key::GrpcMethod), a closure. Names that clients
+    /// make up fill the gate's table.
+    #[must_use]
+    pub fn new(gate: &Gate, resource: impl KeySource + 'static) -> Self {
+        Self::builder(gate, resource).build()
+    }
+
+    /// A layer with other options.
+    pub fn builder(gate: &Gate, resource: impl KeySource + 'static) -> GateBuilder {
+        GateBuilder(Options {
+            gate: gate.clone(),
+            resource: Box::new(resource),
+            inbound: true,
+            origin: None,
+            args: Vec::new(),
+            named: Vec::new(),
+            count: None,
+            prioritized: None,
+            failed: None,
+            answers: None,
+            logged: AtomicU64::new(0),
+        })
+    }
+
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn options(&self) -> &Arc<Options> {
+        &self.0
+    }
+}
+
+/// Options of a [`GateLayer`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct GateBuilder(Options);
+
+impl GateBuilder {
+    /// Requests go out: for clients. System rules do not hold for them (default: they come in).
+    pub fn outbound(mut self) -> Self {
+        self.0.inbound = false;
+        self
+    }
+
+    /// Who asks, for rules on origins. A request without this key has no origin.
+    pub fn origin(mut self, origin: impl KeySource + 'static) -> Self {
+        self.0.origin = Some(Box::new(origin));
+        self
+    }
+
+    /// The next argument of the entry, for rules on hot parameters. A request without this key has an empty one in its place.
+    pub fn arg(mut self, arg: impl KeySource + 'static) -> Self {
+        self.0.args.push(Box::new(arg));
+        self
+    }
+
+    /// An argument by name. A request without this key lacks it.
+    pub fn attach(mut self, name: &str, arg: impl KeySource + 'static) -> Self {
+        self.0.named.push((name.to_owned(), Box::new(arg)));
+        self
+    }
+
+    /// How many units a request enters with (default: 1).
+    pub fn count(mut self, count: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        self.0.count = Some(Box::new(count));
+        self
+    }
+
+    /// Which requests are [prioritized](tidegate_flow::Entry::prioritized) (default: none).
+    pub fn prioritized(mut self, is_prioritized: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.0.prioritized = Some(Box::new(is_prioritized));
+        self
+    }
+
+    /// Which responses have failed, by status and headers. It is asked once more with the trailers in the headers' place, where
+    /// there are any.
+    pub fn failed_when(
+        mut self,
+        failed: impl Fn(StatusCode, &HeaderMap) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.0.failed = Some(Box::new(failed));
+        self
+    }
+
+    /// How a blocked request is answered. `Retry-After` is added where the closure does not set it.
+    pub fn on_block<B: Into<Bytes>>(
+        mut self,
+        answer: impl Fn(&Blocked, &Parts) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        self.0.answers = Some(Box::new(move |blocked, request| answer(blocked, request).map(Into::into)));
+        self
+    }
+
+    /// The layer.
+    pub fn build(self) -> GateLayer {
+        GateLayer(Arc::new(self.0))
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("gate", &self.gate)
+            .field("inbound", &self.inbound)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for GateBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GateBuilder").field(&self.0).finish()
+    }
+}
+
+impl fmt::Debug for GateLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GateLayer").field(&self.0).finish()
+    }
+}
+
+impl<S> Layer<S> for GateLayer {
+    type Service = Gated<S>;
+
+    fn layer(&self, inner: S) -> Gated<S> {
+        Gated::new(inner, Arc::clone(&self.0))
+    }
+}

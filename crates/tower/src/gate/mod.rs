@@ -1,0 +1,10 @@
+//! Requests as entries of a gate of `tidegate-flow`.
+
+mod call;
+mod layer;
+mod service;
+
+#[cfg(feature = "reqwest")]
+pub(crate) use call::{Entered, Stopped};
+pub use layer::{GateBuilder, GateLayer};
+pub use service::Gated;

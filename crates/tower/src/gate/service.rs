@@ -1,0 +1,79 @@
+//! The service: an entry, and then the inner service or a refusal.
+
+use std::{
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::{call::Entered, layer::Options};
+use crate::{
+    body::Body,
+    future::{ResponseFuture, finish},
+};
+
+/// A service behind a gate; from [`GateLayer`](crate::GateLayer).
+pub struct Gated<S> {
+    inner: S,
+    options: Arc<Options>,
+}
+
+impl<S> Gated<S> {
+    pub(crate) fn new(inner: S, options: Arc<Options>) -> Self {
+        Self { inner, options }
+    }
+}
+
+impl<S: Clone> Clone for Gated<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), options: Arc::clone(&self.options) }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Gated<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gated").field("inner", &self.inner).field("options", &self.options).finish()
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Gated<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+    R: http_body::Body<Data = Bytes> + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error, Entered>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let guard = match self.options.enter(&parts) {
+            Ok(guard) => guard,
+            Err(stopped) => {
+                return ResponseFuture::answered(self.options.refuse(&stopped, &parts).map(Body::told));
+            }
+        };
+        let request = Request::from_parts(parts, body);
+        if guard.delay().is_zero() {
+            return ResponseFuture::running(self.inner.call(request), Entered::new(&self.options, guard));
+        }
+        // The one that was polled ready is called, and its clone takes its place.
+        let clone = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, clone);
+        let options = Arc::clone(&self.options);
+        ResponseFuture::waiting(async move {
+            let entered = Entered::new(&options, guard.ready().await);
+            finish(entered, inner.call(request).await)
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! Addresses as keys, and the peer's.
+
+use std::{
+    borrow::Cow,
+    fmt::Write,
+    marker::PhantomData,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+};
+
+use http::{Extensions, request::Parts};
+
+use super::KeySource;
+
+/// How many bits of an IPv6 address name a client, unless told otherwise.
+const USUAL: u8 = 64;
+
+/// The address at the other end of the connection, by [`address_key`].
+///
+/// It is found where the server leaves it: axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`), tonic's `TcpConnectInfo` (feature `grpc`), a [`SocketAddr`] or an
+/// [`IpAddr`] among the request's extensions, or what [`found_in`](Self::found_in) says. Behind a proxy that is the proxy: use
+/// [`Client`](super::Client).
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    prefix: u8,
+}
+
+impl Peer {
+    /// From where servers leave it.
+    #[must_use]
+    pub const fn address() -> Self {
+        Self { prefix: USUAL }
+    }
+
+    /// From an extension of another type.
+    pub const fn found_in<T, F>(address: F) -> PeerIn<T, F>
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(&T) -> IpAddr + Send + Sync,
+    {
+        PeerIn { address, prefix: USUAL, kind: PhantomData }
+    }
+
+    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    #[must_use]
+    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.prefix = bits;
+        self
+    }
+}
+
+impl KeySource for Peer {
+    fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
+        peer(&parts.extensions).map(|address| key(address, self.prefix).into())
+    }
+
+    fn missing(&self) -> &'static str {
+        NO_PEER
+    }
+}
+
+#[cfg(feature = "axum")]
+pub(super) const NO_PEER: &str = "no peer address among the request's extensions: serve axum with \
+     into_make_service_with_connect_info::<SocketAddr>(), elsewhere insert the SocketAddr, or use Peer::found_in";
+#[cfg(not(feature = "axum"))]
+pub(super) const NO_PEER: &str = "no peer address among the request's extensions: for axum's ConnectInfo enable \
+     tidegate-tower's feature `axum`, elsewhere insert the SocketAddr, or use Peer::found_in";
+
+/// The peer's address, wherever the server has left it.
+pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+        if let Some(ConnectInfo(address)) = extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+        if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+    }
+    #[cfg(feature = "grpc")]
+    if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
+        return info.remote_addr().map(|address| address.ip());
+    }
+    let socket = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    socket.or_else(|| extensions.get::<IpAddr>().copied())
+}
+
+/// From [`Peer::found_in`].
+#[derive(Clone, Debug)]
+pub struct PeerIn<T, F> {
+    address: F,
+    prefix: u8,
+    kind: PhantomData<fn(&T)>,
+}
+
+impl<T, F> PeerIn<T, F> {
+    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        Self { prefix: bits, ..self }
+    }
+}
+
+impl<T, F> KeySource for PeerIn<T, F>
+where
+    T: Clone + Send + Sync + 'static,
+    F: Fn(&T) -> IpAddr + Send + Sync,
+{
+    fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
+        parts.extensions.get::<T>().map(|found| key((self.address)(found), self.prefix).into())
+    }
+
+    fn missing(&self) -> &'static str {
+        "the request lacks the extension that Peer::found_in looks for"
+    }
+}
+
+/// The key of a network address: an IPv4 address in full, of an IPv6 address the first 64 bits, as one client has all
+/// addresses that begin with them. As text, so that it can be read where keys are looked at.
+#[must_use]
+pub fn address_key(address: IpAddr) -> Vec<u8> {
+    key(address, USUAL)
+}
+
+pub(super) const fn usual_prefix() -> u8 {
+    USUAL
+}
+
+pub(super) fn key(address: IpAddr, prefix: u8) -> Vec<u8> {
+    // As long as an IPv4 address can be.
+    let mut text = String::with_capacity(15);
+    // Writing to a `String` does not fail.
+    let _ = match address.to_canonical() {
+        IpAddr::V4(address) => write!(text, "{address}"),
+        IpAddr::V6(address) if prefix >= 128 => write!(text, "{address}"),
+        IpAddr::V6(address) => {
+            let beside = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or_default();
+            write!(text, "{}/{prefix}", Ipv6Addr::from(u128::from(address) & beside))
+        }
+    };
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> IpAddr {
+        text.parse().expect("the address is well formed")
+    }
+
+    fn text(key: Vec<u8>) -> String {
+        String::from_utf8(key).expect("a key of an address is text")
+    }
+
+    #[test]
+    fn an_address_counts_as_the_client_that_has_it() {
+        let key = |address| text(address_key(parsed(address)));
+        assert_eq!(key("192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!(key("2001:db8:1:2::9"), "2001:db8:1:2::/64");
+    }
+
+    #[test]
+    fn any_prefix_of_an_ipv6_address_can_name_a_client() {
+        let key = |prefix| text(super::key(parsed("2001:db8:1:2:3:4:5:6"), prefix));
+        assert_eq!(key(0), "::/0");
+        assert_eq!(key(48), "2001:db8:1::/48");
+        assert_eq!(key(127), "2001:db8:1:2:3:4:5:6/127");
+        assert_eq!([128, 255].map(key), ["2001:db8:1:2:3:4:5:6"; 2]);
+    }
+}

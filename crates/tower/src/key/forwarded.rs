@@ -1,0 +1,303 @@
+//! The client's address behind proxies.
+
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
+
+use http::{HeaderMap, header::FORWARDED, request::Parts};
+use ipnet::IpNet;
+
+use super::{
+    KeySource,
+    address::{NO_PEER, key, peer, usual_prefix},
+};
+
+/// The client's address, by [`address_key`](super::address_key), where proxies stand between: each adds the address that it was
+/// called from at the right end of `X-Forwarded-For`, or of `Forwarded`.
+///
+/// A client writes into these fields what it likes. So they are read from the right, and no further than the proxies that are
+/// [counted](Self::behind) or [trusted](Self::trusting): what stands further left is never looked at.
+#[derive(Clone, Debug)]
+pub struct Client {
+    trust: Trust,
+    field: Field,
+    prefix: u8,
+}
+
+#[derive(Clone, Debug)]
+enum Trust {
+    Proxies(usize),
+    Networks(Networks),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    XForwardedFor,
+    Forwarded,
+}
+
+impl Client {
+    /// Behind exactly so many proxies, which every request passes: the client is the last but so many in
+    /// `X-Forwarded-For`. With 0 it is the peer.
+    ///
+    /// A request whose field has fewer addresses has no key. Who can reach the service past a proxy can write any address: use
+    /// [`trusting`](Self::trusting) there.
+    #[must_use]
+    pub const fn behind(proxies: usize) -> Self {
+        Self { trust: Trust::Proxies(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
+    }
+
+    /// Behind proxies in these networks: the client is the first address, from the peer on and then through
+    /// `X-Forwarded-For` from the right, that is in none of them. Where all are, it is the one furthest left.
+    ///
+    /// A request has no key if the server does not tell the peer's address (see [`Peer`](super::Peer)), or if a trusted proxy
+    /// has written something that is no address.
+    #[must_use]
+    pub const fn trusting(proxies: Networks) -> Self {
+        Self { trust: Trust::Networks(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
+    }
+
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one is ever read: a proxy that writes one passes a
+    /// client's other one on.
+    #[must_use]
+    pub fn forwarded(self) -> Self {
+        Self { field: Field::Forwarded, ..self }
+    }
+
+    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        Self { prefix: bits, ..self }
+    }
+
+    fn address(&self, parts: &Parts) -> Option<IpAddr> {
+        match &self.trust {
+            Trust::Proxies(0) => peer(&parts.extensions),
+            Trust::Proxies(proxies) => self.field.addresses(&parts.headers).nth(proxies - 1)?,
+            Trust::Networks(trusted) => {
+                let mut client = peer(&parts.extensions)?;
+                let mut before = self.field.addresses(&parts.headers);
+                while trusted.contains(client) {
+                    match before.next() {
+                        Some(address) => client = address?,
+                        None => break,
+                    }
+                }
+                Some(client)
+            }
+        }
+    }
+}
+
+impl KeySource for Client {
+    fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
+        self.address(parts).map(|address| key(address, self.prefix).into())
+    }
+
+    fn missing(&self) -> &'static str {
+        match self.trust {
+            Trust::Proxies(0) => NO_PEER,
+            Trust::Proxies(_) => {
+                "X-Forwarded-For (or Forwarded) has fewer addresses than the layer was told of proxies, or one that \
+                 is no address"
+            }
+            Trust::Networks(_) => {
+                "no peer address among the request's extensions (serve axum with \
+                 into_make_service_with_connect_info::<SocketAddr>()), or a trusted proxy wrote something that is no \
+                 address"
+            }
+        }
+    }
+}
+
+impl Field {
+    /// The addresses from the right. `None` for one that cannot be read.
+    fn addresses(self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+        let name = match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => FORWARDED.as_str(),
+        };
+        let lines = headers.get_all(name).iter().rev();
+        lines.flat_map(|line| FromRight { left: Some(line.as_bytes()) }).map(move |entry| match self {
+            Self::XForwardedFor => node(entry),
+            Self::Forwarded => forwarded_for(entry),
+        })
+    }
+}
+
+/// The entries of a list, from the right. A comma between quotes is none, as seen from the right: what a client has written
+/// further left, such as a quote that never ends, changes nothing.
+struct FromRight<'a> {
+    left: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for FromRight<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let left = self.left.take()?;
+        let mut quoted = false;
+        let comma = left.iter().rposition(|byte| {
+            quoted ^= *byte == b'"';
+            *byte == b',' && !quoted
+        });
+        self.left = comma.map(|at| &left[..at]);
+        Some(left[comma.map_or(0, |at| at + 1)..].trim_ascii())
+    }
+}
+
+/// Of `for=192.0.2.60;proto=http;by=203.0.113.43` the node after `for`.
+fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
+    let mut pairs = entry.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let value = pairs.find_map(|pair| {
+        let (name, value) = pair.split_at_checked(4)?;
+        name.eq_ignore_ascii_case(b"for=").then_some(value)
+    })?;
+    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    node(quoted.unwrap_or(value))
+}
+
+/// `192.0.2.7`, `192.0.2.7:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
+fn node(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let address = bare.unwrap_or(text).parse().ok();
+    address
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
+        .map(|a: IpAddr| a.to_canonical())
+}
+
+/// Networks and single addresses, such as those of trusted proxies.
+///
+/// ```
+/// use tidegate_tower::key::Networks;
+///
+/// let inside: Networks = "10.0.0.0/8, fd00::/8, 192.0.2.7".parse()?;
+/// assert!(inside.contains("10.1.2.3".parse()?));
+/// assert!(!inside.contains("192.0.2.8".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Networks(Vec<IpNet>);
+
+impl Networks {
+    /// Whether an address is in one of them. An IPv4 address is the same one when it is written as an IPv6 address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+}
+
+impl std::str::FromStr for Networks {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty());
+        let network = |entry: &str| {
+            let whole = entry.parse::<IpNet>().ok();
+            whole
+                .or_else(|| entry.parse::<IpAddr>().ok().map(IpNet::from))
+                .ok_or_else(|| NetworkError(entry.to_owned()))
+        };
+        entries.map(network).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Text that is no list of [`Networks`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError(String);
+
+impl std::fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} is no network and no address: write 10.0.0.0/8, fd00::/8 or 192.0.2.7", self.0)
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn parts(peer: &str, lines: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder();
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        let mut parts = request.body(()).expect("the request is well formed").into_parts().0;
+        if !peer.is_empty() {
+            let peer: IpAddr = peer.parse().expect("the address is well formed");
+            parts.extensions.insert(peer);
+        }
+        parts
+    }
+
+    fn found(client: &Client, parts: &Parts) -> Option<String> {
+        client.key(parts).map(|key| String::from_utf8_lossy(&key).into_owned())
+    }
+
+    fn xff(value: &str) -> Parts {
+        parts("10.0.0.1", &[("x-forwarded-for", value)])
+    }
+
+    #[test]
+    fn what_a_client_writes_into_x_forwarded_for_does_not_change_its_key() {
+        let one = Client::behind(1);
+        for forged in ["", "1.1.1.1, ", "\"1.1.1.1, ", "unknown, ,", "[::1]:9, 1.1.1.1,"] {
+            assert_eq!(
+                found(&one, &xff(&format!("{forged}192.0.2.7"))).as_deref(),
+                Some("192.0.2.7"),
+                "{forged}"
+            );
+        }
+        let two = Client::behind(2);
+        assert_eq!(found(&two, &xff("1.1.1.1, 192.0.2.7, 10.0.0.2")).as_deref(), Some("192.0.2.7"));
+        // The proxy may add a line of its own.
+        let lines = [("x-forwarded-for", "1.1.1.1, 192.0.2.7"), ("x-forwarded-for", "10.0.0.2")];
+        assert_eq!(found(&two, &parts("", &lines)).as_deref(), Some("192.0.2.7"));
+        assert_eq!(found(&two, &xff("192.0.2.7")), None);
+        assert_eq!(found(&Client::behind(0), &xff("1.1.1.1")).as_deref(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let trusting = Client::trusting("10.0.0.0/8 2001:db8::/32".parse().expect("these are networks"));
+        let ask = |peer, value| found(&trusting, &parts(peer, &[("x-forwarded-for", value)]));
+        // A client that calls past the proxies writes in vain.
+        assert_eq!(ask("192.0.2.9", "1.1.1.1").as_deref(), Some("192.0.2.9"));
+        assert_eq!(ask("10.0.0.1", "1.1.1.1, 192.0.2.7, 10.9.9.9").as_deref(), Some("192.0.2.7"));
+        assert_eq!(ask("::ffff:10.0.0.1", "192.0.2.7").as_deref(), Some("192.0.2.7"));
+        assert_eq!(ask("10.0.0.1", "10.0.0.3, [2001:db8::1]:443").as_deref(), Some("10.0.0.3"));
+        assert_eq!(ask("10.0.0.1", "192.0.2.7, unknown"), None);
+        assert_eq!(found(&trusting, &parts("10.0.0.1", &[])).as_deref(), Some("10.0.0.1"));
+        assert_eq!(found(&trusting, &parts("", &[("x-forwarded-for", "192.0.2.7")])), None);
+    }
+
+    #[test]
+    fn forwarded_is_read_from_the_right_whatever_quotes_stand_left() {
+        let one = Client::behind(1).forwarded();
+        let ask = |value| found(&one, &parts("", &[("forwarded", value)]));
+        assert_eq!(
+            ask("for=1.1.1.1, For=192.0.2.60;proto=http;by=203.0.113.43").as_deref(),
+            Some("192.0.2.60")
+        );
+        assert_eq!(ask("for=\"[2001:db8:cafe::17]:4711\"").as_deref(), Some("2001:db8:cafe::/64"));
+        // A quote that never ends hides nothing, and a comma within quotes parts nothing.
+        assert_eq!(ask("for=\"evil, for=192.0.2.60").as_deref(), Some("192.0.2.60"));
+        assert_eq!(ask("for=192.0.2.60;ext=\"a, for=1.1.1.1\"").as_deref(), Some("192.0.2.60"));
+        assert_eq!(ask("for=192.0.2.60, for=_hidden"), None);
+        assert_eq!(ask("proto=http"), None);
+        // The other field counts for nothing.
+        assert_eq!(found(&one, &xff("192.0.2.7")), None);
+    }
+
+    #[test]
+    fn a_list_of_networks_names_what_is_none() {
+        let error = "10.0.0.0/8, 10.0.0.0/33".parse::<Networks>().expect_err("no network has 33 bits");
+        assert!(error.to_string().starts_with("\"10.0.0.0/33\" is no network"), "{error}");
+    }
+}

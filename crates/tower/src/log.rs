@@ -1,0 +1,18 @@
+//! Lines of the log that many requests could ask for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::Nanos;
+
+/// Writes a line, unless one was written less than a minute ago. `last` is when, in nanoseconds; 0 for never.
+pub(crate) fn at_most_once_a_minute(last: &AtomicU64, now: Nanos, line: impl FnOnce()) {
+    const MINUTE: Nanos = Nanos::from_secs(60);
+    let before = last.load(Ordering::Relaxed);
+    if before > 0 && now.saturating_since(Nanos::new(before)) < MINUTE {
+        return;
+    }
+    // Relaxed: only that one of several threads writes matters.
+    if last.compare_exchange(before, now.get().max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        line();
+    }
+}

@@ -1,0 +1,122 @@
+//! Decisions over limits that many processes share.
+
+use tidegate_limiter::Timer;
+use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
+
+use crate::{
+    Reason,
+    bill::Bill,
+    decide::{Question, Verdict},
+    hold::{Hold, Settles, is_in_flight},
+    layer::{Options, no_decision},
+    limit::Kind,
+};
+
+impl<C: Timer + 'static> Options<C> {
+    /// Decides over shared limits: those of one store in one step, the stores one after the other.
+    pub(crate) async fn decide_shared(
+        &self,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+    ) -> Verdict<C> {
+        let shared = |question: &Question<'_, C>| match &question.limit.0 {
+            Kind::Shared(limit) => Some(limit.clone()),
+            _ => None,
+        };
+        let mut verdict = Verdict::new();
+        let mut left: Vec<(SharedLimit, &Question<'_, C>)> =
+            questions.iter().filter_map(|question| Some((shared(question)?, question))).collect();
+        while let Some((first, _)) = left.first() {
+            let store = first.store().clone();
+            let (together, others): (Vec<_>, Vec<_>) =
+                left.into_iter().partition(|(limit, _)| limit.store().is(&store));
+            left = others;
+            let told = match &together[..] {
+                [(limit, question)] => self.decide_one(limit, question, bill).await,
+                _ => self.decide_together(&store, &together, bill).await,
+            };
+            verdict.then(told);
+            if verdict.refused.is_some() {
+                break;
+            }
+        }
+        verdict
+    }
+
+    async fn decide_one(
+        &self,
+        limit: &SharedLimit,
+        question: &Question<'_, C>,
+        bill: Option<&Bill>,
+    ) -> Verdict<C> {
+        let mut verdict = Verdict::new();
+        if !is_in_flight(limit.policy()) {
+            let answer = limit.acquire(&question.key, question.cost).await;
+            self.take_shared(&mut verdict, question, &answer, bill);
+            return verdict;
+        }
+        // In a task of its own: if this request is dropped meanwhile, its permit goes back when it comes.
+        let (asked, key, cost) = (limit.clone(), question.key.clone().into_owned(), question.cost);
+        match tokio::spawn(async move { asked.permit(&key, cost).await }).await {
+            Ok(Ok(permit)) => {
+                let answer = permit.decision();
+                if !matches!(answer.source, Source::Failed(_)) {
+                    verdict.tell(question, answer.decision);
+                }
+                let hold = Hold::of_permit(question.rule, question.limit.clone().into_owned(), permit);
+                verdict.holds.add(hold, Settles::Back);
+            }
+            Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied, bill),
+            // The runtime is shutting down.
+            Err(_) => verdict.refuse(question.rule, Reason::StoreFailed, no_decision()),
+        }
+        verdict
+    }
+
+    async fn decide_together(
+        &self,
+        store: &Store,
+        together: &[(SharedLimit, &Question<'_, C>)],
+        bill: Option<&Bill>,
+    ) -> Verdict<C> {
+        let part = |(limit, question): &'_ (SharedLimit, &'_ Question<'_, C>)| {
+            (limit.clone(), question.key.clone().into_owned(), question.cost)
+        };
+        let owned: Vec<_> = together.iter().map(part).collect();
+        let parts: Vec<Part<'_>> =
+            owned.iter().map(|(limit, key, cost)| Part { limit, key, cost: *cost }).collect();
+        let mut verdict = Verdict::new();
+        match store.acquire_all(&parts).await {
+            Ok(answers) => {
+                let allowed = answers.iter().all(SharedDecision::is_allowed);
+                for ((_, question), answer) in together.iter().zip(&answers) {
+                    // Where those stand that would have admitted is not known.
+                    if allowed || answer.is_denied() {
+                        self.take_shared(&mut verdict, question, answer, bill);
+                    }
+                }
+            }
+            Err(error) => {
+                self.log(|| tracing::error!(%error, "shared limits cannot be decided together; requests are refused with status 500"));
+                let rule = together.first().map_or(0, |(_, question)| question.rule);
+                verdict.refuse(rule, Reason::Misconfigured, no_decision());
+            }
+        }
+        verdict
+    }
+
+    fn take_shared(
+        &self,
+        verdict: &mut Verdict<C>,
+        question: &Question<'_, C>,
+        answer: &SharedDecision,
+        bill: Option<&Bill>,
+    ) {
+        match (&answer.source, answer.is_denied()) {
+            (Source::Failed(_), true) => verdict.refuse(question.rule, Reason::StoreFailed, answer.decision),
+            // Nothing was taken, and nobody knows where the client stands.
+            (Source::Failed(_), false) => {}
+            _ => self.take(verdict, question, answer.decision, bill, true),
+        }
+    }
+}

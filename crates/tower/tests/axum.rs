@@ -1,0 +1,129 @@
+//! The middleware in axum, as axum comes.
+#![cfg(feature = "axum")]
+
+use std::net::SocketAddr;
+
+use axum::{Router, extract::connect_info::MockConnectInfo, routing::get};
+use http::Request;
+use http_body_util::BodyExt;
+use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
+use tidegate_tower::{
+    RateLimitLayer,
+    key::{Client, Fixed, Peer, Route},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tower::ServiceExt;
+
+#[path = "../examples/axum_limit.rs"]
+#[allow(dead_code)]
+mod example;
+
+/// Serves on a free port of this machine.
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    address
+}
+
+/// The whole answer to a GET.
+async fn get_from(address: SocketAddr, from: &str, path: &str) -> String {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+    let mut stream: TcpStream = socket.connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn status(answer: &str) -> &str {
+    &answer["HTTP/1.1 ".len()..][..3]
+}
+
+#[tokio::test]
+async fn the_peer_of_axums_connect_info_is_the_key_as_it_comes() {
+    let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
+    let app = Router::new().route("/", get(async || "hello"));
+    let address = serve(app.layer(RateLimitLayer::new(limiter, Peer::address()))).await;
+    let mut statuses = Vec::new();
+    // All of 127/8 is this machine.
+    for from in ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"] {
+        statuses.push(status(&get_from(address, from, "/").await).to_owned());
+    }
+    assert_eq!(statuses, ["200", "429", "200", "429"]);
+}
+
+#[tokio::test]
+async fn without_connect_info_a_peer_is_not_made_up() {
+    let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
+    let app = Router::new().route("/", get(async || "hello"));
+    let app = app.layer(RateLimitLayer::new(limiter, Peer::address()));
+    let ask = |app: Router| async { app.oneshot(Request::new(axum::body::Body::empty())).await.unwrap() };
+    let refused = ask(app.clone()).await;
+    assert_eq!(refused.status(), 500);
+    let text = refused.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    assert!(text.contains("could not tell whose request this is"), "{text}");
+    // As axum's tests say who asks.
+    let peer: SocketAddr = "192.0.2.7:80".parse().unwrap();
+    assert_eq!(ask(app.layer(MockConnectInfo(peer))).await.status(), 200);
+}
+
+#[tokio::test]
+async fn permits_of_a_server_end_with_its_responses() {
+    let seats = Limiter::new(Policy::concurrency(2));
+    let app = Router::new().route("/", get(async || "hello")).route("/none", get(async || ()));
+    let address = serve(app.layer(RateLimitLayer::new(seats, Fixed::new("")))).await;
+    for path in ["/", "/none", "/", "/lost", "/none", "/"] {
+        let answer = get_from(address, "127.0.0.1", path).await;
+        assert_eq!(status(&answer), if path == "/lost" { "404" } else { "200" }, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_route_counts_as_the_router_has_it() {
+    let limiter = KeyedLimiter::new(Policy::sliding_log("2/1h".parse().unwrap()).unwrap()).unwrap();
+    let app = Router::new().route("/users/{id}", get(async || "hello")).route("/all", get(async || "all"));
+    let app = app.layer(RateLimitLayer::new(limiter, Route));
+    let mut statuses = Vec::new();
+    for path in ["/users/1", "/users/2", "/users/3", "/all", "/lost", "/lost/1", "/lost/2"] {
+        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429, 200, 404, 404, 429]);
+}
+
+#[tokio::test]
+async fn behind_a_trusted_proxy_the_client_counts_and_elsewhere_the_peer() {
+    let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
+    let client = Client::trusting("10.0.0.0/8".parse().unwrap());
+    let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(limiter, client));
+    let ask = |peer: [u8; 4], forwarded: &'static str| {
+        let app = app.clone().layer(MockConnectInfo(SocketAddr::from((peer, 80))));
+        let request = Request::get("/").header("x-forwarded-for", forwarded);
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        async { app.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    assert_eq!(ask([10, 0, 0, 1], "192.0.2.7").await, 200);
+    assert_eq!(ask([10, 0, 0, 2], "1.1.1.1, 192.0.2.7").await, 429);
+    assert_eq!(ask([192, 0, 2, 8], "1.1.1.1").await, 200);
+    assert_eq!(ask([192, 0, 2, 8], "1.1.1.2").await, 429);
+}
+
+#[tokio::test]
+async fn the_example_limits_each_client() {
+    let address = serve(example::app().unwrap()).await;
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        statuses.push(status(&get_from(address, "127.0.0.1", "/").await).to_owned());
+    }
+    assert_eq!(statuses, ["200", "200", "200", "200", "200", "429"]);
+    let other = get_from(address, "127.0.0.2", "/").await;
+    assert!(other.contains("ratelimit-policy: \"client\";q=5;w=10, \"everybody\";q=20;w=10"), "{other}");
+}

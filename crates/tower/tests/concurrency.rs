@@ -1,0 +1,45 @@
+//! Limits on what is in flight.
+
+use std::{convert::Infallible, time::Duration};
+
+use futures::{executor::block_on, future::poll_immediate};
+use http::{Request, Response};
+use tidegate_tower::{ConcurrencyLayer, key::Header};
+use tower::{Layer, ServiceExt, service_fn};
+
+async fn hello(_: Request<()>) -> Result<Response<String>, Infallible> {
+    Ok(Response::new("hello".to_owned()))
+}
+
+fn from(key: &str) -> Request<()> {
+    Request::builder().header("x-api-key", key).body(()).unwrap()
+}
+
+#[test]
+fn at_most_so_many_are_in_flight_of_all_or_of_each_key() {
+    for (layer, bob) in [
+        (ConcurrencyLayer::new(2), 429),
+        (ConcurrencyLayer::per_key(2, Header::named("x-api-key")).unwrap(), 200),
+    ] {
+        let service = layer.layer(service_fn(hello));
+        let ask = |key| block_on(service.clone().oneshot(from(key))).unwrap();
+        let held = [ask("alice"), ask("alice")];
+        assert_eq!((ask("alice").status().as_u16(), ask("bob").status().as_u16()), (429, bob));
+        drop(held);
+        assert_eq!(ask("alice").status(), 200);
+    }
+}
+
+#[test]
+fn others_wait_in_line_and_one_that_gives_up_leaves_it() {
+    let service = ConcurrencyLayer::waiting(1, Duration::from_hours(1)).layer(service_fn(hello));
+    let ask = || Box::pin(service.clone().oneshot(from("alice")));
+    block_on(async {
+        let first = ask().await.unwrap();
+        let (mut second, mut third) = (ask(), ask());
+        assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
+        drop(second);
+        drop(first);
+        assert_eq!(third.await.unwrap().status(), 200);
+    });
+}

@@ -1,0 +1,130 @@
+//! The middleware over limits that many processes share, on a server of its own.
+#![cfg(all(feature = "shared", feature = "servers"))]
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tidegate_limiter::{Limiter, Policy, algorithm::Concurrency};
+use tidegate_redis::{Health, OnError, Store};
+use tidegate_redis_servers::{PATIENCE, Server, eventually};
+use tidegate_tower::{
+    RateLimit, RateLimitLayer,
+    key::{Fixed, Header},
+};
+use tower::{Layer, ServiceExt, util::ServiceFn};
+
+const ALICE: Header = Header::named("x-api-key");
+
+type Hello = ServiceFn<fn(Request<()>) -> std::future::Ready<Result<Response<String>, Infallible>>>;
+
+fn behind(layer: &RateLimitLayer) -> RateLimit<Hello> {
+    let hello: fn(Request<()>) -> _ = |_| std::future::ready(Ok(Response::new("hello".to_owned())));
+    layer.layer(tower::service_fn(hello))
+}
+
+async fn ask(service: &RateLimit<Hello>, key: &str) -> Response<tidegate_tower::Body<String>> {
+    let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    service.clone().oneshot(request).await.unwrap()
+}
+
+async fn status(service: &RateLimit<Hello>, key: &str) -> u16 {
+    ask(service, key).await.status().as_u16()
+}
+
+fn log(quota: &str) -> Policy {
+    Policy::sliding_log(quota.parse().unwrap()).unwrap()
+}
+
+fn store(server: &Server) -> Store {
+    let store = Store::open(&server.address()).unwrap();
+    eventually("the store is reached", || store.health() == Health::Up);
+    store
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_limit_holds_over_two_services_and_tells_the_same() {
+    let server = Server::start(&[]);
+    let limit = |store: Store| store.limit("user", log("2/1h")).deadline(PATIENCE).build().unwrap();
+    let services =
+        [store(&server), store(&server)].map(|store| behind(&RateLimitLayer::new(limit(store), ALICE)));
+    let first = ask(&services[0], "alice").await;
+    assert_eq!(first.headers()["ratelimit-policy"], "\"default\";q=2;w=3600");
+    assert_eq!(first.headers()["ratelimit"], "\"default\";r=1;t=3600");
+    assert_eq!(status(&services[1], "alice").await, 200);
+    let denied = ask(&services[0], "alice").await;
+    assert_eq!(denied.status(), 429);
+    assert!(denied.headers().contains_key("retry-after"));
+    assert_eq!(status(&services[1], "bob").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_store_and_of_the_process_deny_together_and_neither_spends_the_others() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = |name, quota| store.limit(name, log(quota)).deadline(PATIENCE).build().unwrap();
+    let (user, all) = (limit("user", "5/1h"), limit("all", "3/1h"));
+    let local = Arc::new(Limiter::new(log("4/1h")));
+    let layer = RateLimitLayer::builder(user.clone(), ALICE)
+        .and(all.clone(), Fixed::new("all"))
+        .and(Arc::clone(&local), Fixed::new(""))
+        .build();
+    let service = behind(&layer);
+    for expected in [200, 200, 200, 429, 429] {
+        assert_eq!(status(&service, "alice").await, expected);
+    }
+    // What the local one took of a request that the store denied came back.
+    assert_eq!(local.peek(0).remaining(), 1);
+    assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
+    assert!(local.acquire(1).is_allowed());
+    // Now it is the local one that denies, and the store is not asked.
+    let another = behind(&RateLimitLayer::builder(user.clone(), ALICE).and(local, Fixed::new("")).build());
+    assert_eq!(status(&another, "alice").await, 429);
+    assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_permit_ends_with_the_response_body() {
+    let server = Server::start(&[]);
+    let hold = Concurrency::new(1).hold(Duration::from_hours(1)).unwrap();
+    let seats = store(&server).limit("seats", Policy::from(hold)).deadline(PATIENCE).build().unwrap();
+    let service = behind(&RateLimitLayer::new(seats.clone(), ALICE));
+    let free = async || {
+        for _ in 0..1_000 {
+            if seats.peek("alice", 0).await.decision.remaining() == 1 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the permit did not come back");
+    };
+    for _ in 0..3 {
+        let held = ask(&service, "alice").await;
+        assert_eq!((held.status().as_u16(), status(&service, "alice").await), (200, 429));
+        assert_eq!(held.into_body().collect().await.unwrap().to_bytes(), "hello");
+        free().await;
+    }
+    let held = ask(&service, "alice").await;
+    drop(held);
+    free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_limit_answers_as_on_error_says() {
+    let mut server = Server::start(&[]);
+    let store = store(&server);
+    let limit = |on_error| {
+        let limit = store.limit("user", log("1/1h")).on_error(on_error).deadline(PATIENCE);
+        behind(&RateLimitLayer::new(limit.build().unwrap(), ALICE))
+    };
+    let [open, closed, local] = [OnError::Open, OnError::Closed, OnError::Local].map(limit);
+    server.kill();
+    eventually("the store is lost", || store.health() == Health::Down);
+    let passed = ask(&open, "alice").await;
+    assert_eq!(passed.status(), 200);
+    // Nobody knows where the client stands.
+    assert!(!passed.headers().contains_key("ratelimit"));
+    assert_eq!(status(&open, "alice").await, 200);
+    assert_eq!(status(&closed, "alice").await, 503);
+    assert_eq!([status(&local, "alice").await, status(&local, "alice").await], [200, 429]);
+}
