@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server long ones, and runs all
-# simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
+# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long
+# ones, and runs all simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -93,6 +93,9 @@ tests() { # tests TITLE CARGO-TEST-ARGUMENT...
 
 tests "tests" --workspace
 if [ -n "${TIDEGATE_LONG:-}" ]; then
+    flood=(--release -p tidegate-limiter --test flood)
+    tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
+    tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then

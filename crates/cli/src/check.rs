@@ -15,13 +15,14 @@ use tidegate_server::{
 
 /// Check a rules file, or the configuration of Envoy's rate limit service
 ///
-/// Prints the limits in it, or everything that is wrong with it: line, reason, mend. Exits with 1 when it cannot be used.
+/// Prints the limits in the file, or every mistake with its line, the reason and what to do. Exits with 1 if the file cannot be
+/// used.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = REFERENCE)]
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as serve --envoy-config takes them
     file: PathBuf,
-    /// Keys remembered by each limit that has no max_keys of its own
+    /// Most keys that a limit without its own max_keys remembers
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
     /// Memory for the keys of all limits together, as in 512MiB, divided by use (see tidegate serve --help)
@@ -176,8 +177,8 @@ fn row(limit: &Limit) -> [String; 7] {
     let mut notes = vec![spec.policy.options(), spec.sharing.options()];
     notes.extend(match spec.exact_all_the_same() {
         0 => None,
-        all if all > spec.overrides.len() => Some("exact all the same: it can be nothing else".to_owned()),
-        some => Some(format!("{some} of its policies exact all the same")),
+        all if all > spec.overrides.len() => Some("exact: this algorithm has no other mode".to_owned()),
+        some => Some(format!("{some} of its policies are exact")),
     });
     notes.extend(spec.shadow.then(|| "shadow".to_owned()));
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));

@@ -21,17 +21,17 @@ pub const MAX_KEYS: u32 = 1 << 20;
 
 /// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
-/// Without options: the built-in example rules, on 127.0.0.1, HTTP on port 8080 and the Redis protocol on 6380. SIGHUP loads
-/// the rules again, SIGTERM stops. Every option is also an environment variable.
+/// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080 and the Redis protocol on port 6380. SIGHUP
+/// loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where HTTP listens; `off` for not at all
+    /// Address to serve HTTP on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
-    /// Where the Redis protocol listens; `off` for not at all
+    /// Address to serve the Redis protocol on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
-    /// Where gRPC listens, for Envoy; `off` for not at all [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    /// Address to serve gRPC on, for Envoy; `off` serves none [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; loaded again when it
@@ -44,13 +44,13 @@ pub struct Args {
     /// What a denied request from Envoy consumes
     #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "all-or-none")]
     envoy_consume: ConsumeOption,
-    /// Let Envoy add the header fields RateLimit and RateLimit-Policy to responses
+    /// Tell Envoy to add the header fields RateLimit and RateLimit-Policy to responses
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
     envoy_headers: bool,
-    /// The rules, in YAML; loaded again when the file changes [default: built-in example rules]
+    /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
-    /// Keys remembered by each limit that has no max_keys of its own, and by CL.THROTTLE
+    /// Most keys that a limit without its own max_keys remembers, and CL.THROTTLE
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
     /// Memory for the keys of all limits together, as in 512MiB, divided by use
@@ -63,12 +63,11 @@ pub struct Args {
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
-    /// redis+cluster://host:port,host:port. A master that sentinels know: redis+sentinel://host:port,host:port/name
+    /// redis+cluster://host:port,host:port. A master found through sentinels: redis+sentinel://host:port,host:port/name
     /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
-    /// authority and ?cert=FILE&key=FILE a client's certificate.
+    /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
-    /// How a limit goes on while the store does not answer, its rules say: `tidegate
-    /// check --help`.
+    /// The rules say what a limit does while the store does not answer: `tidegate check --help`.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// The store's password (better as a variable: other users can see a command line)
@@ -84,17 +83,18 @@ pub struct Args {
     store_password_file: Option<PathBuf>,
     /// How many servers share the store, at least
     ///
-    /// While the store does not answer, a limit with `on_error: local` is divided by the number of servers: by as many as were
-    /// last counted, and never by fewer than this. A server that starts while the store is down has counted none.
+    /// While the store does not answer, each server enforces its part of a limit with `on_error: local`: the limit divided by the
+    /// number of servers last counted, but at least by this number. A server that starts while the store is down has counted
+    /// none.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
-    /// What keys in the store begin with: servers of one prefix share their limits
+    /// Prefix of the keys in the store; servers with the same prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
-    /// How long the store may take for a decision, for limits without a deadline of their own
+    /// Deadline of a decision in the store, for limits without their own
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = positive)]
     store_deadline: Duration,
-    /// Where limits are kept over a restart; not with --store, which keeps them by itself
+    /// File that keeps the state of the limits across restarts; not with --store, where the store keeps it
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses what was used in at most this time
@@ -104,10 +104,10 @@ pub struct Args {
     /// most what was used during two writes.
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STATE_INTERVAL", default_value = "30s", value_parser = positive)]
     state_interval: Duration,
-    /// How often the rules file is looked at; a change is loaded when two looks agree on it
+    /// How often to check the rules file; a change is loaded once two checks in a row find the same file
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RELOAD_INTERVAL", default_value = "1s", value_parser = positive)]
     reload_interval: Duration,
-    /// What Redis clients must give with AUTH (better as a variable: other users can see a command line)
+    /// Password that Redis clients must send with AUTH (better as a variable: other users can see a command line)
     #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_RESP_PASSWORD", hide_env_values = true)]
     resp_password: Option<String>,
     /// Threads for the Redis protocol; one answers hundreds of thousands of requests a second
@@ -116,30 +116,30 @@ pub struct Args {
     /// Close a Redis connection after this long without a command; 0s for never
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
     resp_idle_timeout: Duration,
-    /// The longest period, and time to fill, of a bucket that a client may ask for with CL.THROTTLE
+    /// Longest period and refill time of a bucket that a client may ask for with CL.THROTTLE
     ///
-    /// A bucket occupies its key until it is full again, so this bounds for how long a client can occupy memory.
+    /// A bucket occupies memory until it is full again, so this bounds how long a client can occupy memory.
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_MAX_PERIOD", default_value = "1d", value_parser = positive)]
     resp_max_period: Duration,
-    /// Which buckets CL.THROTTLE takes: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
+    /// Which buckets CL.THROTTLE accepts: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
     #[arg(long, value_name = "BUCKETS", env = "TIDEGATE_RESP_THROTTLE", default_value = "on", value_parser = throttle)]
     resp_throttle: ThrottleOption,
-    /// Web pages of these origins may ask over HTTP, as in https://ops.example.com (separate several by commas)
+    /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
-    /// Close an HTTP connection whose client has read nothing of its answer for so long
+    /// Close an HTTP connection when its client reads nothing of an answer for this long
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
     http_write_timeout: Duration,
-    /// Connections that each protocol takes; beyond that the one that has been idle longest is closed
+    /// Most connections per protocol; a further one closes the connection that has been idle longest
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// How long requests under way, and then the last write of the state (at least 5s), may take when the server stops
+    /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
     grace: Duration,
-    /// How the log on standard error is written
+    /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
-    /// What the log tells: off, error, warn, info, debug or trace
+    /// Most detailed level to log: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info")]
     log_level: LevelFilter,
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod error;
+mod follow;
 mod progress;
 mod rules;
 
@@ -47,6 +48,9 @@ pub fn run(args: &Args) -> ExitCode {
 /// Fails when the input cannot be read, an argument makes no sense, or the findings cannot be written. A reader of standard
 /// output that goes away is none.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
+    if args.follow {
+        return follow::follow(args);
+    }
     let page = args.report.as_deref();
     let (page_on_stdout, page) = (page == Some(Path::new("-")), page.filter(|path| *path != Path::new("-")));
     if let Some(path) = page {

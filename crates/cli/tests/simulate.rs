@@ -280,11 +280,10 @@ fn a_reader_that_goes_away_is_no_error() {
     let mut first = String::new();
     BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(
-        output.status.success() && output.stderr.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    // On a busy machine it has said how far it is.
+    let told = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = told.lines().filter(|line| !line.starts_with("replaying: ")).collect();
+    assert!(output.status.success() && errors.is_empty(), "{told}");
     assert_eq!(first, "{\n");
 }
 
@@ -432,4 +431,71 @@ fn a_rules_file_is_replayed_limit_by_limit_on_the_requests_that_concern_each() {
     let output = simulate(&args);
     assert!(stdout(&output).contains("logins (4/1m): 10 requests by 1 key"), "{}", stdout(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the limit permits is left out: concurrency"));
+}
+
+/// Reads what `--follow` prints until a line has these words; it prints one each second, so a minute is enough.
+fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> String {
+    let found = lines.take(60).map(Result::unwrap).find(|line| line.contains(words));
+    found.unwrap_or_else(|| panic!("no line of the first sixty has {words:?}"))
+}
+
+fn following(args: &[&str]) -> std::process::Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("simulate").args(args).arg("--follow");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_log_on_standard_input_is_followed_to_its_end_and_summed_up() {
+    let mut child = following(&["-", "--limit", "2/1h"]);
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let log = log();
+    let (first, second) = log.split_at(log.len() / 2);
+    input.write_all(first.as_bytes()).unwrap();
+    line_with(&mut lines, "requests");
+    // The line that was cut in two is one request, and the limit goes on from one second to the next.
+    input.write_all(second.as_bytes()).unwrap();
+    input.write_all(b"nonsense\n").unwrap();
+    drop(input);
+    let sum = line_with(&mut lines, "in all");
+    let says =
+        "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are no requests";
+    assert!(sum.ends_with(says), "{sum}");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_is_followed_from_its_end_and_through_its_rotation() {
+    let path = file("followed.log", log());
+    let mut child = following(&[
+        path.to_str().unwrap(),
+        "--limit",
+        "1/1h",
+        "--algorithm",
+        "sliding-log",
+        "--format",
+        "json",
+    ]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    line_with(&mut lines, "\"requests\":0");
+    let line = log().lines().next().unwrap().to_owned() + "\n";
+    fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(line.as_bytes()).unwrap();
+    line_with(&mut lines, "\"requests\":1");
+    fs::rename(&path, path.with_extension("1")).unwrap();
+    fs::write(&path, line.repeat(3)).unwrap();
+    let rotated = line_with(&mut lines, "\"requests\":3");
+    let rotated: Value = serde_json::from_str(&rotated).unwrap();
+    assert_eq!(rotated["limits"][0]["denied"], 3, "the key has used its limit before: {rotated}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_cannot_be_followed_says_so() {
+    assert!(failure(&["a.log", "b.log", "--limit", "1/1s", "--follow"]).contains("one log"));
+    assert!(failure(&["a.log", "--suggest", "--follow"]).contains("--follow"));
+    let mut child = following(&["-", "--limit", "2/1h"]);
+    child.stdin.take().unwrap().write_all(b"nothing known\n").unwrap();
+    assert!(!child.wait().unwrap().success());
 }

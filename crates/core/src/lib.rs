@@ -27,6 +27,7 @@ pub mod cell;
 pub mod clock;
 mod debt;
 mod decision;
+mod key;
 #[cfg(feature = "std")]
 pub mod lease;
 mod parameters;
@@ -40,6 +41,7 @@ mod time;
 pub use algorithm::Algorithm;
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Decision, Denied, Outcome};
+pub use key::Key;
 pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};

@@ -265,3 +265,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_refund_does_not_open_a_bucket_that_owes_more_than_it_can_hold() {
+    let now = Nanos::from_secs(100);
+    let (high, low) =
+        (Policy::token_bucket(Quota::per_second(8)), Policy::token_bucket(Quota::per_second(1)));
+    let (mut state, mut lowered, mut raised) = ([0], [0], [0]);
+    assert!(high.decide(&mut state, now, 8).is_allowed());
+    low.transfer(&mut lowered, &high, &state, now);
+    // Of the eight that were taken two are given back; six are not.
+    low.refund(&mut lowered, now, 2);
+    high.transfer(&mut raised, &low, &lowered, now);
+    assert!(high.decide(&mut raised, now, 3).is_denied());
+}

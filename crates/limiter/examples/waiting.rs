@@ -4,11 +4,14 @@
 use std::{
     hint::black_box,
     pin::Pin,
+    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Waker},
     time::Instant,
 };
 
-use tidegate_limiter::{Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, WaitError};
+use tidegate_limiter::{
+    Clock, Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError,
+};
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
 
@@ -36,7 +39,7 @@ fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
         let begun = Instant::now();
         for _ in 0..rounds {
             for key in 0..1_000_u32 {
-                black_box(limiter.acquire_at(key.to_le_bytes(), 1, now).is_allowed());
+                black_box(limiter.acquire_at(key, 1, now).is_allowed());
             }
         }
         best = best.min(begun.elapsed().as_nanos() as f64 / (f64::from(rounds) * 1_000.0));
@@ -44,7 +47,48 @@ fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
     best
 }
 
+/// Kibibytes of this process that are resident; 0 where the system does not say.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Ten thousand changes of policy while another thread decides.
+fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
+    let changing = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while changing.load(Ordering::Relaxed) {
+                for key in 0..1_000_u32 {
+                    black_box(limiter.acquire_at(key, 1, START).is_allowed());
+                }
+            }
+        });
+        for round in 0..10_000_u32 {
+            let quota = Quota::per_second(1_000 + round % 2);
+            let policy =
+                if round % 3 == 0 { Policy::fixed_window(quota) } else { Policy::token_bucket(quota) };
+            limiter.set_policy_at(policy, START).expect("memory");
+        }
+        limiter
+            .set_policy_at(Policy::token_bucket(Quota::per_second(1_000)), START)
+            .expect("memory")
+            .finish_at(START);
+        changing.store(false, Ordering::Relaxed);
+    });
+}
+
 fn main() {
+    let empty: Vec<_> =
+        (0..11).map(|_| limiter(Policy::token_bucket(Quota::per_second(1)), 1 << 20).1).collect();
+    let begun = Instant::now();
+    for limiter in &empty {
+        limiter.snapshot_at(START, |_| unreachable!("there is no key"));
+    }
+    println!("snapshots of 11 empty limiters              {:8.1?}", begun.elapsed());
+    drop(empty);
+
     let bucket = Policy::token_bucket(Quota::per_second(1_000));
     let (_, one) = limiter(bucket, 10_000);
     println!("a decision on other keys, nobody waits      {:8.1} ns", others(&one, START));
@@ -54,10 +98,14 @@ fn main() {
     drop(first);
     one.block_at("b", Nanos::from_secs(1_001), START).expect("room");
     println!("  after a block that has passed             {:8.1} ns", others(&one, Nanos::from_secs(1_002)));
-    for round in 0..10_000_u32 {
-        one.set_policy_at(Policy::token_bucket(Quota::per_second(1_000 + round % 2)), START).expect("memory");
-    }
-    println!("  after 10,000 changes of policy            {:8.1} ns", others(&one, START));
+    let (_, one) = limiter(bucket, 10_000);
+    let (fresh, before) = (others(&one, START), resident());
+    change_under_load(&one);
+    let changed = others(&one, START);
+    println!(
+        "  before and after 10,000 changes under load{fresh:8.1} ns {changed:8.1} ns; resident {before} KiB, {} KiB",
+        resident()
+    );
 
     for policy in [
         bucket,
@@ -102,11 +150,25 @@ fn main() {
 
     let (_, many) = limiter(bucket, 1 << 20);
     for key in 0..1_000_000_u32 {
-        let _ = many.acquire_at(key.to_le_bytes(), 1, START);
+        let _ = many.acquire_at(key, 1, START);
     }
     let begun = Instant::now();
-    let change = many.set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START).expect("memory");
+    let _unfinished =
+        many.set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START).expect("memory");
     let changed = begun.elapsed();
-    change.finish_at(START);
-    println!("set_policy on 1,000,000 keys {changed:7.0?}, all moved after {:7.0?}", begun.elapsed());
+    let again = Instant::now();
+    let second = many.set_policy_at(Policy::token_bucket(Quota::per_second(3_000)), START).expect("memory");
+    let changed_again = again.elapsed();
+    second.finish_at(START);
+    println!(
+        "set_policy on 1,000,000 keys {changed:7.0?}, a second one at once {changed_again:7.0?}, all moved after {:7.0?}",
+        begun.elapsed()
+    );
+
+    let one = Limiter::with_clock(bucket, ManualTimer::new(START));
+    let begun = Instant::now();
+    for round in 0..10_000_u32 {
+        one.set_policy_at(Policy::token_bucket(Quota::per_second(1_000 + round % 2)), START);
+    }
+    println!("set_policy of a limiter without keys {:7.0?}", begun.elapsed() / 10_000);
 }

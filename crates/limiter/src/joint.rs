@@ -5,8 +5,8 @@ use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
     KeyedLimiter, Limiter,
+    block::refused_until,
     keyed::Home,
-    limiter::refused_until,
     wait::{Ground, Wakes},
 };
 
@@ -195,23 +195,23 @@ fn decide<C>(
         }
     }
 
-    let places = places(requests, &unkeyed);
-    let same = |one: &Place, other: &Place| match (one, other) {
-        (Place::Keyed(a), Place::Keyed(b)) => {
+    let locked = locked(requests, &unkeyed);
+    let same = |one: &Locked, other: &Locked| match (one, other) {
+        (Locked::Keyed(a), Locked::Keyed(b)) => {
             std::ptr::eq(&raw const *keyed[*a].0, &raw const *keyed[*b].0) && keyed[*a].1 == keyed[*b].1
         }
-        (Place::Unkeyed(a), Place::Unkeyed(b)) => a == b,
+        (Locked::Unkeyed(a), Locked::Unkeyed(b)) => a == b,
         _ => false,
     };
     let mut decisions = Vec::with_capacity(requests.len());
     for (at, request) in requests.iter().enumerate() {
         let earlier: u32 = (0..at)
-            .filter(|&other| same(&places[at], &places[other]))
+            .filter(|&other| same(&locked[at], &locked[other]))
             .fold(0, |sum, other| requests[other].cost().saturating_add(sum));
         let cost = request.cost().saturating_add(earlier);
-        let decision = match (&blocked[at], &places[at]) {
+        let decision = match (&blocked[at], &locked[at]) {
             (Some(denied), _) => *denied,
-            (None, Place::Keyed(k)) => {
+            (None, Locked::Keyed(k)) => {
                 let (limiter, generation, tag) = homes[*k];
                 let policy = generation.policy();
                 match joint.state(*k) {
@@ -223,8 +223,8 @@ fn decide<C>(
                     Err(until) => refused_until(policy, until, now),
                 }
             }
-            (None, Place::Unkeyed(u)) => {
-                let (policy, state) = (unkeyed[*u].policy(), cells[*u].words());
+            (None, Locked::Unkeyed(u)) => {
+                let (policy, state) = cells[*u].parts();
                 let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
                 let behind = unkeyed[*u].answer_behind(&mut ground, cost, &mut wakes);
                 behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
@@ -233,16 +233,19 @@ fn decide<C>(
         decisions.push(decision);
     }
     if decisions.iter().all(Decision::is_allowed) {
-        for (request, place) in requests.iter().zip(&places) {
-            match place {
+        for (request, state) in requests.iter().zip(&locked) {
+            match state {
                 _ if request.cost() == 0 => {}
-                Place::Keyed(k) => {
+                Locked::Keyed(k) => {
                     // Admitted, so not refused.
                     if let Ok((state, _)) = joint.state(*k) {
                         keyed[*k].0.policy().record(state, now, request.cost());
                     }
                 }
-                Place::Unkeyed(u) => unkeyed[*u].policy().record(cells[*u].words(), now, request.cost()),
+                Locked::Unkeyed(u) => {
+                    let (policy, state) = cells[*u].parts();
+                    policy.record(state, now, request.cost());
+                }
             }
         }
     }
@@ -250,24 +253,24 @@ fn decide<C>(
 }
 
 /// Where a request's state is, among those that are locked.
-enum Place {
+enum Locked {
     Keyed(usize),
     Unkeyed(usize),
 }
 
 /// Each request's own number among the keyed or the unkeyed.
-fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Place> {
+fn locked<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Locked> {
     let mut next_keyed = 0;
     requests
         .iter()
         .map(|request| match request {
             Request::Keyed { .. } => {
                 next_keyed += 1;
-                Place::Keyed(next_keyed - 1)
+                Locked::Keyed(next_keyed - 1)
             }
             Request::Unkeyed { limiter, .. } => {
                 let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
-                Place::Unkeyed(at.unwrap_or_default())
+                Locked::Unkeyed(at.unwrap_or_default())
             }
         })
         .collect()

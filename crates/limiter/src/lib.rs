@@ -7,7 +7,7 @@
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
 //!
 //! ```
-//! use tidegate_limiter::{KeyedLimiter, Policy};
+//! use tidegate::{KeyedLimiter, Policy};
 //!
 //! let logins = KeyedLimiter::new(Policy::sliding_log("5/10m".parse()?)?)?;
 //! let decision = logins.acquire("alice", 1);
@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod block;
 mod joint;
 mod keyed;
 mod limit;
@@ -23,17 +24,18 @@ mod limiter;
 mod permit;
 mod sync;
 mod table;
+mod version;
 mod wait;
 
-pub use crate::table::{Forgotten, Full, HashKeys, RecordPlace, Stats, TableError, WhenFull};
+pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
-pub use keyed::{BuildError, Change, Entry, KeyedBuilder, KeyedLimiter, Sweeping};
+pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweeping, TooManyExceptions};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::Permit;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Lasts, MAX_WINDOW, ManualClock, Nanos, Outcome,
-    ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
+    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock, Nanos,
+    Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
 };
 pub use wait::WaitError;

@@ -15,7 +15,7 @@ use crate::{KeyedLimiter, Limiter};
 /// time, implement it for an enum of what there is to choose from.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimit, KeyedLimiter, Policy, Quota};
+/// use tidegate::{KeyedLimit, KeyedLimiter, Policy, Quota};
 ///
 /// async fn login(limit: &impl KeyedLimit, user: &str) -> bool {
 ///     limit.decide(user.as_bytes(), 1).await.is_allowed()
@@ -24,7 +24,7 @@ use crate::{KeyedLimiter, Limiter};
 /// let logins = KeyedLimiter::new(Policy::token_bucket(Quota::per_minute(1)))?;
 /// let both = async { (login(&logins, "alice").await, login(&logins, "alice").await) };
 /// assert_eq!(futures::executor::block_on(both), (true, false));
-/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// # Ok::<(), tidegate::BuildError>(())
 /// ```
 pub trait KeyedLimit: Send + Sync {
     /// Asks for `cost`, and takes it when the answer admits that; a cost of 0 is a peek. Nothing is asked before the future
@@ -54,7 +54,7 @@ impl<C: Clock> KeyedLimit for Limiter<C> {
     }
 
     fn policy(&self) -> Policy {
-        *self.policy()
+        self.policy()
     }
 }
 

@@ -6,20 +6,19 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{
-    Algorithm, Clock, Decision, Nanos, Policy,
-    cell::{StateCell, StateGuard},
-};
+use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
     SystemClock, Timer, WaitError,
+    block::denied_until,
+    version::{Held, Versions},
     wait::{Ground, Home, Line, OneLine, Wakes, wait},
 };
 
 /// A limit without keys: a policy, one state, and a clock.
 ///
 /// ```
-/// use tidegate_limiter::{Limiter, Policy, Quota};
+/// use tidegate::{Limiter, Policy, Quota};
 /// let gate = Limiter::new(Policy::token_bucket(Quota::per_second(2)));
 /// assert!(gate.acquire(1).is_allowed());
 /// assert!(gate.acquire(1).is_allowed());
@@ -27,12 +26,12 @@ use crate::{
 /// assert!(denied.retry_after() <= Some(std::time::Duration::from_millis(500)));
 /// ```
 pub struct Limiter<C = SystemClock> {
-    policy: Policy,
+    /// The policy, and the state that it is for.
+    versions: Versions,
     clock: C,
     line: OneLine,
     /// Until when everything is denied, in nanoseconds; 0 for not at all.
     blocked: AtomicU64,
-    cell: StateCell,
 }
 
 impl Limiter {
@@ -47,15 +46,18 @@ impl<C> Limiter<C> {
     /// A limiter on a clock of its own.
     #[must_use]
     pub fn with_clock(policy: impl Into<Policy>, clock: C) -> Self {
-        let policy = policy.into();
-        let cell = StateCell::new(policy.words());
-        Self { policy, clock, line: OneLine::new(), blocked: AtomicU64::new(0), cell }
+        Self {
+            versions: Versions::new(policy.into()),
+            clock,
+            line: OneLine::new(),
+            blocked: AtomicU64::new(0),
+        }
     }
 
     /// The policy.
     #[must_use]
-    pub const fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn policy(&self) -> Policy {
+        self.versions.policy()
     }
 
     /// The clock.
@@ -65,11 +67,15 @@ impl<C> Limiter<C> {
 
     /// Asks for `cost` at a time of the caller's.
     ///
-    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits.
+    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits. Its `retry_after` is exact
+    /// behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64` requests ago, before
+    /// somebody left it or the policy changed.
     #[inline]
     pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
-        if self.is_plain() {
-            return self.cell.decide(&self.policy, now, cost);
+        if self.is_plain()
+            && let Some(decision) = self.versions.try_decide(|| now, cost)
+        {
+            return decision;
         }
         self.acquire_behind(cost, now)
     }
@@ -91,7 +97,7 @@ impl<C> Limiter<C> {
             let _ = self.blocked.compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         if cost == 0 || !self.line.is_busy() {
-            return self.cell.decide(&self.policy, now, cost);
+            return self.versions.decide(now, cost);
         }
         self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes))
     }
@@ -122,7 +128,10 @@ impl<C> Limiter<C> {
 
     pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {
         let until = self.blocked.load(Ordering::Relaxed);
-        denied_until(&self.policy, Nanos::new(until), now)
+        if until == 0 {
+            return None;
+        }
+        denied_until(&self.policy(), Nanos::new(until), now)
     }
 
     /// What the answer to `cost` would be at `now`; nothing is taken.
@@ -133,7 +142,7 @@ impl<C> Limiter<C> {
         if cost > 0 && self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.check(ground, cost, wakes));
         }
-        self.cell.apply(|state| self.policy.check(state, now, cost))
+        self.versions.apply(|policy, state| policy.check(state, now, cost))
     }
 
     /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
@@ -143,7 +152,7 @@ impl<C> Limiter<C> {
             None if self.line.is_busy() => {
                 self.step(now, |line, ground, wakes| line.decide_up_to(ground, cost, wakes))
             }
-            None => self.cell.apply(|state| self.policy.decide_up_to(state, now, cost)),
+            None => self.versions.apply(|policy, state| policy.decide_up_to(state, now, cost)),
         }
     }
 
@@ -152,7 +161,7 @@ impl<C> Limiter<C> {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
         }
-        self.cell.apply(|state| self.policy.refund(state, now, cost));
+        self.versions.apply(|policy, state| policy.refund(state, now, cost));
         // Somebody may have joined just before, and not seen this room.
         self.serve(now);
     }
@@ -170,24 +179,19 @@ impl<C> Limiter<C> {
         lifted
     }
 
-    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
+    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]). Returns at once; decisions and waits go
+    /// on meanwhile.
     ///
-    /// Takes the limiter for itself, so that a decision never pays for it; [`KeyedLimiter`](crate::KeyedLimiter)
-    /// changes while others decide.
-    pub fn set_policy_at(&mut self, policy: impl Into<Policy>, now: Nanos) {
-        let policy = policy.into();
-        let old = self.cell.apply(|state| state.to_vec());
-        let cell = StateCell::new(policy.words());
-        cell.apply(|state| policy.transfer(state, &self.policy, &old, now));
-        self.policy = policy;
-        self.cell = cell;
+    /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is dropped.
+    pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
+        self.versions.change(policy.into(), now);
         self.serve(now);
     }
 
     /// The state, to be written somewhere and [restored](Self::restore_at).
     #[must_use]
     pub fn snapshot(&self) -> Vec<u64> {
-        self.cell.apply(|state| state.to_vec())
+        self.versions.apply(|_, state| state.to_vec())
     }
 
     /// Takes over a snapshot that was made under the policy `from`. Returns whether it was one.
@@ -195,19 +199,19 @@ impl<C> Limiter<C> {
         if !from.accepts(state) {
             return false;
         }
-        self.cell.apply(|mine| {
+        self.versions.apply(|policy, mine| {
             mine.fill(0);
-            self.policy.transfer(mine, from, state, now);
+            policy.transfer(mine, from, state, now);
         });
         true
     }
 
-    pub(crate) fn lock(&self) -> StateGuard<'_> {
-        self.cell.lock()
+    pub(crate) fn lock(&self) -> Held<'_> {
+        self.versions.lock()
     }
 
     pub(crate) fn address(&self) -> usize {
-        std::ptr::from_ref(&self.cell) as usize
+        std::ptr::from_ref(&self.versions) as usize
     }
 }
 
@@ -221,8 +225,10 @@ impl<C: Clock> Limiter<C> {
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, cost: u32) -> Decision {
-        if self.is_plain() {
-            return self.cell.decide_when(&self.policy, || self.clock.now(), cost);
+        if self.is_plain()
+            && let Some(decision) = self.versions.try_decide(|| self.clock.now(), cost)
+        {
+            return decision;
         }
         self.acquire_behind(cost, self.clock.now())
     }
@@ -252,11 +258,8 @@ impl<C: Clock> Limiter<C> {
         self.refund_at(cost, self.clock.now());
     }
 
-    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]).
-    ///
-    /// Takes the limiter for itself, so that a decision never pays for it; [`KeyedLimiter`](crate::KeyedLimiter)
-    /// changes while others decide.
-    pub fn set_policy(&mut self, policy: impl Into<Policy>) {
+    /// [`set_policy_at`](Self::set_policy_at), now.
+    pub fn set_policy(&self, policy: impl Into<Policy>) {
         self.set_policy_at(policy, self.clock.now());
     }
 }
@@ -283,33 +286,16 @@ impl<C> Home for Limiter<C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         // First, so that it is dropped last: nobody is woken while the state is held.
         let mut wakes = Wakes::default();
-        let mut cell = self.cell.lock();
+        let mut held = self.versions.lock();
+        let (policy, state) = held.parts();
         let blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
-        let mut ground = Ground { policy: &self.policy, state: cell.words(), blocked, now };
+        let mut ground = Ground { policy, state, blocked, now };
         self.line.with(|line| step(line, &mut ground, &mut wakes))
     }
 }
 
 impl<C> fmt::Debug for Limiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("Limiter").field("policy", &self.policy()).finish_non_exhaustive()
     }
-}
-
-/// The denial of something that is blocked until a time.
-pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<Decision> {
-    let limit = policy.limit();
-    let left = until.saturating_since(now).get();
-    match left {
-        0 => None,
-        _ if until == Nanos::MAX => Some(Decision::deny_for_good(limit, 0, 1, u64::MAX)),
-        _ => Some(Decision::deny(limit, left, 0, 1, left)),
-    }
-}
-
-/// The denial of a new key that has no place until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
-pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
-    let until = until.max(now.saturating_add(Nanos::new(1)));
-    // Later than now, so there is one.
-    denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
 }

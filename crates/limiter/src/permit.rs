@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Clock, Decision, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 
@@ -12,14 +12,14 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 /// Made for [`Policy::concurrency`](crate::Policy::concurrency), where giving back lets the next one in.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy};
+/// use tidegate::{KeyedLimiter, Policy};
 ///
 /// let downloads = KeyedLimiter::new(Policy::concurrency(1))?;
 /// let first = downloads.permit("alice", 1).expect("nobody else downloads");
 /// assert!(downloads.permit("alice", 1).is_err());
 /// drop(first);
 /// assert!(downloads.permit("alice", 1).is_ok());
-/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// # Ok::<(), tidegate::BuildError>(())
 /// ```
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit<'a, C: Clock = SystemClock> {
@@ -90,8 +90,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
     /// [`wait_permit`](Self::wait_permit), which waits it out.
-    pub fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit<'_, C>, Decision> {
-        let tag = self.tag(key.as_ref());
+    pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Decision> {
+        let tag = self.tag_of(&key);
         let decision = self.acquire(key, cost);
         if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::Key(self, tag), cost }) }
     }
@@ -104,11 +104,11 @@ impl<T: Timer> KeyedLimiter<T> {
     /// As [`wait`](Self::wait).
     pub async fn wait_permit(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl Key,
         cost: u32,
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let _ = self.wait(key, cost, deadline).await?;
         Ok(Permit { from: From::Key(self, tag), cost })
     }

@@ -11,8 +11,9 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError, acquire_all_at,
-    algorithm::{Concurrency, LeakyBucket},
+    Algorithm, Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
+    acquire_all_at,
+    algorithm::{Concurrency, LeakyBucket, SlidingWindow},
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
@@ -358,6 +359,153 @@ fn a_hundred_thousand_join_one_line_and_leave_it() {
 }
 
 #[test]
+fn a_leaky_bucket_that_comes_back_starts_nobody_beside_those_who_wait() {
+    let leaky = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_mins(1)).unwrap();
+    // By way of another algorithm, and of another rate.
+    let slower = LeakyBucket::new(Quota::per_second(9)).max_wait(Duration::from_mins(1)).unwrap();
+    for between in [Policy::token_bucket(Quota::per_second(40)), Policy::concurrency(40), slower.into()] {
+        let (timer, keys) = keyed(leaky);
+        let one = Limiter::with_clock(leaky, timer.clone());
+        assert!(keys.acquire("a", 1).is_allowed() && one.acquire(1).is_allowed());
+        let mut line: Vec<Waiting<'_>> =
+            (0..20).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        line.extend((0..20).map(|_| Box::pin(one.wait(1, None)) as Waiting<'_>));
+        for waiting in &mut line {
+            assert!(poll(waiting).is_pending());
+        }
+        // The last of each starts 2 s after the first.
+        for policy in [between, leaky.into()] {
+            keys.set_policy_at(policy, START).unwrap();
+            one.set_policy_at(policy, START);
+        }
+        for decision in [keys.acquire("a", 1), one.acquire(1)] {
+            assert!(decision.delay() >= Duration::from_millis(2_100), "{}: {decision:?}", between.name());
+        }
+        timer.advance(Duration::from_secs(2));
+        assert!(line.iter_mut().all(is_admitted));
+        drop(line);
+        timer.advance(Duration::from_mins(1));
+        assert_eq!((keys.acquire("a", 1).delay(), one.acquire(1).delay()), (Duration::ZERO, Duration::ZERO));
+    }
+}
+
+#[test]
+fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
+    let quota = Quota::per_second(1_000);
+    let slots = |slots| Policy::from(SlidingWindow::new(quota).slots(slots).unwrap());
+    // A strict sliding window counts each unit for a slot longer than the window.
+    let policies = [
+        (Policy::fixed_window(quota), 1_000.0),
+        (Policy::sliding_log(quota).unwrap(), 1_000.0),
+        (Policy::sliding_counter(quota), 1_000.0),
+        (Policy::token_bucket(quota), 1_000.0),
+        (LeakyBucket::new(quota).max_wait(Duration::from_mins(1)).unwrap().into(), 1_000.0),
+        (slots(100), 990.1),
+        (slots(10), 909.1),
+        (SlidingWindow::new(quota).balanced().into(), 1_000.0),
+    ];
+    for (policy, rate) in policies {
+        let (timer, keys) = keyed(policy);
+        assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
+        let mut line: std::collections::VecDeque<Waiting<'_>> =
+            (0..10_000).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        for waiting in &mut line {
+            assert!(poll(waiting).is_pending());
+        }
+        // When somebody was served, in milliseconds, and how many were in line then.
+        let mut served: Vec<(u32, usize)> = Vec::new();
+        for ms in 1..20_000 {
+            timer.advance(Duration::from_millis(1));
+            let before = line.len();
+            // In order, so behind the first that is not ready nobody is.
+            while line.front_mut().is_some_and(is_admitted) {
+                line.pop_front();
+            }
+            if line.len() < before {
+                served.push((ms, line.len()));
+            }
+            assert!(line.len() < 4 || policy.name() == "leaky-bucket" || keys.acquire("a", 1).is_denied());
+        }
+        let ((first, left), (last, none)) = (served[0], served[served.len() - 1]);
+        assert_eq!(none, 0, "{policy}: still in line");
+        let served = left as f64 / (f64::from(last - first) / 1_000.0);
+        assert!((served / rate - 1.0).abs() < 0.01, "{policy}: {served:.1}/s instead of {rate}/s");
+    }
+}
+
+#[test]
+fn behind_a_long_line_that_is_cut_short_the_answer_is_exact_after_one_ask_for_each_64_who_wait() {
+    for policy in
+        [Policy::token_bucket(Quota::per_second(1_000)), Policy::sliding_window(Quota::per_second(10))]
+    {
+        let (_, keys) = keyed(policy);
+        let limit = policy.limit();
+        assert_eq!(keys.acquire_up_to("a", limit).0, limit);
+        let mut line: Vec<Waiting<'_>> =
+            (0..5_000).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        for waiting in &mut line {
+            assert!(poll(waiting).is_pending());
+        }
+        let told = |keys: &KeyedLimiter<_>| keys.acquire("a", 1).retry_after().unwrap();
+        let before = told(&keys);
+        line.drain(1_000..3_000);
+        // Renewed 64 at a time; until then the answer is that of the line as it was.
+        let mut answers: Vec<Duration> = (0..=3_000_u32.div_ceil(64)).map(|_| told(&keys)).collect();
+        let exact = answers.pop().unwrap();
+        assert!(answers.iter().all(|&answer| answer == before || answer == exact));
+        let (_, fresh) = keyed(policy);
+        assert_eq!(fresh.acquire_up_to("a", limit).0, limit);
+        let mut same: Vec<Waiting<'_>> =
+            (0..3_000).map(|_| Box::pin(fresh.wait("a", 1, None)) as Waiting<'_>).collect();
+        for waiting in &mut same {
+            assert!(poll(waiting).is_pending());
+        }
+        assert_eq!(exact, told(&fresh), "{policy}");
+    }
+}
+
+#[test]
+fn threads_that_wait_while_the_policy_changes_never_get_more_than_the_highest_limit() {
+    let timer = ManualTimer::new(START);
+    let log = |limit| Policy::sliding_log(Quota::per_second(limit)).unwrap();
+    let one = Limiter::with_clock(log(100), timer.clone());
+    let (by_wait, by_call) = (AtomicU64::new(0), AtomicU64::new(0));
+    let goal = ROUNDS * 40;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..goal / 2 {
+                    let _ = futures::executor::block_on(one.wait(1, None)).unwrap();
+                    by_wait.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            while by_wait.load(Ordering::Relaxed) < goal {
+                by_call.fetch_add(u64::from(one.acquire(1).is_allowed()), Ordering::Relaxed);
+            }
+        });
+        scope.spawn(|| {
+            let limits = (50..=100).chain((50..100).rev()).cycle();
+            for limit in limits.take_while(|_| by_wait.load(Ordering::Relaxed) < goal) {
+                one.set_policy(log(limit));
+                std::thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            while by_wait.load(Ordering::Relaxed) < goal {
+                timer.advance(Duration::from_millis(5));
+                std::thread::yield_now();
+            }
+        });
+    });
+    let spent = tidegate_limiter::Clock::now(&timer).saturating_since(START).get();
+    let total = by_wait.into_inner() + by_call.into_inner();
+    let most = (spent / 1_000_000_000 + 1) * 100;
+    assert!(total <= most, "{total} of {most}");
+}
+
+#[test]
 fn threads_that_wait_and_threads_that_do_not_never_get_more_than_the_limit() {
     let timer = ManualTimer::new(START);
     let keys = KeyedLimiter::builder(Policy::sliding_log(Quota::per_second(100)).unwrap())
@@ -386,7 +534,7 @@ fn threads_that_wait_and_threads_that_do_not_never_get_more_than_the_limit() {
         });
         scope.spawn(|| {
             while by_wait.load(Ordering::Relaxed) < ROUNDS * 60 {
-                timer.advance(Duration::from_micros(500));
+                timer.advance(Duration::from_millis(5));
                 std::thread::yield_now();
             }
         });

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, CoarseClock, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota, Request,
-    SystemClock, acquire_all_at,
+    Clock, CoarseClock, Decision, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
+    Request, SystemClock, acquire_all_at,
 };
 
 fn policies(quota: Quota) -> Vec<Policy> {
@@ -249,7 +249,7 @@ fn a_key_that_is_blocked_or_unblocked_takes_no_place_in_the_table() {
 #[test]
 fn an_unkeyed_limiter_has_the_same_operations() {
     for policy in policies(Quota::per_hour(10)) {
-        let mut limiter = Limiter::with_clock(policy, ManualClock::new(NOW));
+        let limiter = Limiter::with_clock(policy, ManualClock::new(NOW));
         assert_eq!(limiter.acquire(4).remaining(), 6);
         assert_eq!(limiter.acquire_up_to(100).0, 6);
         limiter.refund(1);
@@ -258,7 +258,7 @@ fn an_unkeyed_limiter_has_the_same_operations() {
         assert_eq!(limiter.peek(0).remaining(), 11, "{}", policy.name());
         let state = limiter.snapshot();
         let restored = Limiter::with_clock(policy, ManualClock::new(NOW));
-        assert!(restored.restore_at(limiter.policy(), &state, NOW));
+        assert!(restored.restore_at(&limiter.policy(), &state, NOW));
         assert_eq!(restored.acquire(1).remaining(), 0);
         limiter.block(Nanos::from_secs(7_201));
         assert_eq!(limiter.acquire(1).retry_after(), Some(Duration::from_secs(1)));
@@ -376,4 +376,16 @@ fn many_at_once_are_decided_as_one_by_one() {
         assert_eq!(together, apart, "{}", policy.name());
         assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
     }
+}
+
+#[test]
+fn numbers_and_addresses_are_keys_as_they_are() {
+    let limiter = keyed(Policy::fixed_window(Quota::per_hour(1)));
+    let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
+    assert!(limiter.check(7_u64).is_allowed() && limiter.check(address).is_allowed());
+    assert!(limiter.check(7_u64.to_le_bytes()).is_denied() && limiter.check(address).is_denied());
+    assert!(limiter.check(8_u64).is_allowed() && limiter.check(String::from("7")).is_allowed());
+    assert!(limiter.acquire_many(&[(7_u64, 1), (9, 1)]).iter().map(Decision::is_denied).eq([true, false]));
+    limiter.block_for(10_u64, Duration::from_secs(1)).unwrap();
+    assert!(limiter.peek(10_u64, 0).is_denied() && limiter.unblock(10_u64));
 }

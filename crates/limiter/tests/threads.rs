@@ -145,6 +145,27 @@ fn a_change_of_policy_under_load_loses_nothing() {
 }
 
 #[test]
+fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_limit() {
+    let now = Nanos::from_secs(7_200);
+    for (at, policy) in policies(200).into_iter().enumerate() {
+        let limiter = Limiter::with_clock(policy, ());
+        let ask = |thread: u64, round: u64| {
+            if thread == 0 && round.is_multiple_of(4) {
+                // The same algorithm with another limit; or another algorithm, which counts all that was used.
+                let limit = 150 + (round * 7 % 50) as u32;
+                let next = if round.is_multiple_of(3) { 0 } else { at };
+                limiter.set_policy_at(policies(limit)[next], now);
+            }
+            one(limiter.acquire_at(1, now))
+        };
+        let while_changing = admitted(200, ask);
+        limiter.set_policy_at(policy, now);
+        let total = while_changing + u64::from(limiter.acquire_up_to_at(200, now).0);
+        assert_eq!(total, 200, "{}", policy.name());
+    }
+}
+
+#[test]
 fn a_change_of_the_bound_under_load_loses_nothing() {
     let now = Nanos::from_secs(7_200);
     for policy in

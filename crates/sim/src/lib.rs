@@ -24,12 +24,14 @@ pub mod workload;
 
 mod algorithm;
 mod fleet;
+mod live;
 mod progress;
 mod replay;
 mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
 pub use fleet::{Fleet, Shared};
+pub use live::{Live, LiveCounts, LiveLimit};
 pub use progress::{Progress, Stage};
 pub use replay::{
     Delays, DeniedKey, Estimate, Findings, HeatMap, Row, Timeline, Trial, TrialError, heat_map, replay,

@@ -36,6 +36,15 @@ pub struct Args {
     )]
     pub rules: Option<PathBuf>,
 
+    /// Follow the log while it is written, until it ends or Ctrl-C: a line each second says what the limits deny of the
+    /// requests that were logged in it. `-` is read from its beginning; a file from its end, also after it was rotated. One
+    /// algorithm unless --algorithm names others: sliding-window.
+    #[arg(
+        long, requires = "limits",
+        conflicts_with_all = ["rules", "suggest", "synthetic", "nodes", "report"]
+    )]
+    pub follow: bool,
+
     /// What each limit is kept for: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a
     /// field of JSON lines, global (one limit for all), or several joined as in ip,path. [default: ip; for requests per
     /// second: global]
@@ -300,6 +309,9 @@ Examples:
 
   The limits of a rules file, before a server enforces them:
       tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
+
+  What a limit denies of the traffic of now:
+      tidegate simulate /var/log/nginx/access.log --follow --limit 100/1m
 
   Made-up traffic, as JSON for a script:
       tidegate simulate --synthetic --sources 1000 --requests 1000000 \\

@@ -19,6 +19,8 @@ pub enum SimulateError {
     Input(InputError),
     /// No such traffic can be made.
     Synthetic(SyntheticError),
+    /// One log is followed at a time.
+    FollowOne,
     /// Made-up traffic has no such keys.
     SyntheticBy,
     /// A limit does not suit an algorithm.
@@ -56,6 +58,7 @@ impl fmt::Display for SimulateError {
             Self::SyntheticBy => f.write_str(
                 "made-up traffic has sources and nothing else: use --by ip (a source each) or --by global",
             ),
+            Self::FollowOne => f.write_str("--follow reads one log; give one file, or - for standard input"),
             Self::Trial(error) => write!(f, "{error}; or leave it out of --algorithm"),
             Self::Rules(error) => error.fmt(f),
             Self::NothingToReplay(path) => write!(
@@ -82,7 +85,7 @@ impl std::error::Error for SimulateError {
             Self::RuleField { error, .. } => Some(error),
             Self::Suggest(error) => Some(error),
             Self::Report(_, error) | Self::Output(error) => Some(error),
-            Self::SyntheticBy | Self::NothingToReplay(_) => None,
+            Self::FollowOne | Self::SyntheticBy | Self::NothingToReplay(_) => None,
         }
     }
 }

@@ -43,7 +43,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// At most `limit` over the slots of a window.
 ///
 /// Bound, strict (the default): `limit` in any window; it denies some that an exact log would admit, as a request
-/// counts for up to a slot longer than the window. Balanced: `limit` in any `window × (1 − 1/k)`, up to `2 × limit` in
+/// counts for up to a slot longer than the window. Where more is always wanted than fits, as with a line of waiters, it
+/// therefore admits `limit × k / (k + 1)` in a window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit` in any `window × (1 − 1/k)`, up to `2 × limit` in
 /// a window. A slot is `window / k`, rounded up to a nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {

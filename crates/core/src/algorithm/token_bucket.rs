@@ -327,10 +327,9 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        let shut = self.is_shut(state, now);
-        self.gcra.refund(state, now, cost);
-        if shut {
-            self.mark(state, now, true);
+        // Nobody knows what of a shut one is left.
+        if !self.is_shut(state, now) {
+            self.gcra.refund(state, now, cost);
         }
     }
 

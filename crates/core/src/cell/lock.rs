@@ -6,6 +6,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The bit that says that the word is locked.
 pub const LOCKED: u64 = 1 << 63;
 
+/// Locked, and no value that a state can have.
+const RETIRED: u64 = u64::MAX;
+
 /// A 63-bit value with a lock on it: all zero is unlocked and 0.
 ///
 /// It is one locked instruction to take and a plain store to release, half of what a mutex that can put threads to
@@ -55,21 +58,33 @@ impl Lock {
         self.0.store(value, Ordering::Release);
     }
 
-    /// Replaces the value by what `step` makes of it, without ever holding the lock; `None` leaves it. The closure
-    /// reruns when another thread was faster, so it must have no effects.
+    /// Replaces the value by what `step` makes of it, without ever holding the lock; `None` of `step` leaves it. The
+    /// closure reruns when another thread was faster, so it must have no effects. `None` when somebody holds the lock.
     #[inline]
-    pub fn update<R>(&self, mut step: impl FnMut(u64) -> (Option<u64>, R)) -> R {
+    pub fn try_update<R>(&self, mut step: impl FnMut(u64) -> (Option<u64>, R)) -> Option<R> {
         let mut backoff = Backoff::new();
         loop {
-            if let Some(value) = self.read() {
-                let (next, result) = step(value);
-                let Some(next) = next else { return result };
-                if self.replace(value, next) {
-                    return result;
-                }
+            let value = self.read()?;
+            let (next, result) = step(value);
+            let Some(next) = next else { return Some(result) };
+            if self.replace(value, next) {
+                return Some(result);
             }
             backoff.wait();
         }
+    }
+
+    /// Leaves the lock held by nobody and for everybody, until somebody [resumes](Self::resume) it. Only the holder may call
+    /// this.
+    pub fn retire(&self) {
+        // Release: what was done under the lock comes before the next life.
+        self.0.store(RETIRED, Ordering::Release);
+    }
+
+    /// Takes a lock that was [retired](Self::retire); the value is then 0. Returns whether it was retired.
+    pub fn resume(&self) -> bool {
+        // Acquire: as when it is taken. A failure has read nothing that it uses.
+        self.0.compare_exchange(RETIRED, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// The value, unless somebody holds the lock.

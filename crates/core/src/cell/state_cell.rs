@@ -38,56 +38,49 @@ impl StateCell {
         Self { head: Lock::new(0), words: UnsafeCell::new(body), wide }
     }
 
-    /// Decides on `cost` and takes it when admitted. `policy` must be the one that the cell is for.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    pub fn decide(&self, policy: &Policy, now: Nanos, cost: u32) -> Decision {
-        self.decide_when(policy, || now, cost)
-    }
-
-    /// [`decide`](Self::decide) at the time that `now` tells, which is asked once.
+    /// Decides on `cost` at the time that `now` tells, which is asked once, and takes it when admitted. `policy` must be the
+    /// one that the cell is for. `None` when the cell is held or [retired](StateGuard::retire); then nothing was done.
     ///
     /// The state is read before the time. Where the clock takes long, whoever comes between is then noticed, and this
     /// thread steps back for long enough that the other one keeps the cache line for many decisions: half the time on a
     /// contended cell, against two threads that pull the line back and forth and never fail.
     #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub fn decide_when(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Decision {
+    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return self.decide_any(policy, now(), cost);
+            return self.try_decide_any(policy, now(), cost);
         };
         // A loop of its own: a trip of the decision through memory would be a third of the time.
-        let mut seen = self.head.read();
+        let mut seen = self.head.read()?;
         let now = now();
         let mut backoff = Backoff::new();
         loop {
-            if let Some(tat) = seen {
-                match bucket.step(tat, now, cost) {
-                    Ok((next, after)) if self.head.replace(tat, next) => return bucket.allow(after),
-                    Ok(_) => {}
-                    Err(denied) => return denied,
-                }
+            match bucket.step(seen, now, cost) {
+                Ok((next, after)) if self.head.replace(seen, next) => return Some(bucket.allow(after)),
+                Ok(_) => {}
+                Err(denied) => return Some(denied),
             }
             backoff.wait();
-            seen = self.head.read();
+            seen = self.head.read()?;
         }
     }
 
     #[inline(never)]
-    fn decide_any(&self, policy: &Policy, now: Nanos, cost: u32) -> Decision {
+    fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u32) -> Option<Decision> {
         if self.wide {
-            return policy.decide(self.lock().words(), now, cost);
+            return Some(policy.decide(self.try_lock()?.words(), now, cost));
         }
-        self.apply(|state| policy.decide(state, now, cost))
+        self.try_apply(|state| policy.decide(state, now, cost))
     }
 
-    /// One atomic step on the state. The closure may run more than once and must have no effect but on the words.
+    /// One atomic step on the state. The closure may run more than once and must have no effect but on the words. `None`
+    /// when the cell is held or [retired](StateGuard::retire); then nothing was done.
     #[inline]
-    pub fn apply<R>(&self, mut step: impl FnMut(&mut [u64]) -> R) -> R {
+    pub fn try_apply<R>(&self, mut step: impl FnMut(&mut [u64]) -> R) -> Option<R> {
         if self.wide {
-            return step(self.lock().words());
+            return Some(step(self.try_lock()?.words()));
         }
-        self.head.update(|word| {
+        self.head.try_update(|word| {
             let mut state = [word];
             let result = step(&mut state);
             ((state[0] != word).then_some(state[0]), result)
@@ -95,9 +88,30 @@ impl StateCell {
     }
 
     /// Holds the state, for a decision over several. Whoever locks several cells must do so in one order everywhere.
+    /// Waits for ever where the cell is [retired](StateGuard::retire).
     pub fn lock(&self) -> StateGuard<'_> {
         let word = self.head.lock();
         StateGuard { cell: self, word: [word] }
+    }
+
+    /// Holds the state if nobody else does, and the cell is not [retired](StateGuard::retire).
+    #[inline]
+    pub fn try_lock(&self) -> Option<StateGuard<'_>> {
+        let word = self.head.try_lock()?;
+        Some(StateGuard { cell: self, word: [word] })
+    }
+
+    /// Takes a [retired](StateGuard::retire) cell back into use, with a fresh state of `words` words: as many as it had.
+    /// `None` when it is not retired.
+    pub fn resume(&self, words: usize) -> Option<StateGuard<'_>> {
+        if !self.head.resume() {
+            return None;
+        }
+        if self.wide {
+            // SAFETY: this thread holds the lock, and nobody else has a reference to the words.
+            unsafe { *self.words.get_mut_ptr() = vec![0; words].into_boxed_slice() };
+        }
+        Some(StateGuard { cell: self, word: [0] })
     }
 }
 
@@ -119,6 +133,17 @@ impl StateGuard<'_> {
         } else {
             &mut self.word
         }
+    }
+
+    /// Forgets the state and leaves the cell locked: whoever comes to it from now on is told that it is held, until somebody
+    /// [resumes](StateCell::resume) it.
+    pub fn retire(self) {
+        if self.cell.wide {
+            // SAFETY: this guard holds the lock, and no reference to the words is alive.
+            unsafe { *self.cell.words.get_mut_ptr() = Box::default() };
+        }
+        self.cell.head.retire();
+        core::mem::forget(self);
     }
 }
 

@@ -1,10 +1,12 @@
 //! Clocks that one can also wait on.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     future::Future,
+    mem,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -57,7 +59,14 @@ pub struct ManualTimer {
 #[derive(Default)]
 struct Shared {
     clock: ManualClock,
-    sleepers: Mutex<Vec<(Nanos, Waker)>>,
+    sleepers: Mutex<Sleepers>,
+}
+
+/// Who waits, by the time that they wait for and a number of their own.
+#[derive(Default)]
+struct Sleepers {
+    wakers: BTreeMap<(Nanos, u64), Waker>,
+    next: u64,
 }
 
 impl ManualTimer {
@@ -83,13 +92,19 @@ impl ManualTimer {
 }
 
 impl Shared {
+    fn sleepers(&self) -> MutexGuard<'_, Sleepers> {
+        // Nothing panics with the lock held.
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self) {
-        let now = self.clock.now();
-        let is_due = |(at, _): &mut (Nanos, Waker)| *at <= now;
+        let due = {
+            let mut sleepers = self.sleepers();
+            let later = sleepers.wakers.split_off(&(self.clock.now(), u64::MAX));
+            mem::replace(&mut sleepers.wakers, later)
+        };
         // Woken outside the lock: a waker may run anything.
-        let due: Vec<_> =
-            self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).extract_if(.., is_due).collect();
-        for (_, waker) in due {
+        for waker in due.into_values() {
             waker.wake();
         }
     }
@@ -109,28 +124,71 @@ impl Clock for ManualTimer {
 
 impl Timer for ManualTimer {
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
-        Sleep { timer: self.clone(), at }
+        Sleep { timer: self.clone(), at, number: None }
     }
 }
 
 struct Sleep {
     timer: ManualTimer,
     at: Nanos,
+    /// Its number among the sleepers, once it is one.
+    number: Option<u64>,
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let shared = Arc::clone(&self.timer.shared);
         // Locked before the clock is read: who moves the clock comes for the wakers after.
-        let mut sleepers = self.timer.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.timer.now() >= self.at {
+        let mut sleepers = shared.sleepers();
+        if shared.clock.now() >= self.at {
             return Poll::Ready(());
         }
-        // Polled again for other reasons, it waits once all the same.
-        if !sleepers.iter().any(|(at, waker)| *at == self.at && waker.will_wake(cx.waker())) {
-            sleepers.push((self.at, cx.waker().clone()));
-        }
+        let number = *self.number.get_or_insert_with(|| {
+            sleepers.next += 1;
+            sleepers.next
+        });
+        let before = sleepers.wakers.insert((self.at, number), cx.waker().clone());
+        // A waker may run anything when it is dropped, too.
+        drop(sleepers);
+        drop(before);
         Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.timer.shared.sleepers().wakers.remove(&(self.at, number));
+            drop(waker); // Outside the lock.
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_is_dropped() {
+        let timer = ManualTimer::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let sleepers = || timer.shared.sleepers().wakers.len();
+        let mut sleeps: Vec<_> =
+            (1..=100).map(|at| Box::pin(timer.sleep_until(Nanos::from_secs(at)))).collect();
+        for _ in 0..3 {
+            for sleep in &mut sleeps {
+                assert!(sleep.as_mut().poll(&mut cx).is_pending());
+            }
+            assert_eq!(sleepers(), 100);
+        }
+        timer.set(Nanos::from_secs(40));
+        assert_eq!(sleepers(), 60, "those whose time has come were woken");
+        assert!(
+            sleeps[39].as_mut().poll(&mut cx).is_ready() && sleeps[40].as_mut().poll(&mut cx).is_pending()
+        );
+        sleeps.truncate(70);
+        assert_eq!(sleepers(), 30);
     }
 }

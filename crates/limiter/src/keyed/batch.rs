@@ -1,6 +1,6 @@
 //! Many decisions in one call, whose states are fetched side by side.
 
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Clock, Decision, Key, Nanos};
 
 use super::KeyedLimiter;
 use crate::table::Tag;
@@ -17,17 +17,12 @@ impl<C> KeyedLimiter<C> {
     /// With many keys most of a decision is waiting for memory. Here all buckets of up to 32 keys are on their way before
     /// the first decision.
     #[inline]
-    pub fn acquire_each_at<K: AsRef<[u8]>>(
-        &self,
-        requests: &[(K, u32)],
-        now: Nanos,
-        mut show: impl FnMut(Decision),
-    ) {
+    pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos, mut show: impl FnMut(Decision)) {
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
             let table = &self.generations.newest().table;
             for (tag, (key, _)) in tags.iter_mut().zip(some) {
-                *tag = self.tag(key.as_ref());
+                *tag = self.tag_of(key);
                 table.prefetch(*tag);
             }
             for (tag, (_, cost)) in tags.iter().zip(some) {
@@ -37,7 +32,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// [`acquire_each_at`](Self::acquire_each_at), with the decisions in a vector.
-    pub fn acquire_many_at<K: AsRef<[u8]>>(&self, requests: &[(K, u32)], now: Nanos) -> Vec<Decision> {
+    pub fn acquire_many_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos) -> Vec<Decision> {
         let mut decisions = Vec::with_capacity(requests.len());
         self.acquire_each_at(requests, now, |decision| decisions.push(decision));
         decisions
@@ -48,13 +43,13 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The time is read once.
     ///
     /// ```
-    /// use tidegate_limiter::{KeyedLimiter, Policy, Quota};
+    /// use tidegate::{KeyedLimiter, Policy, Quota};
     /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_minute(2)))?;
     /// let decisions = limiter.acquire_many(&[("alice", 1), ("bob", 2), ("bob", 1)]);
     /// assert!(decisions[0].is_allowed() && decisions[1].is_allowed() && decisions[2].is_denied());
-    /// # Ok::<(), tidegate_limiter::BuildError>(())
+    /// # Ok::<(), tidegate::BuildError>(())
     /// ```
-    pub fn acquire_many<K: AsRef<[u8]>>(&self, requests: &[(K, u32)]) -> Vec<Decision> {
+    pub fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<Decision> {
         self.acquire_many_at(requests, self.clock().now())
     }
 }

@@ -1,8 +1,6 @@
 //! How a keyed limiter is put together.
 
-use std::fmt;
-
-use crate::table::{HashKeys, TableError, WhenFull};
+use crate::table::{BuildError, HashKeys, WhenFull};
 use tidegate_core::Policy;
 
 use super::KeyedLimiter;
@@ -11,45 +9,16 @@ use crate::SystemClock;
 /// Keys that a limiter holds unless it is told otherwise.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
 
-/// Why there is no such limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// Its states have no place.
-    Table(TableError),
-    /// As many keys as the limiter may hold have exceptions of their own already.
-    TooManyExceptions,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Table(e) => e.fmt(f),
-            Self::TooManyExceptions => f.write_str(
-                "as many keys are blocked or have a quota of their own as the limiter may hold keys; lift some, or raise max_keys",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<TableError> for BuildError {
-    fn from(e: TableError) -> Self {
-        Self::Table(e)
-    }
-}
-
 /// Options of a [`KeyedLimiter`].
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, ManualClock, Policy, Quota};
+/// use tidegate::{KeyedLimiter, ManualClock, Policy, Quota};
 /// let limiter = KeyedLimiter::builder(Policy::token_bucket(Quota::per_minute(100)))
 ///     .max_keys(10_000)
 ///     .clock(ManualClock::default())
 ///     .build()?;
 /// assert_eq!(limiter.stats().max_keys, 10_000);
-/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// # Ok::<(), tidegate::BuildError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]

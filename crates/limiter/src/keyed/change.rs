@@ -7,17 +7,21 @@ use std::{
     task::{Context, Poll},
 };
 
-use tidegate_core::{Clock, Nanos, Policy};
+use tidegate_core::{Clock, Key, Nanos, Policy};
 
-use super::{BuildError, Generation, KeyedLimiter, generation::Room};
-use crate::table::WhenFull;
+use super::{
+    Generation, KeyedLimiter, OverrideError, TooManyExceptions,
+    generation::{MOST_OLDER, Room},
+};
+use crate::table::{BuildError, WhenFull};
 
 impl<C> KeyedLimiter<C> {
     /// Changes the policy of keys without one of their own, and keeps what has been used (see [`Policy::transfer`]).
     ///
     /// Returns at once, however many keys there are. A key's state moves over when it is asked for; the rest moves when
-    /// the returned [`Change`] is finished or awaited, and at the latest with the next change of policy or snapshot. Both
-    /// tables are in memory until then. Where the change before is not finished, it is finished first.
+    /// the returned [`Change`], or that of a later change, is finished or awaited, and at the latest with the next snapshot.
+    /// The tables of both policies are in memory until then. Up to four changes may be unfinished; before a fifth, the states
+    /// of the oldest are moved, which takes about a second for a million keys.
     ///
     /// # Errors
     /// When the memory for the new states cannot be reserved; then nothing has changed.
@@ -56,11 +60,10 @@ impl<C> KeyedLimiter<C> {
         let old = self.generations.current_full();
         let (policy, room) = to(*old.policy(), *one_at_a_time);
         if policy != *old.policy() || room != *one_at_a_time {
-            while old.sweep(now) {}
+            while old.count_older() >= MOST_OLDER && old.sweep(now) {}
             let new = self.generations.make(policy, room, Arc::clone(&old))?;
             self.exceptions.set_most(room.max_keys);
-            old.retire();
-            self.generations.publish(new);
+            self.generations.publish(&old, new);
             *one_at_a_time = room;
         }
         drop((one_at_a_time, old));
@@ -74,12 +77,12 @@ impl<C> KeyedLimiter<C> {
     /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
     pub fn set_override_at(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl Key,
         policy: impl Into<Policy>,
         now: Nanos,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), OverrideError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let (policy, old) = (policy.into(), self.generation_of(tag));
         let own = Arc::new(Generation::own(policy)?);
         // In one step under the key's lock in its old place: the state moves, and everybody else is sent after it.
@@ -92,7 +95,7 @@ impl<C> KeyedLimiter<C> {
             if let Some(replaced) = replaced {
                 replaced.retire();
             }
-            Ok::<(), BuildError>(())
+            Ok::<(), TooManyExceptions>(())
         });
         match moved {
             Ok(done) => done?,
@@ -104,9 +107,9 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Takes a key's own policy away; what it has used counts on. Returns whether it had one.
-    pub fn remove_override_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+    pub fn remove_override_at(&self, key: impl Key, now: Nanos) -> bool {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
         let general = self.generations.current();
         // As above, and the general table's lock before the own one's, there as here.
@@ -126,8 +129,8 @@ impl<C> KeyedLimiter<C> {
 /// Dropped, it leaves the rest where it is until it is asked for: nothing is lost, and both tables stay in memory.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy, Quota};
-/// # async fn change() -> Result<(), tidegate_limiter::BuildError> {
+/// use tidegate::{KeyedLimiter, Policy, Quota};
+/// # async fn change() -> Result<(), tidegate::BuildError> {
 /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_second(10)))?;
 /// // The new quota holds from here on; the future moves the states in pieces.
 /// limiter.set_policy(Policy::token_bucket(Quota::per_second(20)))?.await;
@@ -179,9 +182,8 @@ impl<C: Clock> Future for Sweeping<'_, C> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let generation = self.0.generations.current();
         let now = self.0.clock().now();
-        if (0..A_POLL).all(|_| generation.sweep(now)) {
+        if (0..A_POLL).all(|_| self.0.generations.current().sweep(now)) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -222,12 +224,12 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// # Errors
     /// When as many keys have exceptions as the limiter may hold keys, or there is no memory.
-    pub fn set_override(&self, key: impl AsRef<[u8]>, policy: impl Into<Policy>) -> Result<(), BuildError> {
+    pub fn set_override(&self, key: impl Key, policy: impl Into<Policy>) -> Result<(), OverrideError> {
         self.set_override_at(key, policy, self.clock().now())
     }
 
     /// Takes a key's own policy away now; what it has used counts on. Returns whether it had one.
-    pub fn remove_override(&self, key: impl AsRef<[u8]>) -> bool {
+    pub fn remove_override(&self, key: impl Key) -> bool {
         self.remove_override_at(key, self.clock().now())
     }
 }

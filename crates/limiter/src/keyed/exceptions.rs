@@ -14,7 +14,7 @@ use crate::{
 };
 use tidegate_core::Nanos;
 
-use super::{BuildError, Generation, Marks};
+use super::{Generation, Marks, TooManyExceptions};
 
 /// What is particular about one key.
 #[derive(Clone, Default)]
@@ -90,7 +90,7 @@ impl Exceptions {
         tag: Tag,
         now: Nanos,
         change: impl FnOnce(&mut Exception) -> R,
-    ) -> Result<R, BuildError> {
+    ) -> Result<R, TooManyExceptions> {
         let mut map = self.write();
         let (known, most) = (map.contains_key(&tag), self.most.load(Ordering::Relaxed));
         if map.len() >= most && !known {
@@ -102,7 +102,7 @@ impl Exceptions {
                 stays
             });
             if map.len() >= most {
-                return Err(BuildError::TooManyExceptions);
+                return Err(TooManyExceptions);
             }
         }
         if !known {

@@ -7,6 +7,9 @@
 //! * whoever decides in the old one looks at the retirement under the bucket's lock, so either its effect is there
 //!   when the state is taken out under that lock, or it sees the retirement and starts again in the new one.
 //!
+//! A change need not wait for the one before: then a key's state may be in any of a few older generations. Whoever looks
+//! for it looks in the oldest first, because a latecomer may still move it, and moves it towards the newest.
+//!
 //! A decision on a known key finds its generation by one plain load, and nothing tells when it is done with it. So the
 //! memory of a generation that was left is not freed but emptied, given back to the system, and used again by the next
 //! change whose states are about as wide, and whose bound is the same. All that such a latecomer does is to lock a bucket, which is a bucket in any
@@ -23,8 +26,9 @@ use std::{
 
 use crate::{
     sync::{AtomicBool, AtomicPtr, Loaded, Mutex, MutexGuard, Ordering, Shared},
-    table::{Cursor, Found, Refused, Table, TableError, Tag, WhenFull},
+    table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
+use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
@@ -41,7 +45,7 @@ pub(crate) struct Generation {
     number: AtomicU64,
     /// No decision is made here.
     retired: AtomicBool,
-    /// Where states of before the change are, until they have been moved.
+    /// Where states of before the change are, until they have been moved; it may have such a one, too.
     previous: Mutex<Option<Arc<Generation>>>,
     /// All states have been moved; or there never were any.
     complete: AtomicBool,
@@ -61,11 +65,23 @@ unsafe impl Sync for Generation {}
 /// What moves over next, of what nobody asked for.
 #[derive(Clone, Copy)]
 enum Sweep {
-    /// First nobody may add a key in the old table any more.
-    Close,
+    /// First nobody may add a key in this one of the older tables any more (the newest of them is 0), nor be at it.
+    Close(usize, Cursor),
+    /// From the oldest table.
     Keys(Cursor),
+    /// From the oldest table.
     Records(Cursor),
 }
+
+impl Sweep {
+    const BEGIN: Self = Self::Close(0, Cursor::BEGIN);
+}
+
+/// Older generations, the newest of them first.
+type Older = SmallVec<[Arc<Generation>; 2]>;
+
+/// How many older generations may still have states. The oldest is swept before there are more.
+pub(super) const MOST_OLDER: usize = 4;
 
 /// Why a generation made no step.
 #[derive(Debug)]
@@ -86,7 +102,7 @@ impl From<Refused> for NoStep {
 }
 
 impl Generation {
-    pub fn new(policy: Policy, room: Room, previous: Option<Arc<Self>>) -> Result<Self, TableError> {
+    pub fn new(policy: Policy, room: Room, previous: Option<Arc<Self>>) -> Result<Self, BuildError> {
         let width = previous.as_ref().map_or(policy.words(), |_| width(policy.words()));
         let number = previous.as_ref().map_or(0, |previous| previous.number.load(Ordering::Relaxed) + 1);
         Ok(Self {
@@ -99,7 +115,7 @@ impl Generation {
             retired: AtomicBool::new(false),
             complete: AtomicBool::new(previous.is_none()),
             previous: Mutex::new(previous),
-            sweep: Mutex::new(Sweep::Close),
+            sweep: Mutex::new(Sweep::BEGIN),
         })
     }
 
@@ -112,7 +128,7 @@ impl Generation {
         unsafe { *self.policy.get() = policy };
         // Relaxed, all: the release below, or the publication, comes after.
         self.number.store(previous.number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        *lock(&self.sweep) = Sweep::Close;
+        *lock(&self.sweep) = Sweep::BEGIN;
         *lock(&self.previous) = Some(previous);
         self.complete.store(false, Ordering::Relaxed);
         self.table.reopen();
@@ -129,7 +145,7 @@ impl Generation {
     }
 
     /// A place for one key with a policy of its own.
-    pub fn own(policy: Policy) -> Result<Self, TableError> {
+    pub fn own(policy: Policy) -> Result<Self, BuildError> {
         let room = Room { max_keys: 1, when_full: WhenFull::Forget };
         Ok(Self { is_own: true, ..Self::new(policy, room, None)? })
     }
@@ -141,7 +157,7 @@ impl Generation {
         if self.is_own { u64::MAX } else { u64::MAX - 1 - self.number.load(Ordering::Relaxed) }
     }
 
-    /// Makes sure that a key has nothing left in the generation before. Only one key's locks are held for it.
+    /// Makes sure that a key has nothing left in an older generation. Only one key's locks are held for it.
     pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), NoStep> {
         if self.incomplete().is_none() {
             return Ok(());
@@ -162,12 +178,12 @@ impl Generation {
         now: Nanos,
         step: impl FnOnce(&mut [u64]) -> R,
     ) -> Result<R, NoStep> {
-        if self.table.denies_when_full()
-            && let Some(previous) = self.incomplete()
-        {
-            // A key of the generation before is no stranger: it has a record here before it asks for a place.
-            let keep = |old: &[u64]| self.keep(tag, previous.policy(), old, now);
-            previous.table.take_out(previous.policy(), tag, now, keep);
+        if self.table.denies_when_full() {
+            // A key of an older generation is no stranger: it has a record here before it asks for a place.
+            for older in self.older().iter().rev() {
+                let keep = |old: &[u64]| self.keep(tag, older.policy(), old, now);
+                older.table.take_out(older.policy(), tag, now, keep);
+            }
         }
         self.table.apply(policy, tag, now, |state, found| {
             if self.is_retired() {
@@ -182,21 +198,29 @@ impl Generation {
 
     /// A look at a key's state, without adding it.
     pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
-        // The generation before first: whatever moves meanwhile is seen here or there.
-        let before = self.incomplete().and_then(|previous| {
-            previous.table.look(previous.policy(), tag, now, |old, _| {
-                (!previous.policy().is_recovered(old, now))
-                    .then(|| self.converted(previous.policy(), old, now))
-            })
-        });
+        // The oldest generation first: whatever moves meanwhile is seen here or there.
+        let mut before: Option<Vec<u64>> = None;
+        for older in self.older().iter().rev() {
+            let owed = older.table.look(older.policy(), tag, now, |old, _| {
+                let is_fresh = older.policy().is_recovered(old, now);
+                (!is_fresh).then(|| self.converted(older.policy(), old, now))
+            });
+            before = match (before, owed) {
+                (Some(mut joined), Some(owed)) => {
+                    self.policy().join(&mut joined, &owed, now);
+                    Some(joined)
+                }
+                (before, owed) => owed.or(before),
+            };
+        }
         self.table.look(self.policy(), tag, now, |state, found| {
             if self.is_retired() {
                 return Err(NoStep::Retired);
             }
             match before {
-                Some(before) if found == Found::New => {
+                Some(ref before) if found == Found::New => {
                     let mut joined = state.to_vec();
-                    self.policy().join(&mut joined, &before, now);
+                    self.policy().join(&mut joined, before, now);
                     Ok(step(&mut joined))
                 }
                 _ => Ok(step(state)),
@@ -215,60 +239,87 @@ impl Generation {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// The generation before, while it may still have states.
+    /// The generation before, while it may still have states, or one older than it may.
     fn incomplete(&self) -> Option<Arc<Self>> {
         // Acquire: who sees that all has been moved also sees where to.
         if self.complete.load(Ordering::Acquire) { None } else { lock(&self.previous).clone() }
     }
 
-    /// Moves the next stretch of what nobody has asked for since the change; returns whether there is more.
+    /// The older generations that may still have states.
+    fn older(&self) -> Older {
+        std::iter::successors(self.incomplete(), |one| one.incomplete()).collect()
+    }
+
+    /// How many older generations may still have states.
+    pub fn count_older(&self) -> usize {
+        self.older().len()
+    }
+
+    /// Moves the next stretch of what nobody has asked for since the change; returns whether there is more, here or in a
+    /// newer generation.
     pub fn sweep(&self, now: Nanos) -> bool {
-        let Some(previous) = self.incomplete() else { return false };
         let mut sweep = lock(&self.sweep);
-        if self.complete.load(Ordering::Acquire) {
-            return false;
+        if self.is_retired() {
+            // The newer one sweeps what is left.
+            return true;
         }
+        let older = self.older();
+        let Some(oldest) = older.last() else { return false };
         let next = match *sweep {
-            Sweep::Close => {
-                // Who began in the old table before it was retired may still add a key there, and move another.
-                previous.table.close();
-                Some(Sweep::Keys(Cursor::default()))
+            Sweep::Close(at, from) => {
+                // Who began in a table before it was retired may still add a key there, move it there from an older one, or
+                // move another.
+                let table = &older[at].table;
+                Some(match table.close_next(from) {
+                    Some(next) => Sweep::Close(at, next),
+                    None if at + 1 < older.len() => Sweep::Close(at + 1, Cursor::BEGIN),
+                    None => Sweep::Keys(Cursor::BEGIN),
+                })
             }
             Sweep::Keys(from) => {
                 let mut tags = Vec::new();
-                let next = previous.table.walk(from, |tag, _| tags.push(tag));
+                let next = oldest.table.walk(from, |tag, _| tags.push(tag));
                 for tag in tags {
                     // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation
-                    // is not retired before its sweep has ended.
+                    // is not retired meanwhile: that takes the lock that is held.
                     let _ = self.apply(self.policy(), tag, now, |_| ());
                 }
-                Some(next.map_or(Sweep::Records(Cursor::default()), Sweep::Keys))
+                Some(next.map_or(Sweep::Records(Cursor::BEGIN), Sweep::Keys))
             }
             Sweep::Records(from) => {
-                let convert = |debt| self.receive_debt(previous.policy(), debt, now);
-                previous.table.move_records(from, &self.table, now, convert).map(Sweep::Records)
+                let convert = |debt| self.receive_debt(oldest.policy(), debt, now);
+                oldest.table.move_records(from, &self.table, now, convert).map(Sweep::Records)
             }
         };
         if let Some(next) = next {
             *sweep = next;
             return true;
         }
-        // Everything that the generation before had is here; its memory goes back to the system.
-        self.complete.store(true, Ordering::Release);
-        previous.table.release();
-        lock(&self.previous).take();
-        false
+        // Everything that the oldest had is here; its memory goes back to the system.
+        let newer = if older.len() > 1 { &*older[older.len() - 2] } else { self };
+        newer.complete.store(true, Ordering::Release);
+        oldest.table.release();
+        lock(&newer.previous).take();
+        *sweep = Sweep::Keys(Cursor::BEGIN);
+        older.len() > 1
     }
 
-    /// Moves over what a key that is new here has in the previous generation. The caller holds the key's lock here.
+    /// Leaves this generation once nobody sweeps in it; `publish` lets the next one be seen.
+    fn leave_for(&self, publish: impl FnOnce()) {
+        let _nobody_sweeps = lock(&self.sweep);
+        self.retire();
+        publish();
+    }
+
+    /// Moves over what a key that is new here has in older generations. The caller holds the key's lock here.
     fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
         // Relaxed: a first generation never has anything else, nor does one that is complete.
         if self.number.load(Ordering::Relaxed) == 0 {
             return;
         }
-        if let Some(previous) = self.incomplete() {
-            let receive = |old: &[u64]| self.receive(state, previous.policy(), old, now);
-            previous.table.take_out(previous.policy(), tag, now, receive);
+        for older in self.older().iter().rev() {
+            let receive = |old: &[u64]| self.receive(state, older.policy(), old, now);
+            older.table.take_out(older.policy(), tag, now, receive);
         }
         // Its record may have moved since the table looked for one here.
         self.table.take_record(self.policy(), tag, now, state);
@@ -276,15 +327,15 @@ impl Generation {
 
     /// Forgets what a key has in use; returns whether there was anything.
     pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
-        // The generation before first: what moves meanwhile moves here.
-        let moved = self.incomplete().and_then(|previous| {
-            previous
-                .table
-                .take_out(previous.policy(), tag, now, |old| !previous.policy().is_recovered(old, now))
-        });
-        let here =
-            self.table.take_out(self.policy(), tag, now, |state| !self.policy().is_recovered(state, now));
-        moved == Some(true) || here == Some(true)
+        // The oldest generation first: what moves meanwhile moves here.
+        let older = self.older();
+        let mut had = false;
+        for one in older.iter().rev().map(|one| &**one).chain([self]) {
+            let policy = one.policy();
+            let was_used = one.table.take_out(policy, tag, now, |old| !policy.is_recovered(old, now));
+            had |= was_used == Some(true);
+        }
+        had
     }
 
     /// What of a debt under another policy is left here.
@@ -323,7 +374,7 @@ pub(crate) struct Generations {
     newest: AtomicPtr<Generation>,
     /// The same, for everybody who may do more than that.
     current: Shared<Generation>,
-    /// All that there are: a latecomer may still look at any of them. At most two or three of each width and room.
+    /// All that there are: a latecomer may still look at any of them. Of each width and room at most two more than may have states.
     all: Mutex<Vec<Arc<Generation>>>,
 }
 
@@ -362,7 +413,7 @@ impl Generations {
         policy: Policy,
         room: Room,
         previous: Arc<Generation>,
-    ) -> Result<Arc<Generation>, TableError> {
+    ) -> Result<Arc<Generation>, BuildError> {
         let width = width(policy.words());
         let mut all = lock(&self.all);
         // Only the list has it: nobody can get hold of it any more.
@@ -378,10 +429,22 @@ impl Generations {
         Ok(new)
     }
 
-    /// Lets a new generation decide, after the one before was retired.
-    pub fn publish(&self, new: Arc<Generation>) {
-        self.newest.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
-        self.current.store(new);
+    /// Lets a new generation decide, after the one before is retired.
+    pub fn publish(&self, old: &Generation, new: Arc<Generation>) {
+        old.leave_for(|| {
+            self.newest.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
+            self.current.store(new);
+        });
+    }
+
+    /// Moves everything that older generations than the one that decides still have.
+    pub fn sweep_all(&self, now: Nanos) -> Arc<Generation> {
+        loop {
+            let generation = self.current_full();
+            if !generation.sweep(now) {
+                return generation;
+            }
+        }
     }
 
     /// How many there are, those to be used again included.

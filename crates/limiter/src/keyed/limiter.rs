@@ -2,30 +2,32 @@
 
 use std::{fmt, sync::PoisonError, time::Duration};
 
-use crate::table::{HashKeys, Stats, Tag, WhenFull};
-use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use crate::table::{BuildError, HashKeys, Stats, Tag, WhenFull};
+use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
 
 use super::{
-    BuildError, Generation, KeyedBuilder, Marks,
+    Generation, KeyedBuilder, Marks, TooManyExceptions,
     exceptions::Exceptions,
     generation::{Generations, Home, NoStep, Room},
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    limiter::{denied_until, refused_until},
+    block::{denied_until, refused_until},
     sync::{Mutex, yield_now},
     wait::{Ground, Line, Lines, Wakes, wait},
 };
 
-/// A limit for each key: of any length, and as many as the bound allows.
-///
+/// A limit for each key, up to as many as the bound allows. A [`Key`] is text or bytes of any length, a number, or an
+/// address.
 ///
 /// ```
-/// use tidegate_limiter::{KeyedLimiter, Policy};
+/// use tidegate::{KeyedLimiter, Policy};
 /// let limiter = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
 /// if limiter.acquire("alice", 1).is_denied() {
 ///     // tell alice to come back later
 /// }
+/// let address = std::net::IpAddr::from([192, 0, 2, 1]);
+/// assert!(limiter.check(address).is_allowed() && limiter.check(7_u64).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -118,19 +120,26 @@ impl<C> KeyedLimiter<C> {
         self.hash.tag(key)
     }
 
+    #[inline]
+    pub(crate) fn tag_of(&self, key: &impl Key) -> Tag {
+        key.with_bytes(|bytes| self.tag(bytes))
+    }
+
     /// Begins to fetch a key's state, for a decision that comes soon. With many keys most of a decision is waiting for
     /// memory; who knows the next few keys (a batch of requests) can let them all be fetched at once. Changes nothing.
     #[inline]
-    pub fn prefetch(&self, key: impl AsRef<[u8]>) {
-        self.generations.newest().table.prefetch(self.tag(key.as_ref()));
+    pub fn prefetch(&self, key: impl Key) {
+        self.generations.newest().table.prefetch(self.tag_of(&key));
     }
 
     /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
     ///
-    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits.
+    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits. Its
+    /// `retry_after` is exact behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64`
+    /// requests ago, before somebody left it or the policy changed.
     #[inline]
-    pub fn acquire_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
-        self.decide(self.tag(key.as_ref()), cost, now)
+    pub fn acquire_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+        self.decide(self.tag_of(&key), cost, now)
     }
 
     /// Decides by the general policy where that is all there is to it, as most of the time it is.
@@ -296,8 +305,8 @@ impl<C> KeyedLimiter<C> {
     ///
     /// # Panics
     /// When the policy has another algorithm, or states of another width.
-    pub fn acquire_with_at(&self, policy: &Policy, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
-        let tag = self.tag(key.as_ref());
+    pub fn acquire_with_at(&self, policy: &Policy, key: impl Key, cost: u32, now: Nanos) -> Decision {
+        let tag = self.tag_of(&key);
         if let Some(denied) = self.blocked_at(tag, now) {
             return denied;
         }
@@ -326,8 +335,8 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
-    pub fn peek_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> Decision {
-        self.peek_tag(self.tag(key.as_ref()), cost, now)
+    pub fn peek_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+        self.peek_tag(self.tag_of(&key), cost, now)
     }
 
     fn peek_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
@@ -347,8 +356,8 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
-    pub fn acquire_up_to_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) -> (u32, Decision) {
-        let tag = self.tag(key.as_ref());
+    pub fn acquire_up_to_at(&self, key: impl Key, cost: u32, now: Nanos) -> (u32, Decision) {
+        let tag = self.tag_of(&key);
         match self.blocked_at(tag, now) {
             Some(denied) => (0, denied),
             None => self
@@ -363,8 +372,8 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Gives back up to `cost` of what the key took last; never more than is in use.
-    pub fn refund_at(&self, key: impl AsRef<[u8]>, cost: u32, now: Nanos) {
-        self.refund_tag(self.tag(key.as_ref()), cost, now);
+    pub fn refund_at(&self, key: impl Key, cost: u32, now: Nanos) {
+        self.refund_tag(self.tag_of(&key), cost, now);
     }
 
     pub(crate) fn refund_tag(&self, tag: Tag, cost: u32, now: Nanos) {
@@ -379,8 +388,8 @@ impl<C> KeyedLimiter<C> {
 
     /// Forgets what a key has used: its next request is as good as its first. A block stays, and so does a quota of its own.
     /// Permits that are out are forgotten, too: giving one back then does nothing. Returns whether there was anything.
-    pub fn reset_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
-        let tag = self.tag(key.as_ref());
+    pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
+        let tag = self.tag_of(&key);
         let reset = self.generation_of(tag).reset(tag, now);
         self.serve(tag, now);
         reset
@@ -392,9 +401,7 @@ impl<C> KeyedLimiter<C> {
         {
             // A change of policy would move keys that are still to be reset to where that has been done.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            let generation = self.generations.current_full();
-            while generation.sweep(now) {}
-            generation.table.clear();
+            self.generations.sweep_all(now).table.clear();
             for (_, exception) in self.exceptions.all() {
                 if let Some(own) = exception.own {
                     own.table.clear();
@@ -407,20 +414,20 @@ impl<C> KeyedLimiter<C> {
     /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
     ///
     /// # Errors
-    /// When as many keys are blocked, or have a quota of their own, as the limiter may hold keys.
-    pub fn block_at(&self, key: impl AsRef<[u8]>, until: Nanos, now: Nanos) -> Result<(), BuildError> {
-        let tag = self.tag(key.as_ref());
+    /// [`TooManyExceptions`] when as many keys are blocked, or have a policy of their own, as the limiter may hold keys.
+    pub fn block_at(&self, key: impl Key, until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
+        let tag = self.tag_of(&key);
         self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
         self.serve(tag, now);
         Ok(())
     }
 
     /// Ends a block; returns whether there was one that still held.
-    pub fn unblock_at(&self, key: impl AsRef<[u8]>, now: Nanos) -> bool {
+    pub fn unblock_at(&self, key: impl Key, now: Nanos) -> bool {
         let lift =
             |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
         // The only error is a new key beyond the bound, which is not blocked.
-        let tag = self.tag(key.as_ref());
+        let tag = self.tag_of(&key);
         let lifted = self.exceptions.change(&self.marks, tag, now, lift).unwrap_or(false);
         self.serve(tag, now);
         lifted
@@ -430,7 +437,7 @@ impl<C> KeyedLimiter<C> {
 impl<C: Clock> KeyedLimiter<C> {
     /// Asks for one unit now.
     #[inline]
-    pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
+    pub fn check(&self, key: impl Key) -> Decision {
         self.acquire(key, 1)
     }
 
@@ -438,34 +445,34 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// # Errors
     /// As [`block_at`](Self::block_at).
-    pub fn block_for(&self, key: impl AsRef<[u8]>, span: Duration) -> Result<(), BuildError> {
+    pub fn block_for(&self, key: impl Key, span: Duration) -> Result<(), TooManyExceptions> {
         let now = self.clock.now();
         self.block_at(key, now.saturating_add(span.into()), now)
     }
 
     /// Ends a block now; returns whether there was one that still held.
-    pub fn unblock(&self, key: impl AsRef<[u8]>) -> bool {
+    pub fn unblock(&self, key: impl Key) -> bool {
         self.unblock_at(key, self.clock.now())
     }
 
     /// Asks for `cost` now. A cost of 0 is a peek.
     #[inline]
-    pub fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+    pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
         self.acquire_at(key, cost, self.clock.now())
     }
 
     /// What the answer to `cost` would be; nothing is taken.
-    pub fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+    pub fn peek(&self, key: impl Key, cost: u32) -> Decision {
         self.peek_at(key, cost, self.clock.now())
     }
 
     /// Takes as much of `cost` as there is; returns how much, and the decision on it.
-    pub fn acquire_up_to(&self, key: impl AsRef<[u8]>, cost: u32) -> (u32, Decision) {
+    pub fn acquire_up_to(&self, key: impl Key, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(key, cost, self.clock.now())
     }
 
     /// Forgets what a key has used (see [`reset_at`](Self::reset_at)).
-    pub fn reset(&self, key: impl AsRef<[u8]>) -> bool {
+    pub fn reset(&self, key: impl Key) -> bool {
         self.reset_at(key, self.clock.now())
     }
 
@@ -475,7 +482,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// Gives back up to `cost` of what the key took last.
-    pub fn refund(&self, key: impl AsRef<[u8]>, cost: u32) {
+    pub fn refund(&self, key: impl Key, cost: u32) {
         self.refund_at(key, cost, self.clock.now());
     }
 }
@@ -488,35 +495,30 @@ impl<T: Timer> KeyedLimiter<T> {
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
     pub async fn wait(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl Key,
         cost: u32,
         deadline: Option<Nanos>,
     ) -> Result<Decision, WaitError> {
-        let tag = self.tag(key.as_ref());
-        wait(&Key { limiter: self, tag }, cost, deadline, &self.clock).await
+        let tag = self.tag_of(&key);
+        wait(&OneKey { limiter: self, tag }, cost, deadline, &self.clock).await
     }
 
     /// [`wait`](Self::wait) for at most `span`.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub async fn wait_for(
-        &self,
-        key: impl AsRef<[u8]>,
-        cost: u32,
-        span: Duration,
-    ) -> Result<Decision, WaitError> {
+    pub async fn wait_for(&self, key: impl Key, cost: u32, span: Duration) -> Result<Decision, WaitError> {
         self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }
 
 /// A key that somebody waits for.
-struct Key<'a, C> {
+struct OneKey<'a, C> {
     limiter: &'a KeyedLimiter<C>,
     tag: Tag,
 }
 
-impl<C> crate::wait::Home for Key<'_, C> {
+impl<C> crate::wait::Home for OneKey<'_, C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         let Self { limiter, tag } = *self;
         let mut wakes = Wakes::default();

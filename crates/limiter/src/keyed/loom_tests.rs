@@ -84,6 +84,46 @@ fn a_state_that_moves_to_a_new_policy_is_neither_lost_nor_doubled() {
 }
 
 #[test]
+fn a_state_that_two_changes_move_at_once_is_neither_lost_nor_doubled() {
+    for finish in [false, true] {
+        model(move || {
+            let limiter = limiter(one_an_hour());
+            let other = {
+                let limiter = limiter.clone();
+                thread::spawn(move || limiter.acquire_at("a", 1, NOW).is_allowed())
+            };
+            let next = Policy::sliding_counter("1/1h".parse().unwrap());
+            limiter.set_policy_at(next, NOW).unwrap();
+            let change = limiter.set_policy_at(one_an_hour(), NOW).unwrap();
+            if finish {
+                change.finish_at(NOW);
+            }
+            let mine = limiter.acquire_at("a", 1, NOW).is_allowed();
+            assert!(mine != other.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_sweep_that_a_new_change_overtakes_leaves_nothing_behind() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
+        let next = Policy::sliding_counter("1/1h".parse().unwrap());
+        limiter.set_policy_at(next, NOW).unwrap();
+        let sweeping = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.generations.sweep_all(NOW).count_older())
+        };
+        limiter.set_policy_at(one_an_hour(), NOW).unwrap();
+        assert!(limiter.acquire_at("a", 1, NOW).is_denied());
+        assert!(sweeping.join().unwrap() <= 1);
+        limiter.generations.sweep_all(NOW);
+        assert!(limiter.acquire_at("a", 1, NOW).is_denied());
+    });
+}
+
+#[test]
 fn a_joint_decision_and_a_change_of_policy_wait_for_each_other_in_no_circle() {
     model(|| {
         let limiter = limiter(one_an_hour());

@@ -3,6 +3,7 @@
 mod batch;
 mod build;
 mod change;
+mod error;
 mod exceptions;
 mod generation;
 mod limiter;
@@ -13,8 +14,9 @@ mod snapshot;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use build::{BuildError, KeyedBuilder};
+pub use build::KeyedBuilder;
 pub use change::{Change, Sweeping};
+pub use error::{OverrideError, TooManyExceptions};
 pub(crate) use exceptions::TagHasher;
 use generation::Generation;
 pub(crate) use generation::Home;

@@ -1,6 +1,6 @@
 //! Writing all states down, and taking them over again.
 
-use crate::table::{HashKeys, RecordPlace, Tag};
+use crate::table::{HashKeys, RecordSpot, Tag};
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 use super::KeyedLimiter;
@@ -19,7 +19,7 @@ pub enum Entry {
     /// What an evicted key owes, under the general policy.
     Record {
         /// Where its record lies: the key's fingerprint stands in for its tag.
-        place: RecordPlace,
+        place: RecordSpot,
         /// What it owes.
         debt: Debt,
     },
@@ -49,9 +49,8 @@ impl<C> KeyedLimiter<C> {
     /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
     /// key that moves within the table just then may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
-        let generation = self.generations.current_full();
         // What a change of policy has left where it was is moved first: then all is in one place.
-        while generation.sweep(now) {}
+        let generation = self.generations.sweep_all(now);
         let policy = generation.policy();
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {

@@ -4,10 +4,10 @@ use std::fmt;
 
 use tidegate_core::Nanos;
 
-/// Why there is no such table.
+/// Why a limiter cannot be built, or given a policy whose states are wider: its states have no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum TableError {
+pub enum BuildError {
     /// A bound of no keys.
     NoKeys,
     /// More than 2⁴⁰ bytes.
@@ -19,7 +19,7 @@ pub enum TableError {
     },
 }
 
-impl fmt::Display for TableError {
+impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKeys => f.write_str("the bound on keys is 0; allow at least one"),
@@ -34,7 +34,7 @@ impl fmt::Display for TableError {
     }
 }
 
-impl std::error::Error for TableError {}
+impl std::error::Error for BuildError {}
 
 /// What happens to a new key when an exhausted key's record would have to be forgotten for it.
 ///

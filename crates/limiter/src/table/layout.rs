@@ -6,7 +6,7 @@
 //! wider      n × 64     │ t0 … t7 │ s0 … s0 │ s1 … s1 │ …                up to 8 keys, tags in the first line
 //! ```
 
-use super::TableError;
+use super::BuildError;
 
 /// Words in a cache line.
 const LINE: usize = 8;
@@ -42,17 +42,17 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout for up to `max_keys` states of `words` words.
-    pub fn new(words: usize, max_keys: usize) -> Result<Self, TableError> {
+    pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
         if max_keys == 0 {
-            return Err(TableError::NoKeys);
+            return Err(BuildError::NoKeys);
         }
         let (cells, stride) = bucket(words);
         let fullest = if words <= 1 { FULLEST_SMALL } else { FULLEST };
-        let wanted = max_keys.checked_mul(fullest.1).ok_or(TableError::TooLarge)?.div_ceil(fullest.0);
+        let wanted = max_keys.checked_mul(fullest.1).ok_or(BuildError::TooLarge)?.div_ceil(fullest.0);
         let buckets = (wanted + SLACK.min(max_keys - 1)).div_ceil(cells);
-        let bytes = buckets.checked_mul(stride * 8).ok_or(TableError::TooLarge)?;
+        let bytes = buckets.checked_mul(stride * 8).ok_or(BuildError::TooLarge)?;
         if bytes > MOST_BYTES {
-            return Err(TableError::TooLarge);
+            return Err(BuildError::TooLarge);
         }
         Ok(Self { words, cells, stride, buckets })
     }
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_table_without_room_or_beyond_any_memory_is_refused() {
-        assert_eq!(Layout::new(1, 0), Err(TableError::NoKeys));
-        assert_eq!(Layout::new(1, usize::MAX), Err(TableError::TooLarge));
-        assert_eq!(Layout::new(1_000_001, 1 << 30), Err(TableError::TooLarge));
+        assert_eq!(Layout::new(1, 0), Err(BuildError::NoKeys));
+        assert_eq!(Layout::new(1, usize::MAX), Err(BuildError::TooLarge));
+        assert_eq!(Layout::new(1_000_001, 1 << 30), Err(BuildError::TooLarge));
     }
 }

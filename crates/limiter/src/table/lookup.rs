@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Algorithm, Nanos};
 
 use super::{
-    NoRoom, Refused, Stats, TableError, Tag, WhenFull,
+    BuildError, Cursor, NoRoom, Refused, Stats, Tag, WhenFull,
     layout::Layout,
     memory::{Bucket, Memory},
     records::{Put, Records},
@@ -54,7 +54,7 @@ impl Table {
     ///
     /// # Errors
     /// When the bound is 0, or the memory cannot be reserved.
-    pub fn new(words: usize, max_keys: usize) -> Result<Self, TableError> {
+    pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
         let layout = Layout::new(words, max_keys)?;
         let stretches = Stretches::new(&layout);
         Ok(Self {
@@ -87,14 +87,19 @@ impl Table {
     /// Adds and moves no key from now on. When this returns, nobody who began earlier is still at it: a walk then misses
     /// nothing, and sees each key once. Known keys are found as before.
     pub fn close(&self) {
+        let mut cursor = Some(Cursor::BEGIN);
+        while let Some(from) = cursor {
+            cursor = self.close_next(from);
+        }
+    }
+
+    /// The first part of [`close`](Self::close).
+    pub(crate) fn refuse_keys(&self) {
         // Whoever adds a key marks the stretches of its two buckets, passes a fence, and then looks whether the table is
         // closed, all under the locks of these buckets. One of the two fences comes first: either the other side sees this
         // store, or this side sees the marks, and waits for the locks.
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        for index in self.stretches.touched() {
-            drop(self.memory.lock(index));
-        }
     }
 
     /// Lets keys in again, into a table that was [released](Self::release); its figures begin anew.

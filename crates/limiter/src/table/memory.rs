@@ -4,7 +4,7 @@
 //! no word but its own bucket's, and a bucket of small states is one cache line to the last byte.
 #![allow(unsafe_code)] // Buckets are reached by index into one allocation; their locks guard them.
 
-use super::{TableError, layout::Layout};
+use super::{BuildError, layout::Layout};
 
 /// A locked bucket: its tags, then its states. Dropped, it is unlocked.
 pub(crate) struct Bucket<'a> {
@@ -22,7 +22,7 @@ mod imp {
     use tidegate_core::cell::Lock;
 
     use super::super::pages::Pages;
-    use super::{Layout, TableError};
+    use super::{BuildError, Layout};
 
     pub(crate) struct Memory {
         pages: Pages,
@@ -35,7 +35,7 @@ mod imp {
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        pub fn new(layout: Layout) -> Result<Self, TableError> {
+        pub fn new(layout: Layout) -> Result<Self, BuildError> {
             Ok(Self { pages: Pages::zeroed(layout.bytes())?, layout })
         }
 
@@ -122,7 +122,7 @@ mod imp {
     use loom::cell::UnsafeCell;
     use tidegate_core::cell::Lock;
 
-    use super::{Layout, TableError};
+    use super::{BuildError, Layout};
 
     /// The same buckets in loom's cells, so that each access is checked against the locks.
     pub(crate) struct Memory {
@@ -134,7 +134,7 @@ mod imp {
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        pub fn new(layout: Layout) -> Result<Self, TableError> {
+        pub fn new(layout: Layout) -> Result<Self, BuildError> {
             let bucket = || (Lock::new(0), UnsafeCell::new(vec![0; layout.stride - 1]));
             Ok(Self { buckets: (0..layout.buckets).map(|_| bucket()).collect(), layout })
         }

@@ -36,10 +36,10 @@ mod tests;
 mod walk;
 
 pub(crate) use error::NoRoom;
-pub use error::{Full, Refused, TableError, WhenFull};
+pub use error::{BuildError, Full, Refused, WhenFull};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
 pub use lookup::{Found, Table};
 pub use stats::{Forgotten, Stats};
 pub use tag::Tag;
-pub use walk::{Cursor, RecordPlace};
+pub use walk::{Cursor, RecordSpot};

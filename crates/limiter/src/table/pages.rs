@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::MmapRaw;
 
-use super::TableError;
+use super::BuildError;
 
 /// Memory below this size comes from the heap: a mapping each would be wasteful for a table of a few keys.
 const SMALL: usize = 64 << 10;
@@ -31,14 +31,14 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub fn zeroed(bytes: usize) -> Result<Self, TableError> {
+    pub fn zeroed(bytes: usize) -> Result<Self, BuildError> {
         let (backing, start) = if bytes < SMALL {
             let mut lines = vec![Line([0; 8]); bytes.div_ceil(64)].into_boxed_slice();
             let start = lines.as_mut_ptr().cast();
             (Backing::Heap(lines), start)
         } else {
             let options = memmap2::MmapOptions::new().len(bytes).to_owned();
-            let map = options.map_anon().map_err(|_| TableError::OutOfMemory { bytes })?;
+            let map = options.map_anon().map_err(|_| BuildError::OutOfMemory { bytes })?;
             let map = MmapRaw::from(map);
             let start = map.as_mut_ptr().cast();
             (Backing::Mapped(map), start)

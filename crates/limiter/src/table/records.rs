@@ -20,7 +20,7 @@
 use tidegate_core::{Debt, Lasts, Nanos};
 
 use super::{
-    TableError, Tag,
+    BuildError, Tag,
     layout::Layout,
     memory::{Bucket, Memory},
     record::{Spot, decode, encode, print_of},
@@ -74,8 +74,8 @@ struct Survey {
 }
 
 impl Records {
-    pub fn new(max_keys: usize) -> Result<Self, TableError> {
-        let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(TableError::TooLarge)? / 8;
+    pub fn new(max_keys: usize) -> Result<Self, BuildError> {
+        let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(BuildError::TooLarge)? / 8;
         let half = usize::midpoint(buckets, SLACK.min(max_keys)).max(1);
         // One cell each, whose tag is the base and whose state the records.
         let layout = Layout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };

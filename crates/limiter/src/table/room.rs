@@ -19,7 +19,7 @@ const LONGEST_CHAIN: usize = 4;
 
 /// A cell of a key's two buckets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PairCell {
     pub second: bool,
     pub cell: usize,
 }
@@ -43,37 +43,37 @@ impl<'p, 'a> Pair<'p, 'a> {
     }
 
     /// The cell with this tag (0: an empty one).
-    fn find_tag(&mut self, tag: u64) -> Option<Place> {
-        let first = self.first.find(tag).map(|cell| Place { second: false, cell });
-        first.or_else(|| self.second.as_mut()?.find(tag).map(|cell| Place { second: true, cell }))
+    fn find_tag(&mut self, tag: u64) -> Option<PairCell> {
+        let first = self.first.find(tag).map(|cell| PairCell { second: false, cell });
+        first.or_else(|| self.second.as_mut()?.find(tag).map(|cell| PairCell { second: true, cell }))
     }
 
-    pub fn find(&mut self, tag: Tag) -> Option<Place> {
+    pub fn find(&mut self, tag: Tag) -> Option<PairCell> {
         self.find_tag(tag.get())
     }
 
-    pub fn state(&mut self, place: Place) -> &mut [u64] {
+    pub fn state(&mut self, place: PairCell) -> &mut [u64] {
         self.bucket(place.second).state(place.cell)
     }
 
-    pub fn index(&mut self, place: Place) -> usize {
+    pub fn index(&mut self, place: PairCell) -> usize {
         self.bucket(place.second).index()
     }
 
-    pub fn clear(&mut self, place: Place) {
+    pub fn clear(&mut self, place: PairCell) {
         self.set_tag(place, 0);
     }
 
-    fn tag(&mut self, place: Place) -> u64 {
+    fn tag(&mut self, place: PairCell) -> u64 {
         self.bucket(place.second).tag(place.cell)
     }
 
-    fn set_tag(&mut self, place: Place, tag: u64) {
+    fn set_tag(&mut self, place: PairCell, tag: u64) {
         self.bucket(place.second).set_tag(place.cell, tag);
     }
 
     /// The places in use by keys that are not pinned.
-    fn occupied(&mut self, pinned: &[Tag]) -> Places {
+    fn occupied(&mut self, pinned: &[Tag]) -> PairCells {
         let mut places = [None; 2 * MOST_CELLS];
         let mut n = 0;
         for second in [false, true] {
@@ -84,7 +84,7 @@ impl<'p, 'a> Pair<'p, 'a> {
             for cell in 0..bucket.cells() {
                 let tag = bucket.tag(cell);
                 if tag != 0 && !pinned.contains(&Tag::new(tag)) {
-                    places[n] = Some(Place { second, cell });
+                    places[n] = Some(PairCell { second, cell });
                     n += 1;
                 }
             }
@@ -93,8 +93,8 @@ impl<'p, 'a> Pair<'p, 'a> {
     }
 }
 
-/// Places by value, so that the pair stays free to be changed.
-type Places = std::iter::Flatten<std::array::IntoIter<Option<Place>, { 2 * MOST_CELLS }>>;
+/// Some cells of a pair by value, so that the pair stays free to be changed.
+type PairCells = std::iter::Flatten<std::array::IntoIter<Option<PairCell>, { 2 * MOST_CELLS }>>;
 
 impl Table {
     /// Gives `tag`, which is in neither bucket, a cell with its starting state: a fresh one, or what its record says.
@@ -105,7 +105,7 @@ impl Table {
         tag: Tag,
         now: Nanos,
         pinned: &[Tag],
-    ) -> Result<Place, NoRoom> {
+    ) -> Result<PairCell, NoRoom> {
         let spot = self.records.spot(tag);
         self.records.prefetch(spot);
         let place = self.free_place(algorithm, pair, spot, now, pinned)?;
@@ -132,7 +132,7 @@ impl Table {
         comes: Spot,
         now: Nanos,
         pinned: &[Tag],
-    ) -> Result<Place, NoRoom> {
+    ) -> Result<PairCell, NoRoom> {
         let below_bound = self.counters.keys.add_up_to(self.max_keys);
         let empty = pair.find_tag(0);
         if below_bound && let Some(place) = empty {
@@ -204,7 +204,7 @@ impl Table {
     }
 
     /// Moves one key of the pair to its other bucket, and there another one if need be.
-    fn displace(&self, pair: &mut Pair<'_, '_>, pinned: &[Tag]) -> Option<Place> {
+    fn displace(&self, pair: &mut Pair<'_, '_>, pinned: &[Tag]) -> Option<PairCell> {
         // The shortest chain first: it touches the fewest buckets.
         (0..=LONGEST_CHAIN).find_map(|chain| {
             pair.occupied(pinned).find(|place| self.vacate(pair.bucket(place.second), place.cell, chain))

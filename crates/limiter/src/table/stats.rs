@@ -36,6 +36,7 @@ pub struct Stats {
 
 /// Records that were forgotten, by the share of its limit that the key had used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Forgotten {
     /// At most a quarter.
     pub quarter: u64,

@@ -15,17 +15,22 @@ use super::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(usize);
 
+impl Cursor {
+    /// The beginning.
+    pub const BEGIN: Self = Self(0);
+}
+
 /// Where the record of an evicted key lies. It holds the key's fingerprint, not its tag: it fits tables of the same bound
 /// exactly, and in others each place that the key could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordSpot {
     /// The fingerprint, and above its 28 bits the bucket's number.
     bits: u64,
     /// How many buckets each half of the records has.
     of: u64,
 }
 
-impl RecordPlace {
+impl RecordSpot {
     fn new(spot: Spot, records: &Records) -> Self {
         Self { bits: (spot.first as u64) << 28 | u64::from(spot.print), of: records.half() as u64 }
     }
@@ -48,6 +53,18 @@ impl RecordPlace {
 }
 
 impl Table {
+    /// A stretch of [`close`](Self::close); returns where to go on, or `None` when it is done.
+    pub fn close_next(&self, from: Cursor) -> Option<Cursor> {
+        if from == Cursor::BEGIN {
+            self.refuse_keys();
+        }
+        let (buckets, next) = self.stretches.next_touched(from.0)?;
+        for index in buckets {
+            drop(self.memory.lock(index));
+        }
+        Some(Cursor(next))
+    }
+
     /// Shows the keys of the next stretch, each bucket locked for its own turn only; returns where to go on, or `None` at
     /// the end. A key that comes, goes or moves during a walk may be seen twice or not at all; in a
     /// [closed](Self::close) table none does.
@@ -76,16 +93,16 @@ impl Table {
     }
 
     /// Shows what the evicted keys of the next stretch owe; returns where to go on, or `None` at the end.
-    pub fn walk_records(&self, from: Cursor, mut visit: impl FnMut(RecordPlace, Debt)) -> Option<Cursor> {
+    pub fn walk_records(&self, from: Cursor, mut visit: impl FnMut(RecordSpot, Debt)) -> Option<Cursor> {
         let show = |spot, debt| {
-            visit(RecordPlace::new(spot, &self.records), debt);
+            visit(RecordSpot::new(spot, &self.records), debt);
             true
         };
         self.records.walk(from.0, show).map(Cursor)
     }
 
     /// What every evicted key owes.
-    pub fn for_each_record(&self, mut visit: impl FnMut(RecordPlace, Debt)) {
+    pub fn for_each_record(&self, mut visit: impl FnMut(RecordSpot, Debt)) {
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             cursor = self.walk_records(from, &mut visit);
@@ -107,7 +124,7 @@ impl Table {
             if !debt.is_over(now)
                 && let Some(debt) = convert(debt)
             {
-                to.put_record(RecordPlace::new(spot, &self.records), debt, now);
+                to.put_record(RecordSpot::new(spot, &self.records), debt, now);
             }
             false
         });
@@ -116,7 +133,7 @@ impl Table {
 
     /// Puts down what an evicted key of a table with the same hash keys owes. Where that table had another bound, it is put
     /// in every place that the key could have here; all but one of these are never asked for, and end with the debt.
-    pub fn put_record(&self, place: RecordPlace, debt: Debt, now: Nanos) {
+    pub fn put_record(&self, place: RecordSpot, debt: Debt, now: Nanos) {
         for spot in self.records.spots_of(place.spot(), place.of as usize) {
             if let Put::Forgot(debt) = self.records.put(spot, debt, now, None, false) {
                 self.counters.forget(debt.share);

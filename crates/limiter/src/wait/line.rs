@@ -6,11 +6,11 @@ use tidegate_core::{Algorithm, Decision, Nanos};
 
 use super::{
     Ground, WaitError,
-    places::Places,
     plan::{Plan, Turn, turn},
+    reservations::Reservations,
     ticket::{Admitted, Ticket, Wakes},
 };
-use crate::limiter::denied_until;
+use crate::block::denied_until;
 
 /// How many of the first in line keep a timer.
 const WATCHERS: usize = 4;
@@ -21,18 +21,18 @@ const PLAN_STEP: usize = 64;
 /// How long after the front's time another watcher looks whether the front was served, at the latest.
 const AFTER_THE_FRONT: Nanos = Nanos::from_millis(10);
 
-/// Who waits for one key, and the leaky bucket's places that waiters have. Changes only under the key's lock.
+/// Who waits for one key, and the leaky bucket's reservations that waiters have. Changes only under the key's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     waiting: BTreeMap<u64, Waiter>,
     next: u64,
-    places: Places,
+    reservations: Reservations,
     plan: Option<Plan>,
     /// A newer plan, which some tickets are not in yet.
     building: Option<Plan>,
     /// Counts what the plan did not foresee.
     version: u64,
-    /// Whether it is among those that are kept for free places alone.
+    /// Whether it is among those that are kept for free reservations alone.
     pub is_listed: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Joined {
 impl Line {
     /// Whether there is nobody and nothing that a decision must look at.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.places.is_empty()
+        self.waiting.is_empty() && self.reservations.is_empty()
     }
 
     /// Whether somebody waits.
@@ -62,12 +62,12 @@ impl Line {
 
     /// Until when the line must be kept though nobody waits.
     pub fn kept_until(&self) -> Option<Nanos> {
-        self.places.last_free()
+        self.reservations.last_free()
     }
 
-    /// Forgets free places that are over.
+    /// Forgets free reservations that are over.
     pub fn expire(&mut self, now: Nanos) {
-        self.places.expire(now);
+        self.reservations.expire(now);
     }
 
     /// Admits whoever is at the front and fits, and records it.
@@ -77,7 +77,7 @@ impl Line {
 
     /// [`settle`](Self::settle), for somebody who needs no waking.
     fn settle_beside(&mut self, ground: &mut Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
+        self.reservations.refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.limit() {
@@ -90,7 +90,7 @@ impl Line {
             if ground.blocked > ground.now {
                 break;
             }
-            match take(&mut self.places, ground, cost) {
+            match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) => {
                     if planned != Some(ground.now) {
                         self.version += 1;
@@ -135,7 +135,7 @@ impl Line {
         if self.is_waiting() {
             return self.answer(ground, cost);
         }
-        let free = self.places.take_free(ground.policy, ground.state, ground.now, cost);
+        let free = self.reservations.take_free(ground.policy, ground.state, ground.now, cost);
         free.map_or_else(|| ground.policy.decide(ground.state, ground.now, cost), |(decision, _)| decision)
     }
 
@@ -145,7 +145,7 @@ impl Line {
         if self.is_waiting() && cost > 0 {
             return self.answer(ground, cost);
         }
-        let free = self.places.check_free(ground.policy, ground.state, ground.now, cost);
+        let free = self.reservations.check_free(ground.policy, ground.state, ground.now, cost);
         free.unwrap_or_else(|| ground.policy.check(ground.state, ground.now, cost))
     }
 
@@ -185,7 +185,7 @@ impl Line {
         }
         let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
         if !self.is_waiting() && blocked <= now {
-            match take(&mut self.places, ground, cost) {
+            match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) if admitted.start <= now => return Ok(Joined::Admitted(admitted.decision)),
                 Ok(admitted) if in_time(admitted.start) => {
                     let ticket = self.ticket(cost);
@@ -193,8 +193,8 @@ impl Line {
                     return Ok(Joined::Waiting(ticket));
                 }
                 Ok(admitted) => {
-                    if let Some(place) = admitted.place {
-                        self.places.give_up(ground.state, now, place);
+                    if let Some(reservation) = admitted.reservation {
+                        self.reservations.give_up(ground.state, now, reservation);
                     }
                     return Err(WaitError::Deadline(admitted.decision));
                 }
@@ -262,13 +262,13 @@ impl Line {
 
     /// Takes a ticket out, or back what was admitted to it.
     pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
+        self.reservations.refresh(ground.policy, ground.state, ground.now);
         match ticket.outcome() {
             // A ticket without an outcome stands in this line. One with an outcome may be of a line before this one, and
             // its number may be somebody else's by now.
             None => drop(self.waiting.remove(&ticket.number)),
-            Some(Ok(admitted)) => match admitted.place {
-                Some(place) => self.places.give_up(ground.state, ground.now, place),
+            Some(Ok(admitted)) => match admitted.reservation {
+                Some(reservation) => self.reservations.give_up(ground.state, ground.now, reservation),
                 None => ground.policy.refund(ground.state, ground.now, ticket.cost),
             },
             Some(Err(_)) => {}
@@ -278,17 +278,17 @@ impl Line {
         self.settle(ground, wakes);
     }
 
-    /// The work of a ticket with a leaky bucket's place starts.
+    /// The work of a ticket with a leaky bucket's reservation starts.
     pub fn started(&mut self, ticket: &Ticket) {
-        if let Some(Ok(Admitted { place: Some(place), .. })) = ticket.outcome() {
-            self.places.started(place);
+        if let Some(Ok(Admitted { reservation: Some(reservation), .. })) = ticket.outcome() {
+            self.reservations.started(reservation);
         }
     }
 
     /// Gives back what was taken last, and serves whoever that makes room for.
     pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) {
-        self.places.refresh(ground.policy, ground.now);
-        self.places.refund(ground.policy, ground.state, ground.now, cost);
+        self.reservations.refresh(ground.policy, ground.state, ground.now);
+        self.reservations.refund(ground.policy, ground.state, ground.now, cost);
         self.version += 1;
         self.settle(ground, wakes);
     }
@@ -350,13 +350,13 @@ impl Line {
 }
 
 /// Takes `cost` if it is admitted now.
-fn take(places: &mut Places, ground: &mut Ground<'_>, cost: u32) -> Result<Admitted, Decision> {
+fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u32) -> Result<Admitted, Decision> {
     let Ground { policy, now, .. } = *ground;
     let (decision, start_ticks) =
-        if let Some((decision, from)) = places.take_free(policy, ground.state, now, cost) {
+        if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
             (decision, Some(from))
         } else {
-            let from = Places::next_start(policy, ground.state, now);
+            let from = Reservations::next_start(policy, ground.state, now);
             let decision = policy.check(ground.state, now, cost);
             if decision.is_denied() {
                 return Err(decision);
@@ -365,6 +365,7 @@ fn take(places: &mut Places, ground: &mut Ground<'_>, cost: u32) -> Result<Admit
             (decision, from)
         };
     let start = now.saturating_add(decision.delay().into());
-    let place = start_ticks.filter(|_| start > now).and_then(|from| places.hold(policy, from, cost));
-    Ok(Admitted { decision, start, place })
+    let reservation =
+        start_ticks.filter(|_| start > now).and_then(|from| reservations.hold(policy, from, cost));
+    Ok(Admitted { decision, start, reservation })
 }

@@ -27,7 +27,7 @@ pub(crate) struct Lines {
 #[derive(Default)]
 struct Shard {
     lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
-    /// Lines that are kept for free places alone, and until when.
+    /// Lines that are kept for free reservations alone, and until when.
     kept: VecDeque<(Nanos, Tag)>,
 }
 
@@ -99,7 +99,7 @@ impl Lines {
 }
 
 impl Shard {
-    /// Forgets up to two lines whose free places are over.
+    /// Forgets up to two lines whose free reservations are over.
     fn sweep(&mut self, marks: &Marks, now: Nanos) {
         for _ in 0..2 {
             let Some((_, tag)) = self.kept.front().copied().filter(|(until, _)| *until <= now) else {

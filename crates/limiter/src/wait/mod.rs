@@ -9,8 +9,8 @@
 
 mod line;
 mod lines;
-mod places;
 mod plan;
+mod reservations;
 mod ticket;
 
 use std::{fmt, pin::pin, sync::Arc};

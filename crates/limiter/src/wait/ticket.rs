@@ -9,7 +9,7 @@ use std::{
 
 use tidegate_core::{Decision, Nanos};
 
-use super::{WaitError, places::Place};
+use super::{WaitError, reservations::Reservation};
 
 /// Somebody who waits. Shared by the line and the future; its lock is a leaf.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ pub(crate) struct Admitted {
     pub decision: Decision,
     /// When the work may start: at once, but for a leaky bucket's delay.
     pub start: Nanos,
-    /// A leaky bucket's place.
-    pub place: Option<Place>,
+    /// A leaky bucket's reservation.
+    pub reservation: Option<Reservation>,
 }
 
 /// Who is to be woken when the locks are released: a waker may run anything.
@@ -84,11 +84,11 @@ impl Ticket {
         self.status().finished
     }
 
-    /// Nothing is to be given back from here on; returns whether there is a leaky bucket's place to be told of it.
+    /// Nothing is to be given back from here on; returns whether there is a leaky bucket's reservation to be told of it.
     pub fn finish(&self) -> bool {
         let mut status = self.status();
         status.finished = true;
-        matches!(&status.outcome, Some(Ok(admitted)) if admitted.place.is_some())
+        matches!(&status.outcome, Some(Ok(admitted)) if admitted.reservation.is_some())
     }
 
     /// Ends the wait. Under the key's lock.

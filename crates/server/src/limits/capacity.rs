@@ -125,6 +125,7 @@ impl Rooms {
     fn bytes(&self, spec: &LimitSpec, keys: usize) -> Result<u64, RulesError> {
         let policy = memory::policy(&spec.policy, self.keeping);
         let policy = policy.map_err(|error| RulesError::of_policy(&spec.name, &error))?;
-        bytes_of(policy, keys).map_err(|source| RulesError::Store { limit: spec.name.clone(), source })
+        bytes_of(policy, keys)
+            .map_err(|source| RulesError::Store { limit: spec.name.clone(), source: source.into() })
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::{BuildError, Entry, KeyedLimiter};
+use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 
 use super::{counts::CountsRead, memory::Memory};
 use crate::{
@@ -189,7 +189,7 @@ impl Limit {
     }
 
     /// Makes the states follow these rules, where they followed those of `old`, or are new.
-    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), BuildError> {
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
         self.memory.change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
-use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
+use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
 use super::counts::Counts;
 use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
@@ -41,7 +41,11 @@ impl Memory {
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
-        Ok(Self { limiter: builder.build().map_err(refuse)?, counts: Counts::default(), keeping })
+        Ok(Self {
+            limiter: builder.build().map_err(|error| refuse(error.into()))?,
+            counts: Counts::default(),
+            keeping,
+        })
     }
 
     /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy), with
@@ -52,7 +56,7 @@ impl Memory {
         to: &LimitSpec,
         max_keys: Option<usize>,
         now: Nanos,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), OverrideError> {
         let limiter = &self.limiter;
         if let Some(max_keys) = max_keys {
             limiter.set_max_keys_at(max_keys, now)?.finish_at(now);

@@ -7,7 +7,7 @@ use std::{
 
 use tidegate_config::Problem;
 use tidegate_core::PolicyError;
-use tidegate_limiter::BuildError;
+use tidegate_limiter::OverrideError;
 
 /// Why a rules file cannot be used. Nothing of a file with a problem is used.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum RulesError {
         /// Which limit.
         limit: String,
         /// What is missing.
-        source: BuildError,
+        source: OverrideError,
     },
 }
 

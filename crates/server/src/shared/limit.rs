@@ -41,7 +41,9 @@ impl StoreLimit {
                 limit = limit.unreported(units);
             }
             limit.build().map_err(|error| match error {
-                LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source },
+                LimitError::Local(source) => {
+                    RulesError::Store { limit: spec.name.clone(), source: source.into() }
+                }
                 error => {
                     let what = format!("limit `{}` cannot be shared: {error}", spec.name);
                     RulesError::Invalid { path: None, problems: vec![Problem::overall(what)] }

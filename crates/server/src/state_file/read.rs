@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate_core::{Nanos, Policy};
-use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordPlace};
+use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
 
 use super::{
     StateError,
@@ -160,7 +160,7 @@ fn each_entry(
             }
             RECORD => {
                 let (of, debt) = (input.u64()?, [input.u64()?, input.u64()?]);
-                match (RecordPlace::from_words([number, of]), Debt::from_words(debt)) {
+                match (RecordSpot::from_words([number, of]), Debt::from_words(debt)) {
                     (Some(place), Some(debt)) => Entry::Record { place, debt },
                     _ => return Err(StateError::Contents("a record that makes no sense")),
                 }

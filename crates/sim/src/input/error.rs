@@ -109,6 +109,8 @@ pub enum InputError {
     },
     /// More than 4,294,967,295 keys.
     TooManyKeys,
+    /// Requests per second cannot be followed.
+    NoLines,
 }
 
 impl fmt::Display for InputError {
@@ -152,6 +154,7 @@ impl fmt::Display for InputError {
                 write_utc(span.0),
                 write_utc(span.1)
             ),
+            Self::NoLines => f.write_str("requests per second have no lines that could be followed"),
             Self::TooManyKeys => {
                 f.write_str("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")
             }

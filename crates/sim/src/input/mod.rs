@@ -21,7 +21,9 @@ pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};
 pub use json_lines::TimeField;
 pub use line::LineError;
-pub use read::{Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits};
+pub use read::{
+    Lines, Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits, read_lines,
+};
 pub use timestamp::{parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
 pub use unpack::unpack;
 

@@ -177,6 +177,44 @@ pub fn read_limits(
     Ok(LoadedLimits { selected, format, requests: taken, lines, unparsed, excluded })
 }
 
+/// Lines, read.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    /// Their requests; there may be none.
+    pub trace: Trace,
+    /// Lines that are no requests.
+    pub unparsed: Unparsed,
+}
+
+/// Reads whole lines that a log has just got. `format` is found from the first of them, and kept.
+///
+/// # Errors
+/// When no form is known that the first lines have, when it is requests per second, which have no lines, or when the key asks
+/// for what the form does not have.
+pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) -> Result<Lines, InputError> {
+    let source_name = "the log";
+    let known = match (*format, lines.trim_ascii().is_empty()) {
+        (Some(format), _) => format,
+        // Any form has no request in no line.
+        (None, true) => Format::AccessLog,
+        (None, false) => {
+            let found = options.format.or_else(|| Format::detect(lines));
+            *format
+                .insert(found.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.into() })?)
+        }
+    };
+    if known == Format::Rate {
+        return Err(InputError::NoLines);
+    }
+    let by = options.by.clone().unwrap_or_else(By::ip);
+    check_by(known, &by)?;
+    let progress = Progress::default();
+    let mut reading = Reading::new(known, vec![Target::new(Vec::new(), by, true)], options, &progress);
+    reading.source(source_name, lines)?;
+    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    Ok(Lines { trace: targets.remove(0).finish(known, options.spread), unparsed })
+}
+
 fn check_by(format: Format, by: &By) -> Result<(), InputError> {
     let fits = match format {
         Format::JsonLines => true,

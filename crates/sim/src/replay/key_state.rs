@@ -21,6 +21,11 @@ impl KeyState {
         self.policy.decide(&mut self.words, Nanos::new(time), 1)
     }
 
+    /// Whether the key has nothing left that a limit would hold against it.
+    pub fn is_recovered(&self, now: Nanos) -> bool {
+        self.policy.is_recovered(&self.words, now)
+    }
+
     /// The state itself, for whoever decides on it in another way.
     pub fn words(&mut self) -> &mut [u64] {
         &mut self.words

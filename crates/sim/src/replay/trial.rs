@@ -51,7 +51,7 @@ impl Trial {
         self.fleet
     }
 
-    pub(super) fn candidates(&self) -> &[Candidate] {
+    pub(crate) fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 

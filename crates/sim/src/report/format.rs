@@ -7,7 +7,7 @@ use tidegate_core::write_duration;
 use crate::{input::write_utc, replay::Timeline};
 
 /// `1234567` as `1,234,567`.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -20,7 +20,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// A share as a percentage with three significant digits, `0.00312%`; none is `0%`, and what is not all is never `100%`.
-pub(super) fn percent(part: u64, all: u64) -> String {
+pub(crate) fn percent(part: u64, all: u64) -> String {
     if part == 0 || all == 0 {
         return "0%".to_owned();
     }

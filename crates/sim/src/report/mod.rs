@@ -10,6 +10,7 @@ mod style;
 mod table;
 
 pub use escape::printable;
+pub(crate) use format::{grouped, percent};
 pub use html::write_html;
 pub use json::write_json;
 pub use table::write_table;
@@ -20,7 +21,6 @@ use crate::{
     replay::{DeniedKey, Findings, HeatMap, Row},
     suggest::{Goal, Recommendation, Suggestion, Survey},
 };
-use format::{grouped, percent};
 
 /// What is reported.
 #[derive(Clone, Debug, Default)]

@@ -220,3 +220,28 @@ proptest! {
         prop_assert_eq!(fixture.stats().forgotten.exhausted, 0);
     }
 }
+
+#[test]
+fn a_walk_looks_into_the_buckets_around_the_keys_and_an_empty_table_has_none() {
+    let fixture = Fixture::new(Policy::token_bucket("10/1h".parse().unwrap()), 1 << 20);
+    let now = Nanos::from_secs(7_200);
+    let walk = || {
+        let before = fixture.table.visited.get();
+        let mut keys = 0;
+        fixture.table.for_each(|_, _| keys += 1);
+        fixture.table.for_each_record(|_, _| panic!("no key was evicted"));
+        (keys, fixture.table.visited.get() - before)
+    };
+    assert_eq!(walk(), (0, 0));
+    for key in 0..100 {
+        let _ = fixture.ask(&format!("user-{key}"), 1, now);
+    }
+    let (keys, visited) = walk();
+    // 64 buckets are a page.
+    assert!(keys == 100 && visited <= 100 * 64, "{visited} buckets for {keys} keys");
+    for key in 0..100 {
+        let tag = fixture.hash.tag(format!("user-{key}").as_bytes());
+        fixture.table.take_out(&fixture.policy, tag, now, |_| ());
+    }
+    assert_eq!(walk(), (0, 0), "and none when they are gone");
+}

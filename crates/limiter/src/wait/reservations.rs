@@ -1,4 +1,4 @@
-//! A leaky bucket's places: when each piece of delayed work starts.
+//! A leaky bucket's reservations: when each piece of delayed work starts.
 //!
 //! ```text
 //!   now        │◄ held ►│◄  free  ►│◄ held ►│            free: given up by somebody who waited
@@ -6,7 +6,7 @@
 //!                                          TAT: the end of the queue, which the state holds
 //! ```
 //!
-//! The state knows only the end of the queue. So a place that is given up in the middle is kept here, and goes to the next
+//! The state knows only the end of the queue. So a reservation that is given up in the middle is kept here, and goes to the next
 //! who comes and whom it fits. Times are in ticks, parts of a nanosecond, so that no rate is rounded.
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
 
 /// A span in which one admission starts, and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     start: u128,
     end: u128,
-    /// Places of before a change of policy name nothing any more.
+    /// Reservations of before a change of policy name nothing any more.
     era: u64,
 }
 
@@ -30,7 +30,7 @@ struct Rate {
     max_wait: u128,
 }
 
-/// Part of a free place.
+/// Part of a free reservation.
 struct Span {
     start: u128,
     from: u128,
@@ -38,15 +38,17 @@ struct Span {
     end: u128,
 }
 
-/// The places of one key.
+/// The reservations of one key.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Reservations {
     rate: Option<Rate>,
     era: u64,
     /// From the start to the end. Neighbours are one.
     free: BTreeMap<u128, u128>,
     /// Those of tickets that wait out their delay.
     held: BTreeMap<u128, u128>,
+    /// When the last reservation is over that was held when the policy changed.
+    kept_until: Nanos,
 }
 
 impl Rate {
@@ -80,30 +82,47 @@ impl Rate {
     }
 }
 
-impl Places {
+impl Reservations {
     pub fn is_empty(&self) -> bool {
-        self.free.is_empty() && self.held.is_empty()
+        self.free.is_empty() && self.held.is_empty() && self.kept_until == Nanos::ZERO
     }
 
-    /// When the last of the free places is over.
+    /// When the last of these reservations is over, and of those that were held when the policy changed.
+    fn last_of(&self, reservations: &BTreeMap<u128, u128>) -> Option<Nanos> {
+        let last = reservations
+            .last_key_value()
+            .zip(self.rate)
+            .map(|((_, end), rate)| Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX)));
+        last.max((self.kept_until > Nanos::ZERO).then_some(self.kept_until))
+    }
+
+    /// Until when the free reservations, and those of before a change of policy, must be remembered.
     pub fn last_free(&self) -> Option<Nanos> {
-        let (rate, end) = (self.rate?, self.free.last_key_value()?.1);
-        Some(Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX)))
+        self.last_of(&self.free)
     }
 
-    /// Forgets free places that are over, and every place where the policy has changed.
-    pub fn refresh(&mut self, policy: &Policy, now: Nanos) {
+    /// Forgets reservations that are over. Where the policy has changed, free reservations are lost, and those that are held end
+    /// when they did: whoever comes under a leaky bucket, this one or another, starts after them.
+    pub fn refresh(&mut self, policy: &Policy, state: &mut [u64], now: Nanos) {
         if self.rate.is_none() && self.is_empty() {
             return;
         }
         let rate = Rate::of(policy);
         if self.rate != rate {
-            *self = Self { rate, era: self.era + 1, ..Self::default() };
+            let kept_until = self.last_of(&self.held).unwrap_or_default();
+            *self = Self { rate, era: self.era + 1, kept_until, ..Self::default() };
         }
         self.expire(now);
+        if let (Some(rate), Some(last)) = (rate, self.held.values().next_back()) {
+            // A change there and back, or a reset, may have shortened the queue.
+            rate.set_end(state, rate.end(state).max(*last));
+        }
+        if let Some(rate) = rate {
+            rate.set_end(state, rate.end(state).max(rate.ticks(self.kept_until)));
+        }
     }
 
-    /// What the answer to `cost` is where a free place is wide enough for it, and which span of which place that is.
+    /// What the answer to `cost` is where a free reservation is wide enough for it, and which span of which reservation that is.
     fn find_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<(Decision, Span)> {
         let rate = self.rate.filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
         let (now_ticks, width) = (rate.ticks(now), u128::from(cost) * rate.step);
@@ -119,12 +138,12 @@ impl Places {
         Some((decision, span))
     }
 
-    /// What the answer to `cost` is where there is a free place for it.
+    /// What the answer to `cost` is where there is a free reservation for it.
     pub fn check_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<Decision> {
         Some(self.find_free(policy, state, now, cost)?.0)
     }
 
-    /// Takes the first free place that is wide enough for `cost`; returns the decision and the start in ticks.
+    /// Takes the first free reservation that is wide enough for `cost`; returns the decision and the start in ticks.
     pub fn take_free(
         &mut self,
         policy: &Policy,
@@ -143,13 +162,13 @@ impl Places {
         Some((decision, from))
     }
 
-    /// Keeps a place for somebody who waits for its start.
-    pub fn hold(&mut self, policy: &Policy, start: u128, cost: u32) -> Option<Place> {
+    /// Keeps a reservation for somebody who waits for its start.
+    pub fn hold(&mut self, policy: &Policy, start: u128, cost: u32) -> Option<Reservation> {
         let rate = Rate::of(policy)?;
         self.rate = Some(rate);
-        let place = Place { start, end: start + u128::from(cost) * rate.step, era: self.era };
-        self.held.insert(place.start, place.end);
-        Some(place)
+        let reservation = Reservation { start, end: start + u128::from(cost) * rate.step, era: self.era };
+        self.held.insert(reservation.start, reservation.end);
+        Some(reservation)
     }
 
     /// Where in a leaky bucket's queue the next one starts.
@@ -158,26 +177,29 @@ impl Places {
         Some(rate.end(state).max(rate.ticks(now)))
     }
 
-    /// Forgets free places that are over.
+    /// Forgets reservations that are over.
     pub fn expire(&mut self, now: Nanos) {
+        if self.kept_until <= now {
+            self.kept_until = Nanos::ZERO;
+        }
         let Some(rate) = self.rate else { return };
         while let Some(first) = self.free.first_entry().filter(|first| *first.get() <= rate.ticks(now)) {
             first.remove();
         }
     }
 
-    /// The work of this place starts now.
-    pub fn started(&mut self, place: Place) {
-        if place.era == self.era {
-            self.held.remove(&place.start);
+    /// The work of this reservation starts now.
+    pub fn started(&mut self, reservation: Reservation) {
+        if reservation.era == self.era {
+            self.held.remove(&reservation.start);
         }
     }
 
-    /// Gives a place up. One of before a change of policy is lost: what it was counted as is in the state.
-    pub fn give_up(&mut self, state: &mut [u64], now: Nanos, place: Place) {
-        let Some(rate) = self.rate.filter(|_| place.era == self.era) else { return };
-        self.held.remove(&place.start);
-        let (mut start, mut end) = (place.start.max(rate.ticks(now)), place.end);
+    /// Gives a reservation up. One of before a change of policy is lost.
+    pub fn give_up(&mut self, state: &mut [u64], now: Nanos, reservation: Reservation) {
+        let Some(rate) = self.rate.filter(|_| reservation.era == self.era) else { return };
+        self.held.remove(&reservation.start);
+        let (mut start, mut end) = (reservation.start.max(rate.ticks(now)), reservation.end);
         if start >= end {
             return;
         }
@@ -197,16 +219,16 @@ impl Places {
         }
     }
 
-    /// Gives back what was taken last, but no place that somebody waits for.
+    /// Gives back what was taken last, but no reservation that somebody waits for.
     pub fn refund(&mut self, policy: &Policy, state: &mut [u64], now: Nanos, cost: u32) {
         let before = self.rate.map(|rate| rate.end(state));
         policy.refund(state, now, cost);
         let (Some(rate), Some(before)) = (self.rate, before) else { return };
-        let kept = self.held.values().next_back().copied().unwrap_or(0);
+        let kept = self.held.values().next_back().copied().unwrap_or(0).max(rate.ticks(self.kept_until));
         if rate.end(state) < kept {
             rate.set_end(state, kept.min(before));
         }
-        // Free places beyond the new end are part of what comes after it.
+        // Free reservations beyond the new end are part of what comes after it.
         while let Some(last) = self.free.last_entry() {
             let end = rate.end(state);
             let (start, gap_end) = (*last.key(), *last.get());

@@ -1,0 +1,203 @@
+//! `simulate --follow`: limits on a log while it is written, a line a second.
+
+use std::{
+    fs::{File, Metadata},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use serde_json::json;
+use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_sim::{
+    AlgorithmSpec, Live, LiveCounts, Trial,
+    input::{self, read_lines},
+};
+
+use super::{Args, Output, SimulateError, note, options};
+
+const SECOND: u64 = 1_000_000_000;
+/// How often a file that has come to its end is looked at again.
+const POLL: Duration = Duration::from_millis(100);
+const CHUNK: usize = 64 * 1024;
+/// What is put aside for the second's end; more is decided on before.
+const PENDING: usize = 8 << 20;
+
+/// Puts every request to the limits as it is logged, and prints a line a second until the input ends.
+///
+/// Standard input is read from its beginning; a file from its end, and again from the beginning of the file that takes its
+/// place when logs are rotated.
+pub fn follow(args: &Args) -> Result<(), SimulateError> {
+    let [source] = args.files.as_slice() else { return Err(SimulateError::FollowOne) };
+    let specs = match &args.algorithms {
+        Some(lists) => lists.concat(),
+        // All of them would make a long line.
+        None => AlgorithmSpec::all().into_iter().filter(|spec| spec.label() == "sliding-window").collect(),
+    };
+    let trials = args.limits.iter().map(|quota| Trial::new(*quota, &specs)).collect::<Result<Vec<_>, _>>()?;
+    let (mut live, options) = (Live::new(&trials), options(args));
+    let (sender, chunks) = sync_channel(64);
+    let open = Tail::open(source);
+    let mut tail = open.map_err(|error| input_error(source, error))?;
+    thread::spawn(move || tail.send_all(&sender));
+
+    let clock = SystemClock::new();
+    let (mut format, mut pending) = (None, Vec::new());
+    loop {
+        let ended = gather(&chunks, &clock, &mut pending);
+        let ended = ended.map_err(|error| input_error(source, error))?;
+        // A line that has no end yet waits for it.
+        let complete = if ended {
+            pending.len()
+        } else {
+            pending.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1)
+        };
+        let read = read_lines(&pending[..complete], &mut format, &options)?;
+        let second = live.take(&read.trace, read.unparsed.count);
+        pending.drain(..complete);
+        if pending.len() > PENDING {
+            note("a line of more than 8 MiB is left out");
+            pending.clear();
+        }
+        if !print(args, &input::write_utc(clock.now().get()), &second)? {
+            return Ok(());
+        }
+        if ended {
+            print(args, "in all", live.total())?;
+            return Ok(());
+        }
+    }
+}
+
+fn input_error(source: &Path, error: io::Error) -> SimulateError {
+    input::InputError::Open { source_name: source.display().to_string(), error }.into()
+}
+
+/// Gathers what comes until the second is over; true if the input has ended.
+fn gather(
+    chunks: &Receiver<io::Result<Vec<u8>>>,
+    clock: &SystemClock,
+    pending: &mut Vec<u8>,
+) -> io::Result<bool> {
+    let end = (clock.now().get() / SECOND + 1) * SECOND;
+    loop {
+        // However the clock is set meanwhile, a line comes every second.
+        let left = Duration::from_nanos(end.saturating_sub(clock.now().get()).min(SECOND));
+        if left.is_zero() || pending.len() > PENDING {
+            return Ok(false);
+        }
+        match chunks.recv_timeout(left) {
+            Ok(chunk) => pending.extend_from_slice(&chunk?),
+            Err(RecvTimeoutError::Timeout) => return Ok(false),
+            Err(RecvTimeoutError::Disconnected) => return Ok(true),
+        }
+    }
+}
+
+/// False if nobody reads any more.
+fn print(args: &Args, when: &str, counts: &LiveCounts) -> Result<bool, SimulateError> {
+    let line = match args.format {
+        Output::Table => format!("{when}  {counts}"),
+        Output::Json => {
+            let limits = counts.limits.iter().map(|limit| {
+                json!({
+                    "limit": limit.quota.to_string(), "algorithm": limit.algorithm,
+                    "denied": limit.denied, "denied_keys": limit.denied_keys,
+                })
+            });
+            json!({
+                "time": when, "requests": counts.requests, "keys": counts.keys, "left_out": counts.left_out,
+                "unparsed": counts.unparsed, "limits": limits.collect::<Vec<_>>(),
+            })
+            .to_string()
+        }
+    };
+    match writeln!(io::stdout(), "{line}") {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(SimulateError::Output(error)),
+    }
+}
+
+/// A log that grows.
+enum Tail {
+    Stdin,
+    File {
+        path: PathBuf,
+        file: File,
+        /// What has taken the file's place.
+        next: Option<File>,
+    },
+}
+
+impl Tail {
+    fn open(path: &Path) -> io::Result<Self> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdin);
+        }
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self::File { path: path.to_owned(), file, next: None })
+    }
+
+    /// Sends what is written until the input ends, which a file never does, or nobody takes it any more.
+    fn send_all(&mut self, sender: &SyncSender<io::Result<Vec<u8>>>) {
+        loop {
+            let mut chunk = vec![0; CHUNK];
+            let read = match self {
+                Self::Stdin => io::stdin().lock().read(&mut chunk),
+                Self::File { file, .. } => file.read(&mut chunk),
+            };
+            let sent = match (read, &mut *self) {
+                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => continue,
+                (Err(error), _) => {
+                    // Whether or not somebody still takes it, this is the end.
+                    let _ = sender.send(Err(error));
+                    return;
+                }
+                (Ok(0), Self::Stdin) => return,
+                (Ok(0), Self::File { path, file, next }) => {
+                    // Once more to the end: a last line may have come before the new file was there.
+                    match next.take() {
+                        Some(new) => *file = new,
+                        None => *next = replaced(path, file),
+                    }
+                    if next.is_none() {
+                        thread::park_timeout(POLL);
+                    }
+                    continue;
+                }
+                (Ok(length), _) => {
+                    chunk.truncate(length);
+                    sender.send(Ok(chunk))
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The file that has taken the place of one that was read to its end, from its beginning: another of the same name, or the
+/// same if it was cut off. `None` too while there is none.
+fn replaced(path: &Path, file: &mut File) -> Option<File> {
+    let (old, position) = (file.metadata().ok()?, file.stream_position().ok()?);
+    let new = File::open(path).ok()?;
+    let now = new.metadata().ok()?;
+    (is_other(&old, &now) || now.len() < position).then_some(new)
+}
+
+#[cfg(unix)]
+fn is_other(old: &Metadata, new: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (new.dev(), new.ino()) != (old.dev(), old.ino())
+}
+
+/// Elsewhere a file that was replaced is known by its length alone.
+#[cfg(not(unix))]
+fn is_other(_: &Metadata, _: &Metadata) -> bool {
+    false
+}

@@ -1,0 +1,165 @@
+//! What a limit can be kept for: names, numbers and addresses.
+
+use alloc::{
+    borrow::{Cow, ToOwned},
+    boxed::Box,
+    rc::Rc,
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A key of a limit, as bytes. Nothing is formatted or allocated for it.
+///
+/// * Text and bytes are themselves.
+/// * A number is its bytes in little-endian order, as many as its type has: `7_u32` and `7_u64` are different keys.
+///   `usize` and `isize` are as wide as `u64`.
+/// * An address is its 4 or 16 octets, by [`IpAddr`] or its own type alike. An IPv4 address that is mapped to IPv6 is
+///   another key than the IPv4 address; [`IpAddr::to_canonical`] makes them one.
+///
+/// Two keys of one limit are the same when their bytes are. So let the keys of one limit be of one type, or name what
+/// they are: `user:7`.
+///
+/// Implement it for a type of your own by handing over bytes that tell its values apart:
+///
+/// ```
+/// use tidegate_core::Key;
+///
+/// struct Tenant { region: u16, number: u64 }
+///
+/// impl Key for Tenant {
+///     fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+///         let mut bytes = [0; 10];
+///         bytes[..2].copy_from_slice(&self.region.to_le_bytes());
+///         bytes[2..].copy_from_slice(&self.number.to_le_bytes());
+///         read(&bytes)
+///     }
+/// }
+/// assert_eq!(Tenant { region: 1, number: 2 }.with_bytes(<[u8]>::len), 10);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no key of a limit",
+    note = "keys are text, bytes, integers and IP addresses; for another type implement `Key`, or pass its bytes"
+)]
+pub trait Key {
+    /// Calls `read` with the key's bytes, once.
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R;
+}
+
+macro_rules! bytes {
+    ($($name:ty),*) => {$(
+        impl Key for $name {
+            #[inline]
+            fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+                read(self.as_ref())
+            }
+        }
+    )*};
+}
+bytes!(str, [u8], String, Vec<u8>);
+
+macro_rules! numbers {
+    ($($name:ty),*) => {$(
+        impl Key for $name {
+            #[inline]
+            fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+                read(&self.to_le_bytes())
+            }
+        }
+    )*};
+}
+numbers!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
+
+macro_rules! pointers {
+    ($($name:ty),*) => {$(
+        impl<K: Key + ?Sized> Key for $name {
+            #[inline]
+            fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+                (**self).with_bytes(read)
+            }
+        }
+    )*};
+}
+pointers!(&K, &mut K, Box<K>, Rc<K>, Arc<K>);
+
+impl Key for usize {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        (*self as u64).with_bytes(read)
+    }
+}
+
+impl Key for isize {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        (*self as i64).with_bytes(read)
+    }
+}
+
+impl<const N: usize> Key for [u8; N] {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        read(self)
+    }
+}
+
+impl<K: Key + ToOwned + ?Sized> Key for Cow<'_, K> {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        (**self).with_bytes(read)
+    }
+}
+
+impl Key for Ipv4Addr {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        read(&self.octets())
+    }
+}
+
+impl Key for Ipv6Addr {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        read(&self.octets())
+    }
+}
+
+impl Key for IpAddr {
+    #[inline]
+    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::V4(address) => address.with_bytes(read),
+            Self::V6(address) => address.with_bytes(read),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(key: impl Key) -> Vec<u8> {
+        key.with_bytes(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn one_key_has_the_same_bytes_in_whatever_holds_it() {
+        let text = String::from("alice");
+        assert_eq!(bytes("alice"), b"alice");
+        assert_eq!(bytes(b"alice"), bytes(&text));
+        assert_eq!(bytes(Box::<str>::from("alice")), bytes(Arc::<[u8]>::from(*b"alice")));
+        assert_eq!(bytes(Cow::Borrowed("alice")), bytes(text.into_bytes()));
+    }
+
+    #[test]
+    fn numbers_and_addresses_are_keys_of_their_width() {
+        assert_eq!((bytes(7_u32), bytes(-1_i16)), (Vec::from([7, 0, 0, 0]), Vec::from([0xFF, 0xFF])));
+        assert_eq!(bytes(7_usize), bytes(7_u64));
+        let v4 = Ipv4Addr::new(192, 0, 2, 1);
+        assert_eq!(bytes(v4), [192, 0, 2, 1]);
+        assert_eq!(bytes(IpAddr::from(v4)), bytes(v4));
+        let v6 = v4.to_ipv6_mapped();
+        assert_eq!((bytes(v6).len(), bytes(IpAddr::from(v6).to_canonical())), (16, bytes(v4)));
+    }
+}

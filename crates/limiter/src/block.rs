@@ -1,0 +1,21 @@
+//! The answers to whoever is blocked or refused until a time.
+
+use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+
+/// The denial of something that is blocked until a time.
+pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<Decision> {
+    let limit = policy.limit();
+    let left = until.saturating_since(now).get();
+    match left {
+        0 => None,
+        _ if until == Nanos::MAX => Some(Decision::deny_for_good(limit, 0, 1, u64::MAX)),
+        _ => Some(Decision::deny(limit, left, 0, 1, left)),
+    }
+}
+
+/// The denial of a new key that has no place until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
+    let until = until.max(now.saturating_add(Nanos::new(1)));
+    // Later than now, so there is one.
+    denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
+}

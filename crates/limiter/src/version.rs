@@ -1,0 +1,187 @@
+//! The policy of a limiter without keys, and the state that it is for: both change together while others decide.
+//!
+//! A change of policy moves the state from the cell of the old version to that of the new one, holding both. The old cell
+//! stays locked, so whoever comes to it late does nothing there, and looks again which version decides.
+//!
+//! Nothing tells when the last reader has left a version: that would cost each decision more than the decision. So a
+//! version is kept and used again when its policy comes back: a latecomer who finds it open then decides by the policy
+//! that it read, in a cell that is in force. A version that is not in force holds no state, about 400 bytes in all.
+#![allow(unsafe_code)] // The version in force is reached by a pointer.
+
+use std::sync::{Arc, PoisonError};
+
+use tidegate_core::{
+    Algorithm, Decision, Nanos, Policy,
+    cell::{Backoff, StateCell, StateGuard},
+};
+
+use crate::sync::{AtomicPtr, Mutex, Ordering};
+
+/// A policy and its state.
+pub(crate) struct Version {
+    policy: Policy,
+    cell: StateCell,
+}
+
+/// One for each policy that a limiter ever had, of which one is in force.
+pub(crate) struct Versions {
+    current: AtomicPtr<Version>,
+    /// Locked for the length of a change. Nothing is ever removed.
+    all: Mutex<Vec<Arc<Version>>>,
+}
+
+/// The version in force, locked.
+pub(crate) struct Held<'a> {
+    pub policy: &'a Policy,
+    state: StateGuard<'a>,
+}
+
+impl Held<'_> {
+    /// The policy, and the words of the state.
+    pub fn parts(&mut self) -> (&Policy, &mut [u64]) {
+        (self.policy, self.state.words())
+    }
+}
+
+impl Version {
+    fn new(policy: Policy) -> Arc<Self> {
+        Arc::new(Self { policy, cell: StateCell::new(policy.words()) })
+    }
+}
+
+impl Versions {
+    pub fn new(policy: Policy) -> Self {
+        let first = Version::new(policy);
+        Self { current: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()), all: Mutex::new(vec![first]) }
+    }
+
+    /// The version in force, or one that has just been left: its cell tells.
+    #[inline]
+    fn current(&self) -> &Version {
+        // Acquire: with the pointer comes what it points to.
+        // SAFETY: it points to one of `all`, from which nothing is ever removed.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        self.current().policy
+    }
+
+    /// Decides, if nobody holds the state.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    pub fn try_decide(&self, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
+        let version = self.current();
+        version.cell.try_decide(&version.policy, now, cost)
+    }
+
+    /// Decides, after whoever holds the state.
+    pub fn decide(&self, now: Nanos, cost: u32) -> Decision {
+        retry(|| self.try_decide(|| now, cost))
+    }
+
+    /// One atomic step on the state. The closure may run more than once and must have no effect but on the words.
+    pub fn apply<R>(&self, mut step: impl FnMut(&Policy, &mut [u64]) -> R) -> R {
+        retry(|| {
+            let version = self.current();
+            version.cell.try_apply(|state| step(&version.policy, state))
+        })
+    }
+
+    /// Holds the version in force.
+    pub fn lock(&self) -> Held<'_> {
+        retry(|| {
+            let version = self.current();
+            Some(Held { policy: &version.policy, state: version.cell.try_lock()? })
+        })
+    }
+
+    /// Puts another policy in force, and what has been used with it.
+    pub fn change(&self, policy: Policy, now: Nanos) {
+        // No change panics half way.
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.current();
+        if old.policy == policy {
+            return;
+        }
+        let new = if let Some(known) = all.iter().find(|version| version.policy == policy) {
+            Arc::clone(known)
+        } else {
+            all.push(Version::new(policy));
+            Arc::clone(&all[all.len() - 1])
+        };
+        // Changes come one at a time, so this is the version in force to the end, and open.
+        let mut before = old.cell.lock();
+        // Retired, or new and known to nobody.
+        let mut after = new.cell.resume(policy.words()).unwrap_or_else(|| new.cell.lock());
+        policy.transfer(after.words(), &old.policy, before.words(), now);
+        // Release: as `current` says. Nobody decides in a version that is not in force: it is locked until then.
+        self.current.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
+        drop(after);
+        before.retire();
+    }
+
+    /// How many there are.
+    #[cfg(all(test, not(loom)))]
+    fn count(&self) -> usize {
+        self.all.lock().unwrap().len()
+    }
+}
+
+/// Tries until there is a result: each time the version in force is another one, or somebody holds it for a moment.
+#[inline]
+fn retry<R>(mut step: impl FnMut() -> Option<R>) -> R {
+    let mut backoff = Backoff::new();
+    loop {
+        if let Some(result) = step() {
+            return result;
+        }
+        backoff.wait();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_comes_back_uses_its_version_again() {
+        let policies = ["token-bucket 5/1h", "sliding-log 5/1h", "fixed-window 5/1h"];
+        let policies = policies.map(|text| text.parse::<Policy>().unwrap());
+        let now = Nanos::from_secs(7_200);
+        let versions = Versions::new(policies[0]);
+        for round in 0..3_000 {
+            versions.change(policies[round % 3], now);
+            let admitted = versions.decide(now, 1).is_allowed();
+            assert_eq!(admitted, round < 5, "round {round}");
+        }
+        assert_eq!(versions.count(), 3);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {
+        let now = Nanos::from_secs(9);
+        let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let versions = Arc::new(Versions::new(policies[0]));
+            let other = {
+                let versions = versions.clone();
+                thread::spawn(move || versions.decide(now, 1).is_allowed())
+            };
+            versions.change(policies[1], now);
+            versions.change(policies[0], now);
+            let mine = versions.decide(now, 1).is_allowed();
+            assert!(mine != other.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,196 @@
+//! Limits on a log while it is written: what each would deny of what came since the last look.
+
+use std::{collections::HashMap, fmt};
+
+use tidegate_core::{Algorithm, Nanos, Policy, Quota};
+
+use crate::{
+    replay::{KeyState, Trial},
+    report::{grouped, percent},
+    workload::{Trace, Workload},
+};
+
+/// The most keys, and the most words of their states together (512 MiB).
+const MAX_KEYS: usize = 1_000_000;
+const MAX_WORDS: usize = 1 << 26;
+
+/// Limits with the states of the keys that are seen.
+///
+/// Memory is bounded: a million keys, or fewer where states are large. A key whose states are as good as new makes room for
+/// another; where none is, requests of further keys are left out and counted.
+pub struct Live {
+    limits: Vec<(Quota, String, Policy)>,
+    /// Of each key its states, and which of them have denied something.
+    keys: HashMap<String, Vec<(KeyState, bool)>>,
+    max_keys: usize,
+    total: LiveCounts,
+}
+
+/// What came since the last look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveCounts {
+    /// Requests that were decided on.
+    pub requests: u64,
+    /// Keys that made them.
+    pub keys: u64,
+    /// Requests of keys that there was no room for.
+    pub left_out: u64,
+    /// Lines that are no requests.
+    pub unparsed: u64,
+    /// One for each limit and algorithm.
+    pub limits: Vec<LiveLimit>,
+}
+
+/// What one algorithm denies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveLimit {
+    /// The limit.
+    pub quota: Quota,
+    /// The algorithm, as it was written.
+    pub algorithm: String,
+    /// Requests that it denies.
+    pub denied: u64,
+    /// Keys that it denies something.
+    pub denied_keys: u64,
+}
+
+impl Live {
+    /// All algorithms of these trials; that nodes share a limit is not looked at.
+    #[must_use]
+    pub fn new(trials: &[Trial]) -> Self {
+        let each = |trial: &Trial| {
+            let quota = trial.quota();
+            let limit = move |of: &crate::replay::Candidate| (quota, of.spec.label().to_owned(), of.policy);
+            trial.candidates().iter().map(limit).collect::<Vec<_>>()
+        };
+        let limits: Vec<_> = trials.iter().flat_map(each).collect();
+        let words: usize = limits.iter().map(|(_, _, policy)| policy.words()).sum();
+        let max_keys = (MAX_WORDS / words.max(1)).clamp(1, MAX_KEYS);
+        Self { max_keys, total: LiveCounts::of(&limits), limits, keys: HashMap::new() }
+    }
+
+    /// What came in all. A key that was forgotten meanwhile, because it was as good as new, counts again.
+    #[must_use]
+    pub const fn total(&self) -> &LiveCounts {
+        &self.total
+    }
+
+    /// Decides on the requests of `trace`, which came after those of the last call, beside `unparsed` lines that are none.
+    pub fn take(&mut self, trace: &Trace, unparsed: u64) -> LiveCounts {
+        let mut counts = LiveCounts { unparsed, ..LiveCounts::of(&self.limits) };
+        let mut has_swept = false;
+        for key in 0..trace.keys() {
+            let (name, requests) = (trace.label(key), trace.times(key).count() as u64);
+            let is_known = self.keys.contains_key(&name);
+            if !is_known && self.keys.len() >= self.max_keys && !has_swept {
+                has_swept = true;
+                self.sweep(Nanos::new(trace.span().0));
+            }
+            if !is_known && self.keys.len() >= self.max_keys {
+                counts.left_out += requests;
+                continue;
+            }
+            let fresh = || self.limits.iter().map(|(_, _, policy)| (KeyState::new(*policy), false)).collect();
+            let states: &mut Vec<_> = self.keys.entry(name).or_insert_with(fresh);
+            counts.keys += 1;
+            counts.requests += requests;
+            self.total.keys += u64::from(!is_known);
+            let limits = counts.limits.iter_mut().zip(&mut self.total.limits);
+            for ((state, was_denied), (limit, total)) in states.iter_mut().zip(limits) {
+                let denied = trace.times(key).filter(|time| state.decide(*time).is_denied()).count() as u64;
+                limit.denied += denied;
+                limit.denied_keys += u64::from(denied > 0);
+                total.denied += denied;
+                total.denied_keys += u64::from(denied > 0 && !*was_denied);
+                *was_denied |= denied > 0;
+            }
+        }
+        self.total.requests += counts.requests;
+        self.total.left_out += counts.left_out;
+        self.total.unparsed += unparsed;
+        counts
+    }
+
+    /// Forgets the keys that are as good as new.
+    fn sweep(&mut self, now: Nanos) {
+        self.keys.retain(|_, states| !states.iter().all(|(state, _)| state.is_recovered(now)));
+    }
+}
+
+impl LiveCounts {
+    fn of(limits: &[(Quota, String, Policy)]) -> Self {
+        let limit = |(quota, algorithm, _): &(Quota, String, Policy)| LiveLimit {
+            quota: *quota,
+            algorithm: algorithm.clone(),
+            denied: 0,
+            denied_keys: 0,
+        };
+        Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
+    }
+}
+
+/// One line: `512 requests of 40 keys; sliding-window 100/1m denies 12 (2.34%) of 3 keys`.
+impl fmt::Display for LiveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests of {} keys", grouped(self.requests), grouped(self.keys))?;
+        for limit in &self.limits {
+            let LiveLimit { quota, algorithm, denied, denied_keys } = limit;
+            write!(f, "; {algorithm} {quota} denies {}", grouped(*denied))?;
+            if *denied > 0 {
+                write!(f, " ({}) of {} keys", percent(*denied, self.requests), grouped(*denied_keys))?;
+            }
+        }
+        if self.left_out > 0 {
+            write!(f, "; {} of further keys left out", grouped(self.left_out))?;
+        }
+        if self.unparsed > 0 {
+            write!(f, "; {} lines are no requests", grouped(self.unparsed))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{input::By, workload::TraceBuilder};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn trace(requests: &[(&str, u64)]) -> Trace {
+        let mut builder = TraceBuilder::new(By::ip());
+        for &(key, time) in requests {
+            assert!(builder.push(key.as_bytes(), time, 1));
+        }
+        builder.build(true, 0)
+    }
+
+    fn live(quota: &str) -> Live {
+        let algorithms = [crate::AlgorithmSpec::all()[1].clone()];
+        assert_eq!(algorithms[0].label(), "sliding-log");
+        Live::new(&[Trial::new(quota.parse().unwrap(), &algorithms).unwrap()])
+    }
+
+    #[test]
+    fn a_limit_goes_on_from_one_look_to_the_next() {
+        let mut live = live("2/10s");
+        let first = live.take(&trace(&[("a", SECOND), ("a", 2 * SECOND), ("b", 2 * SECOND)]), 0);
+        assert_eq!((first.requests, first.keys, first.limits[0].denied), (3, 2, 0));
+        let second = live.take(&trace(&[("a", 3 * SECOND), ("b", 3 * SECOND), ("a", 11 * SECOND)]), 1);
+        assert_eq!((second.limits[0].denied, second.limits[0].denied_keys), (1, 1));
+        assert_eq!(
+            live.total().to_string(),
+            "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are no requests"
+        );
+    }
+
+    #[test]
+    fn a_recovered_key_makes_room_and_further_ones_are_left_out() {
+        let mut live = live("2/10s");
+        live.max_keys = 2;
+        let _ = live.take(&trace(&[("a", 0), ("b", 5 * SECOND)]), 0);
+        let counts = live.take(&trace(&[("c", 11 * SECOND), ("d", 12 * SECOND), ("d", 12 * SECOND)]), 0);
+        assert_eq!((counts.requests, counts.left_out), (1, 2), "only a had recovered");
+        assert_eq!(live.keys.len(), 2);
+    }
+}
