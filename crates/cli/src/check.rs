@@ -68,7 +68,8 @@ For servers that share their limits (serve --store):
                        (default: a twentieth of the limit)
   on_error: local      while the store does not answer: local (the default) holds each server to the
                        limit divided by their number, open admits all, closed denies all
-  deadline: 50ms       how long the store may take (else --store-deadline); at most 5s
+  deadline: 50ms       how long the store may take (else --store-deadline); at most 5s. auto: three
+                       measured round trips and 20ms, from 50ms to 1s
 Such limits cannot be count_denied; concurrency needs a hold; names have no colon; windows and slots
 are whole microseconds. Only exact ones give back (refund). Leaky buckets, concurrency and leased
 buckets of less than 16 are always exact.

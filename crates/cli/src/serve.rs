@@ -6,10 +6,10 @@ use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, tim
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server,
+    Ended, OpenFiles, Options, Server, Timeout,
     envoy::Consume,
     raise_open_files,
-    rules::parse_bytes,
+    rules::{parse_bytes, parse_timeout},
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
@@ -91,9 +91,9 @@ pub struct Args {
     /// Prefix of the keys in the store; servers with the same prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
-    /// Deadline of a decision in the store, for limits without their own
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = positive)]
-    store_deadline: Duration,
+    /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
+    store_deadline: Timeout,
     /// File that keeps the state of the limits across restarts; not with --store, where the store keeps it
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,

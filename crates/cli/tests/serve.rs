@@ -250,6 +250,15 @@ fn a_store_is_told_without_its_password_and_what_it_cannot_keep_is_refused() {
     fs::write(&rules, "limits:\n  - {name: a, limit: 2/1s, on_error: closed, deadline: 20ms}\n").unwrap();
     let told = text(&check(&rules).stdout);
     assert!(told.contains("on_error: closed, deadline: 20ms"), "{told}");
+    fs::write(&rules, "limits:\n  - {name: a, limit: 2/1s, deadline: auto}\n").unwrap();
+    assert!(text(&check(&rules).stdout).contains("deadline: auto"));
+    fs::write(&rules, "limits:\n  - {name: a, limit: 2/1s, deadline: soon}\n").unwrap();
+    let told = text(&check(&rules).stderr);
+    assert!(told.contains("line 2: `deadline` is `soon`; it must be `auto`, or a duration"), "{told}");
+    let output = tidegate().args(["serve", "--store-deadline", "soon"]).output().unwrap();
+    assert!(text(&output.stderr).contains("it must be `auto`, or a duration"), "{}", text(&output.stderr));
+    let serving = Serving::with(&["--store", "redis://127.0.0.1:1", "--store-deadline", "auto"]);
+    assert!(serving.told.contains("store  redis://127.0.0.1:1, shared"), "{}", serving.told);
     let output = tidegate().args(["serve", "--store", "localhost"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("an address begins with redis://"), "{}", text(&output.stderr));

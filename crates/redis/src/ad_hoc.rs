@@ -1,8 +1,8 @@
 //! Limits that come with each request.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
-use crate::{Deadline, Plan, SharedDecision, Store, StoreError, health::Claim, limit::denials::Ask};
+use crate::{Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::denials::Ask};
 
 /// Decides by limits that come with each request, as those of `CL.THROTTLE` do; from [`Store::ad_hoc`]. A limit that stays is
 /// rather a [`SharedLimit`](crate::SharedLimit), which also knows what to answer when the store does not.
@@ -11,13 +11,13 @@ use crate::{Deadline, Plan, SharedDecision, Store, StoreError, health::Claim, li
 /// [`LimitBuilder::deadline`](crate::LimitBuilder::deadline)).
 pub struct AdHoc {
     store: Store,
-    claim: Claim,
+    wait: Wait,
 }
 
 impl AdHoc {
-    pub(crate) fn new(store: Store, deadline: Duration) -> Self {
-        let claim = store.batcher().monitor.patience.claim(deadline);
-        Self { store, claim }
+    pub(crate) fn new(store: Store, deadline: Timeout) -> Self {
+        let wait = store.batcher().monitor.wait(deadline);
+        Self { store, wait }
     }
 
     /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its time, except of permits, which
@@ -33,7 +33,7 @@ impl AdHoc {
     ) -> Result<SharedDecision, StoreError> {
         let denials = self.store.denials();
         let tag = plan.hold().is_none().then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));
-        let deadline = Deadline::after(self.claim.deadline());
+        let deadline = Deadline::after(self.wait.get(&self.store.batcher().monitor));
         self.store.decide(Ask { plan, key, cost, tag, deadline }).await.map(|(told, _)| told)
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Debug for AdHoc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdHoc")
             .field("store", &self.store)
-            .field("deadline", &self.claim.deadline())
+            .field("deadline", &self.wait.get(&self.store.batcher().monitor))
             .finish_non_exhaustive()
     }
 }

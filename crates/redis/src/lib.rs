@@ -26,7 +26,7 @@
 //! The price of a lease is in denials: what one node holds is denied to the others, for at most the
 //! [slack](LimitBuilder::slack). A piece is what the node will use in a quarter of that, as measured, and at most a quarter of
 //! what is left; so pieces shrink towards the limit until every request is decided by the store. What a quiet node holds
-//! comes back by itself within about half the slack. `tidegate simulate --nodes` shows what a mode costs a workload.
+//! comes back by itself within about half the slack, or of a token bucket after the slack. `tidegate simulate --nodes` shows what a mode costs a workload.
 //!
 //! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token
 //! buckets of less than 16 or to which not even one token flows in the slack. [`SharedLimit::mode`] tells the mode that came
@@ -104,7 +104,7 @@ mod store;
 
 pub use ad_hoc::AdHoc;
 pub use connection::Address;
-pub use deadline::Deadline;
+pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::Health;
 pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Clock, Nanos, Policy};
 
 use crate::{
-    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError,
+    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
     batch::Batcher,
     connection::Connector,
     health::{Monitor, random},
@@ -65,8 +65,8 @@ impl Store {
 
     /// Decides by limits that come with each request, each decision within a deadline.
     #[must_use]
-    pub fn ad_hoc(&self, deadline: Duration) -> AdHoc {
-        AdHoc::new(self.clone(), deadline)
+    pub fn ad_hoc(&self, deadline: impl Into<Timeout>) -> AdHoc {
+        AdHoc::new(self.clone(), deadline.into())
     }
 
     /// Decides on several requests in one step: all admit and are charged, or none is. Where all of the limits are leased or

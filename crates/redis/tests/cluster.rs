@@ -1,11 +1,14 @@
 //! Limits in a cluster of three masters with a replica each.
 #![cfg(feature = "servers")]
 
+mod waiting;
+
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
+use waiting::Until;
 
 fn limit(store: &Store, name: &str) -> SharedLimit {
     let quota: Quota = "10/1h".parse().expect("the quota is well formed");
@@ -96,7 +99,8 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
 /// Asks until the limit is used up, which is a denial for long; how much was admitted, and how much of that from pieces.
 async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
     let (mut admitted, mut leased) = (0, 0);
-    loop {
+    let (waiting, mut used_up) = (Until::new("the limit is used up"), false);
+    while waiting.is_yet_to_be(used_up) {
         let answer = limit.acquire(key, 1).await;
         if answer.is_allowed() {
             admitted += 1;
@@ -104,12 +108,13 @@ async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
         } else if !matches!(answer.source, Source::Failed(_))
             && answer.decision.retry_after().is_none_or(|wait| wait > Duration::from_mins(5))
         {
-            return (admitted, leased);
+            used_up = true;
         } else {
             // Another of this node's callers asks at the moment, or a slot is between two masters.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+    (admitted, leased)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -269,7 +274,8 @@ async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_onc
         let leased = leased.build().expect("the policy can be shared");
         let keys = ["a", "b", "{c}d", "e}f", "{}g"];
         let mut used = [0_u64; 5];
-        while node.stats().leased < 1_000 {
+        let leased_often = Until::new("a thousand decisions are made from pieces");
+        while leased_often.is_yet_to_be(node.stats().leased >= 1_000) {
             for (key, used) in keys.iter().zip(&mut used) {
                 *used += u64::from(leased.acquire(key, 1).await.is_allowed());
             }

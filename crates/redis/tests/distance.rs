@@ -12,7 +12,7 @@ use std::{
 };
 
 use tidegate_core::Policy;
-use tidegate_redis::{Health, OnError, SharedLimit, Source, Store};
+use tidegate_redis::{Health, OnError, SharedLimit, Source, Store, Timeout};
 use tidegate_redis_servers::{Proxy, Server};
 use tokio::time::{Instant, sleep};
 use waiting::{reach, until};
@@ -98,7 +98,7 @@ async fn an_automatic_deadline_is_long_enough_for_the_distance() {
     until("the round trip is known", || store.round_trip().is_some()).await;
     assert!(store.round_trip().is_some_and(|trip| trip >= Duration::from_millis(100)), "{store:?}");
     let policy = Policy::token_bucket("1000000/1s".parse().expect("the quota is well formed"));
-    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline_auto();
+    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline(Timeout::Auto);
     let limit = limit.build().expect("the policy can be shared");
     let wait = limit.deadline().left();
     assert!(wait >= Duration::from_millis(300) && wait <= Duration::from_secs(1), "{wait:?}");

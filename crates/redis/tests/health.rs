@@ -15,7 +15,7 @@ use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Mode, OnError, Part, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Proxy, Server, eventually};
 use tokio::time::{Instant, pause, sleep};
-use waiting::{reach, until};
+use waiting::{Until, reach, until};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -104,7 +104,8 @@ async fn while_the_store_is_down_no_decision_waits_and_none_of_them_asks() {
     let begun = store.stats();
     // Several more heartbeats fail meanwhile.
     let mut asked = 0;
-    while store.stats().errors_of("timed-out") < begun.errors_of("timed-out") + 5 {
+    let failed = Until::new("five heartbeats fail");
+    while failed.is_yet_to_be(store.stats().errors_of("timed-out") >= begun.errors_of("timed-out") + 5) {
         for _ in 0..10 {
             let answer = at_once(exact.acquire("k", 1));
             assert_eq!(answer.source, Source::Local(StoreError::Down));
@@ -296,7 +297,8 @@ async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
     }
     let opened = store.stats();
     // From now on nobody but the heartbeats asks.
-    while store.stats().errors_of("timed-out") < opened.errors_of("timed-out") + 6 {
+    let failed = Until::new("six heartbeats fail");
+    while failed.is_yet_to_be(store.stats().errors_of("timed-out") >= opened.errors_of("timed-out") + 6) {
         mixed(&limit, round).await;
         round += 1;
     }
@@ -338,7 +340,8 @@ async fn a_connection_that_goes_silent_while_the_store_is_down_is_given_up() {
     let limit = limit(&store, "x", log("1000/1h"));
     until_decided(&limit).await;
     proxy.delay(Duration::from_millis(120));
-    while store.stats().opened == 0 {
+    let down = Until::new("the store is found to be down");
+    while down.is_yet_to_be(store.stats().opened > 0) {
         let _ = limit.acquire("k", 1).await;
     }
     let connections = store.stats().connections;

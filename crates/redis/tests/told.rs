@@ -13,7 +13,7 @@ use tidegate_core::{Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{Health, Mode, Part, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Server};
 use tokio::time::sleep;
-use waiting::{reach, until};
+use waiting::{Until, reach, until};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -69,7 +69,8 @@ async fn an_outage_is_one_line_when_it_begins_and_one_when_it_ends() {
     server.kill();
     // Several heartbeats fail, and a thousand requests.
     until("it is found to be down", || store.health() == Health::Down).await;
-    while store.stats().errors_of("refused") < 6 {
+    let failed = Until::new("six heartbeats are refused");
+    while failed.is_yet_to_be(store.stats().errors_of("refused") >= 6) {
         for at in 0..100 {
             let _ = limit.acquire(format!("k{at}"), 1).await;
         }

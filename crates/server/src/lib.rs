@@ -60,3 +60,4 @@ pub use start_error::{StartError, StoreOptionError};
 pub use state_file::StatePathError;
 #[doc(hidden)]
 pub use state_file::check_and_restore;
+pub use tidegate_redis::Timeout;

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use tidegate_redis::Timeout;
+
 use crate::{envoy::Consume, throttle::ThrottleAllowed};
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
@@ -36,7 +38,7 @@ pub struct Options {
     /// What the keys in the store begin with: servers of one prefix share their limits.
     pub store_prefix: String,
     /// How long the store may take for a decision, unless the limit says otherwise.
-    pub store_deadline: Duration,
+    pub store_deadline: Timeout,
     /// Where the state is kept over a restart; not together with a store.
     pub state: Option<PathBuf>,
     /// How often it is written.
@@ -77,7 +79,7 @@ impl Default for Options {
             store_password: None,
             nodes: 1,
             store_prefix: "tidegate".to_owned(),
-            store_deadline: Duration::from_millis(50),
+            store_deadline: Timeout::USUAL,
             state: None,
             state_interval: Duration::from_secs(30),
             reload_interval: Duration::from_secs(1),

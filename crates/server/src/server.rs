@@ -27,7 +27,7 @@ use crate::{
     options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
-    rules::{Keeping, MAX_DEADLINE},
+    rules::{Keeping, is_sensible},
     service::Service,
     shared::SharedStore,
     sources::{Loaded, Sources},
@@ -359,7 +359,7 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
         return Err(StoreOptionError::Prefix(prefix.clone()));
     }
-    if options.store_deadline.is_zero() || options.store_deadline > MAX_DEADLINE {
+    if !is_sensible(options.store_deadline) {
         return Err(StoreOptionError::Deadline);
     }
     let mut address: Address = address.parse().map_err(StoreOptionError::Address)?;

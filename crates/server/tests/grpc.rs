@@ -502,7 +502,7 @@ mod shared {
     fn on_store(name: &str, address: &str, config: &str) -> Running {
         let mut options = options(name, config);
         options.store = Some(address.to_owned());
-        options.store_deadline = Duration::from_secs(5);
+        options.store_deadline = Duration::from_secs(5).into();
         let server = Running::start_at(options, START);
         eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
         server

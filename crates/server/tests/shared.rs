@@ -240,7 +240,7 @@ fn a_change_of_the_rules_keeps_what_the_store_has_seen() {
     write("3/1h");
     let mut options =
         Options { rules: Some(rules.clone()), store: Some(store.address()), ..Options::default() };
-    options.store_deadline = Duration::from_secs(5);
+    options.store_deadline = Duration::from_secs(5).into();
     options.reload_interval = Duration::from_millis(10);
     let mut server = Running::start(options);
     eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
@@ -332,7 +332,7 @@ fn a_store_that_cannot_be_meant_is_refused_at_the_start() {
     assert!(address.contains("--store") && address.contains("redis+cluster://"), "{address}");
     assert!(refused(&|options| options.state = Some("x.state".into())).contains("leave --state out"));
     assert!(refused(&|options| options.store_prefix = "{a}".to_owned()).contains("--store-prefix"));
-    assert!(refused(&|options| options.store_deadline = PATIENCE).contains("at most 5s"));
+    assert!(refused(&|options| options.store_deadline = PATIENCE.into()).contains("at most 5s"));
     let rules = harness::scratch("shared-refused").join("rules.yaml");
     std::fs::write(&rules, "limits:\n  - name: seats\n    algorithm: concurrency\n    limit: 3\n").unwrap();
     let seats = refused(&|options| options.rules = Some(rules.clone()));

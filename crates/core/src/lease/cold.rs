@@ -243,7 +243,7 @@ impl Cold {
             Mode::Leased if self.next == Next::Unanswered => 0,
             // A piece would be over, or nearly, when it arrives.
             Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
-            Mode::Leased => self.demand.piece(now, self.target(terms)).min(terms.limit()),
+            Mode::Leased => self.demand.piece(now, self.target(terms), terms.refills()).min(terms.limit()),
             Mode::Reported => terms.unreported(),
         }
     }
@@ -366,7 +366,7 @@ impl Cold {
 
     pub fn idle(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> Option<Request> {
         self.look(piece, terms, now);
-        let quiet = now.saturating_since(self.busy) >= self.target(terms);
+        let quiet = !terms.refills() && now.saturating_since(self.busy) >= self.target(terms);
         if terms.mode() == Mode::Leased {
             if let Some(spare) = self.spare.take_if(|spare| quiet || now >= spare.open.until) {
                 self.give_back(spare.open.units, spare.taken);

@@ -2,30 +2,53 @@
 
 use crate::Nanos;
 
-/// What callers have asked for since the last piece was asked for.
+/// What callers have asked for of late: in the span that began at `since`, and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
     units: u64,
     since: Option<Nanos>,
+    /// `None` before the first span has ended.
+    before: Option<u64>,
 }
 
-/// A piece is at most this many times what was asked for while it was measured: few requests tell little of a rate.
+/// A first piece is at most this many times what was asked for while it was measured: few requests tell little of a rate.
 const GROWTH: u128 = 8;
+/// A span is this many times as long as a piece should last: a few requests that happen to come together are no rate.
+const SPAN: u128 = 4;
 
 impl Demand {
     pub fn add(&mut self, units: u32) {
         self.units = self.units.saturating_add(units.into());
     }
 
-    /// What would last for `target` at the rate since the last call; nothing at the first. Begins anew.
+    /// What would last for `target` at the rate of late; nothing at the first call.
     ///
     /// A key that is asked for now and then gets nothing ahead: its requests are decided one by one.
-    pub fn piece(&mut self, now: Nanos, target: Nanos) -> u32 {
-        let units = u128::from(std::mem::take(&mut self.units));
-        let Some(since) = self.since.replace(now) else { return 0 };
+    /// `steady`: what comes in one span and not in the one before it is not counted on.
+    pub fn piece(&mut self, now: Nanos, target: Nanos, steady: bool) -> u32 {
+        let units = u128::from(self.units);
+        let Some(since) = self.since else {
+            self.begin(now, None);
+            return 0;
+        };
+        let target = u128::from(target.get());
+        let span = (target * SPAN).max(1);
         let elapsed = u128::from(now.saturating_since(since).get().max(1));
-        let lasting = units * u128::from(target.get()) / elapsed;
-        u32::try_from(lasting.min(units * GROWTH)).unwrap_or(u32::MAX)
+        let in_a_span = match self.before {
+            _ if elapsed >= span => units * span / elapsed,
+            Some(before) => u128::from(before) * (span - elapsed) / span + units,
+            None => (units * span / elapsed).min(units * GROWTH * SPAN),
+        };
+        let before = self.before.map_or(in_a_span, u128::from);
+        if elapsed >= span {
+            self.begin(now, Some(u64::try_from(in_a_span).unwrap_or(u64::MAX)));
+        }
+        let counted_on = if steady { in_a_span.min(before) } else { in_a_span };
+        u32::try_from(counted_on / SPAN).unwrap_or(u32::MAX)
+    }
+
+    fn begin(&mut self, now: Nanos, before: Option<u64>) {
+        *self = Self { units: 0, since: Some(now), before };
     }
 }
 
@@ -35,14 +58,28 @@ mod tests {
 
     const TARGET: Nanos = Nanos::from_millis(25);
 
-    #[test]
-    fn a_piece_lasts_for_the_target_at_the_rate_that_was_measured() {
+    /// A demand whose first span has ended, with so many units in it.
+    fn after_a_span_of(units: u32) -> Demand {
         let mut demand = Demand::default();
-        assert_eq!(demand.piece(Nanos::ZERO, TARGET), 0);
+        demand.piece(Nanos::ZERO, TARGET, false);
+        demand.add(units);
+        demand.piece(Nanos::from_millis(100), TARGET, false);
+        demand
+    }
+
+    #[test]
+    fn a_piece_lasts_for_the_target_at_the_rate_of_late() {
+        let mut demand = Demand::default();
+        assert_eq!(demand.piece(Nanos::ZERO, TARGET, false), 0);
         demand.add(400);
-        assert_eq!(demand.piece(Nanos::from_millis(10), TARGET), 1_000);
-        demand.add(400);
-        assert_eq!(demand.piece(Nanos::from_millis(110), TARGET), 100, "and shrinks with it");
+        assert_eq!(demand.piece(Nanos::from_millis(10), TARGET, false), 1_000);
+        demand.add(3_600);
+        assert_eq!(demand.piece(Nanos::from_millis(100), TARGET, false), 1_000);
+        demand.add(2_000);
+        assert_eq!(demand.piece(Nanos::from_millis(150), TARGET, false), 1_000);
+        assert_eq!(demand.piece(Nanos::from_millis(175), TARGET, false), 750, "and shrinks with it");
+        assert_eq!(demand.piece(Nanos::from_millis(400), TARGET, false), 166);
+        assert_eq!(demand.piece(Nanos::from_millis(500), TARGET, false), 0);
     }
 
     #[test]
@@ -50,18 +87,31 @@ mod tests {
         let mut demand = Demand::default();
         for second in 0..5 {
             demand.add(1);
-            assert_eq!(demand.piece(Nanos::from_secs(second), TARGET), 0);
+            assert_eq!(demand.piece(Nanos::from_secs(second), TARGET, false), 0);
         }
     }
 
     #[test]
     fn a_few_requests_at_once_are_no_rate() {
         let mut demand = Demand::default();
-        demand.piece(Nanos::ZERO, TARGET);
+        demand.piece(Nanos::ZERO, TARGET, false);
         demand.add(3);
-        assert_eq!(demand.piece(Nanos::ZERO, TARGET), 24);
+        assert_eq!(demand.piece(Nanos::ZERO, TARGET, false), 24, "of a rate nothing is known yet");
+        let mut demand = after_a_span_of(0);
+        demand.add(3);
+        assert_eq!(demand.piece(Nanos::from_millis(101), TARGET, false), 0, "nobody asked before");
         demand.add(u32::MAX);
         demand.add(u32::MAX);
-        assert_eq!(demand.piece(Nanos::ZERO, Nanos::MAX), u32::MAX);
+        assert_eq!(demand.piece(Nanos::ZERO, Nanos::MAX, false), 1 << 31);
+    }
+
+    #[test]
+    fn a_burst_after_a_pause_is_not_counted_on_where_only_a_steady_rate_is() {
+        let mut burst = after_a_span_of(0);
+        burst.add(1_000);
+        assert_eq!(burst.piece(Nanos::from_millis(101), TARGET, true), 0);
+        let mut steady = after_a_span_of(800);
+        steady.add(800);
+        assert_eq!(steady.piece(Nanos::from_millis(200), TARGET, true), 200);
     }
 }

@@ -39,7 +39,14 @@
 //! for each algorithm why the bound holds at the moment of use all the same, and what that costs. The price is in
 //! denials: units that one node holds are denied to the others. A piece is never more than a quarter of what is left, so
 //! pieces shrink towards the limit, until each request is decided by the authority; and it is what the node will use in
-//! a quarter of the slack, as measured, so a node whose traffic stops holds little, and that not for long.
+//! a quarter of the slack, as measured over the whole slack, so a node whose traffic stops holds little, and that not for long.
+//! Units of a token bucket that come back are worth less by what has refilled since they were taken. So a node takes them only
+//! at a rate that lasts, and keeps them for the whole slack in case they are used.
+//!
+//! Leased nodes that are 0.2 ms from the authority admit at least 97 % of what one place would admit, with 1 to 16 nodes and a
+//! demand of 0.5 to 1.5 times the limit. Where callers come in groups of five at the same moment it is at least 90 %.
+//! (`tests/lease_use.rs` measures both.) A round trip that takes a good part of a slot costs more: a piece is only good until its
+//! slot ends, and much of that has passed when it arrives.
 //!
 //! Near the limit, when something has been denied and less came than was wanted, one caller of a node at a time asks the
 //! authority; the others are denied until its answer is here, with the time at which it is expected as `retry_after`.

@@ -154,6 +154,11 @@ impl Terms {
         Grant { decision, units, usable_for, now }
     }
 
+    /// Whether what is given back is worth less the longer it was held: then it is kept until its end, in case it is used.
+    pub(super) fn refills(&self) -> bool {
+        self.shared.name() == "token-bucket"
+    }
+
     /// For how long units may be used (leased) that the shared state counts alike for this long. With
     /// [`units`](Self::units) it is what [`serve`](Self::serve) consists of, for an authority that has no state words.
     #[must_use]

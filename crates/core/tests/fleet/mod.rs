@@ -22,6 +22,7 @@ impl Skew {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // Each test takes the steps that it needs.
 pub enum Step {
     /// A caller asks this node for this cost.
     Ask { node: usize, cost: u32 },
@@ -54,6 +55,7 @@ struct Node {
     life: u32,
 }
 
+#[allow(dead_code)] // As above.
 pub struct Fleet {
     terms: Terms,
     clock: Skew,

@@ -165,7 +165,7 @@ impl Batcher {
     /// Sends a request that nobody waits for.
     pub fn send_errand(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, mut request: Asked) {
         self.send_back_apart(leases, held, &mut request);
-        let errand = self.errand(leases, held, request, None, leases.deadline());
+        let errand = self.errand(leases, held, request, None, leases.deadline(&self.monitor));
         let shard = self.monitor.shard_of(&held.key);
         if self.monitor.admit(shard).is_ok() {
             self.post(shard, [errand]);
@@ -183,7 +183,8 @@ impl Batcher {
     ) -> Result<Decision, StoreError> {
         self.send_back_apart(leases, held, &mut request);
         let (caller, answered) = oneshot::channel();
-        let errand = self.errand(leases, held, request, Some(caller), deadline.max(leases.deadline()));
+        let errand =
+            self.errand(leases, held, request, Some(caller), deadline.max(leases.deadline(&self.monitor)));
         let shard = self.monitor.shard_of(&held.key);
         self.monitor.admit(shard)?;
         self.post(shard, [errand]);

@@ -16,14 +16,14 @@ use std::sync::{
 use breaker::Breaker;
 pub use distance::{Distance, Pace};
 pub use nodes::{Nodes, random};
-pub use patience::{Claim, Patience, USUAL};
+pub use patience::{Patience, Wait};
 use redis::Value;
 use tidegate_core::Clock;
 use tidegate_limiter::SystemClock;
 use tokio::sync::Notify;
 
 use crate::{
-    Deadline, StoreError,
+    Deadline, StoreError, Timeout,
     connection::{SLOTS, slot},
     script::{Runner, Script},
     stats::Counters,
@@ -137,6 +137,14 @@ impl Monitor {
             Health::Up => None,
             Health::Slow => Some(StoreError::TimedOut),
             Health::Partly | Health::Down => self.why(),
+        }
+    }
+
+    /// How long a decision may take now; what it says counts for as long as it is kept.
+    pub fn wait(&self, timeout: Timeout) -> Wait {
+        match timeout {
+            Timeout::After(wait) => Wait::Set(self.patience.claim(wait)),
+            Timeout::Auto => Wait::Auto,
         }
     }
 

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-/// How long a decision may take unless a limit says otherwise.
-pub const USUAL: Duration = Duration::from_millis(50);
+use tidegate_core::Nanos;
+
+use super::Monitor;
 
 /// A heartbeat may take as long as the shortest of the deadlines, as long as that is between these; the longest where there
 /// is none.
-const BOUNDS: std::ops::RangeInclusive<Duration> = USUAL..=Duration::from_secs(1);
+const BOUNDS: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
 
 /// How many limits have which deadline.
 #[derive(Clone, Default)]
@@ -60,5 +61,40 @@ impl Drop for Claim {
                 deadlines.remove(&self.deadline);
             }
         }
+    }
+}
+
+/// How long a limit's decisions may take.
+pub enum Wait {
+    Set(Claim),
+    Auto,
+}
+
+impl Wait {
+    pub fn get(&self, monitor: &Monitor) -> Duration {
+        match self {
+            Self::Set(claim) => claim.deadline(),
+            Self::Auto => auto(monitor.distance.get()),
+        }
+    }
+}
+
+/// What [`Timeout::Auto`](crate::Timeout::Auto) says of a round trip.
+fn auto(round_trip: Option<Nanos>) -> Duration {
+    let Some(round_trip) = round_trip else { return Duration::from_millis(250) };
+    let wait = Duration::from(round_trip).saturating_mul(3).saturating_add(Duration::from_millis(20));
+    wait.clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_automatic_deadline_is_three_round_trips_and_a_little_within_bounds() {
+        let millis = |millis: u64| auto(Some(Nanos::from_millis(millis))).as_millis();
+        assert_eq!((millis(0), millis(10), millis(11), millis(40)), (50, 50, 53, 140));
+        assert_eq!((millis(327), millis(5_000)), (1_000, 1_000));
+        assert_eq!(auto(None).as_millis(), 250);
     }
 }

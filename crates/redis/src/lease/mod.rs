@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use rapidhash::fast::RandomState;
@@ -23,6 +22,7 @@ use hot::{Hot, Recent};
 
 use crate::{
     Deadline,
+    health::{Monitor, Wait},
     script::{Plan, Script},
 };
 
@@ -110,7 +110,7 @@ pub struct Leases {
     pub script: Arc<Script>,
     pub numbers: Vec<u8>,
     /// How long a request may take.
-    wait: Duration,
+    wait: Arc<Wait>,
     prefix: Vec<u8>,
     hash: RandomState,
     hot: Hot,
@@ -132,7 +132,7 @@ impl Leases {
         script: Arc<Script>,
         prefix: Vec<u8>,
         keys: usize,
-        wait: Duration,
+        wait: Arc<Wait>,
     ) -> Self {
         let sections = if keys < FEW { 1 } else { SECTIONS };
         Self {
@@ -154,8 +154,8 @@ impl Leases {
     }
 
     /// When a request that is sent now is to be answered.
-    pub fn deadline(&self) -> Deadline {
-        Deadline::after(self.wait)
+    pub fn deadline(&self, monitor: &Monitor) -> Deadline {
+        Deadline::after(self.wait.get(monitor))
     }
 
     /// Decides on `cost` for a key, or says what to send. `evicted` takes what a key that had to make room gives back.
@@ -431,7 +431,7 @@ mod tests {
                 let plan = Arc::new(Plan::new(*terms.policy()).expect("it can be shared"));
                 let scripts = Scripts::new();
                 let script = Arc::clone(scripts.lease(plan.kind()).expect("it can be leased"));
-                let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Duration::from_secs(1));
+                let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Arc::new(Wait::Auto));
                 let now = Nanos::from_secs(1_700_000_000);
                 for at in 0..20 * keys {
                     // Each asks for a piece, and that is never answered.

@@ -6,12 +6,8 @@ use tidegate_core::Policy;
 use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
-use super::{
-    Mode, OnError, SharedLimit,
-    local::Local,
-    shared::{Shared, Wait},
-};
-use crate::{PlanError, Store, health::USUAL, lease::Leases, script::Plan, store::is_word};
+use super::{Mode, OnError, SharedLimit, local::Local, shared::Shared};
+use crate::{PlanError, Store, Timeout, lease::Leases, script::Plan, store::is_word};
 
 /// Options of a [`SharedLimit`]; from [`Store::limit`].
 #[derive(Debug)]
@@ -22,8 +18,7 @@ pub struct LimitBuilder {
     policy: Policy,
     mode: Mode,
     on_error: OnError,
-    /// `None`: as the store's distance asks for.
-    deadline: Option<Duration>,
+    deadline: Timeout,
     remember_denials: bool,
     local_keys: Option<usize>,
     slack: Duration,
@@ -39,7 +34,7 @@ impl LimitBuilder {
             policy,
             mode: Mode::default(),
             on_error: OnError::default(),
-            deadline: Some(USUAL),
+            deadline: Timeout::USUAL,
             remember_denials: true,
             local_keys: None,
             slack: Terms::SLACK.into(),
@@ -60,15 +55,9 @@ impl LimitBuilder {
     }
 
     /// How long a decision may take (default: 50 ms); then [`OnError`] decides. A store that is slower than the shortest of its
-    /// limits' deadlines (but those under 50 ms) counts as down.
-    pub fn deadline(self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self }
-    }
-
-    /// Sets the deadline by the measured round trip to the store: three round trips and 20 ms, at least 50 ms and at most a
-    /// second; 250 ms before anything is measured.
-    pub fn deadline_auto(self) -> Self {
-        Self { deadline: None, ..self }
+    /// limits' deadlines (but those under 50 ms, and automatic ones) counts as down.
+    pub fn deadline(self, deadline: impl Into<Timeout>) -> Self {
+        Self { deadline: deadline.into(), ..self }
     }
 
     /// Whether a denial is remembered until its time, so that asking again costs no round trip (default: yes). What a
@@ -123,10 +112,7 @@ impl LimitBuilder {
         let batcher = self.store.batcher();
         let prefix = batcher.monitor.runner.connector.prefix();
         let prefix = format!("{prefix}:{}:{}:", self.name, plan.shape()).into_bytes();
-        let wait = match self.deadline {
-            Some(deadline) => Wait::Set(batcher.monitor.patience.claim(deadline)),
-            None => Wait::Auto,
-        };
+        let wait = Arc::new(batcher.monitor.wait(self.deadline));
         // Permits come back before their time.
         let remembers = self.remember_denials && plan.hold().is_none();
         // Denials of one key by limits of other numbers are told apart.
@@ -134,8 +120,7 @@ impl LimitBuilder {
         let script = batcher.scripts.lease(plan.kind()).filter(|_| terms.mode() != Agreed::Exact);
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
-            let wait = wait.get(&batcher.monitor);
-            Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, wait))
+            Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, Arc::clone(&wait)))
         });
         if let Some(leases) = &leases {
             self.store.sweeper().take_on(batcher, leases);

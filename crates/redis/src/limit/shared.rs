@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Deadline, Plan, Store, StoreError,
     connection::beside,
-    health::{Claim, Monitor, random},
+    health::{Monitor, Wait, random},
     lease::{Asked, Leases},
     script::call,
 };
@@ -33,32 +33,10 @@ pub struct Shared {
     /// Unless every decision is the store's.
     pub leases: Option<Arc<Leases>>,
     pub on_error: OnError,
-    pub wait: Wait,
+    pub wait: Arc<Wait>,
     pub remembers: bool,
     pub salt: u64,
     pub local: Option<Local>,
-}
-
-/// How long a decision may take.
-pub enum Wait {
-    Set(Claim),
-    /// As the store's distance asks for.
-    Auto,
-}
-
-impl Wait {
-    pub fn get(&self, monitor: &Monitor) -> Duration {
-        match self {
-            Self::Set(claim) => claim.deadline(),
-            Self::Auto => auto(monitor.distance.get()),
-        }
-    }
-}
-
-fn auto(round_trip: Option<Nanos>) -> Duration {
-    let Some(round_trip) = round_trip else { return Duration::from_millis(250) };
-    let wait = Duration::from(round_trip).saturating_mul(3).saturating_add(Duration::from_millis(20));
-    wait.clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
 impl SharedLimit {
@@ -429,17 +407,5 @@ impl fmt::Debug for SharedLimit {
             .field("mode", &self.mode())
             .field("on_error", &self.0.on_error)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_automatic_deadline_follows_the_round_trip_within_bounds() {
-        let after = |micros| auto(Some(Nanos::from_micros(micros))).as_millis();
-        assert_eq!([100, 10_000, 30_000, 500_000].map(after), [50, 50, 110, 1_000]);
-        assert_eq!(auto(None).as_millis(), 250);
     }
 }

@@ -1,10 +1,11 @@
 //! Waiting without keeping the runtime from other work.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::time::Duration;
 
 use tidegate_redis::{Health, Store};
 use tidegate_redis_servers::PATIENCE;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Waits until something is so, in pauses.
 pub async fn until(what: &str, mut yes: impl FnMut() -> bool) {
@@ -22,4 +23,25 @@ pub async fn reach(address: &str) -> Store {
     let store = Store::open(address).expect("the address is well formed");
     until("the store is reached", || store.health() == Health::Up).await;
     store
+}
+
+/// Bounds a loop that does something until something else is so.
+pub struct Until {
+    what: &'static str,
+    begun: Instant,
+}
+
+impl Until {
+    pub fn new(what: &'static str) -> Self {
+        Self { what, begun: Instant::now() }
+    }
+
+    /// Whether the loop is to go on.
+    ///
+    /// # Panics
+    /// When it has lasted too long.
+    pub fn is_yet_to_be(&self, so: bool) -> bool {
+        assert!(so || self.begun.elapsed() < PATIENCE, "still not so: {}", self.what);
+        !so
+    }
 }

@@ -20,7 +20,8 @@ use rustix::fs::OFlags;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
-pub(crate) use sharing::MAX_DEADLINE;
+pub(crate) use sharing::is_sensible;
+pub use sharing::parse_timeout;
 pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 pub(crate) use watch::Watch;

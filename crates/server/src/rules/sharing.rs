@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tidegate_config::{Complaints, Fields, Problem};
-use tidegate_core::write_duration;
-use tidegate_redis::{Mode, OnError, Plan};
+use tidegate_core::{parse_duration, write_duration};
+use tidegate_redis::{Mode, OnError, Plan, Timeout};
 
 use super::{LimitSpec, PolicySpec, SharingSpec};
 
 /// The longest time that the store may be given for a decision: a client's pipeline waits with it.
-pub(crate) const MAX_DEADLINE: Duration = Duration::from_secs(5);
+const MAX_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The longest time that units may be kept: what a server that dies had taken may be missing for so long.
 const MAX_SLACK: Duration = Duration::from_hours(1);
@@ -18,6 +18,27 @@ const MODES: [(&str, Mode); 3] =
     [("exact", Mode::Exact), ("leased", Mode::Leased), ("reported", Mode::Reported)];
 const ON_ERROR: [(&str, OnError); 3] =
     [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
+
+const DEADLINE: &str = "`auto`, or a duration such as 50ms";
+
+/// Reads `auto`, or a duration.
+///
+/// # Errors
+/// Where it is neither.
+pub fn parse_timeout(text: &str) -> Result<Timeout, String> {
+    match text {
+        "auto" => Ok(Timeout::Auto),
+        _ => parse_duration(text).map(Timeout::After).map_err(|_| format!("it must be {DEADLINE}")),
+    }
+}
+
+/// Whether a store can be given so long.
+pub(crate) fn is_sensible(deadline: Timeout) -> bool {
+    match deadline {
+        Timeout::After(wait) => !wait.is_zero() && wait <= MAX_DEADLINE,
+        Timeout::Auto => true,
+    }
+}
 
 impl SharingSpec {
     /// As the file writes it: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
@@ -37,7 +58,10 @@ impl SharingSpec {
         options.extend(self.slack.map(|slack| span("slack", slack)));
         options.extend(self.unreported.map(|units| format!("unreported: {units}")));
         options.extend(self.on_error.map(|on_error| format!("on_error: {}", name(&ON_ERROR, &on_error))));
-        options.extend(self.deadline.map(|deadline| span("deadline", deadline)));
+        options.extend(self.deadline.map(|deadline| match deadline {
+            Timeout::After(wait) => span("deadline", wait),
+            Timeout::Auto => "deadline: auto".to_owned(),
+        }));
         options.join(", ")
     }
 }
@@ -56,7 +80,7 @@ pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaint
     let spec = SharingSpec {
         mode: fields.word("sharing", &MODES, complaints),
         on_error: fields.word("on_error", &ON_ERROR, complaints),
-        deadline: fields.duration("deadline", complaints),
+        deadline: fields.read("deadline", DEADLINE, complaints, |text| parse_timeout(text).ok()),
         slack: fields.duration("slack", complaints),
         unreported: fields.number("unreported", 1, complaints),
     };
@@ -64,7 +88,7 @@ pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaint
         let line = fields.get(field).map_or(fields.line(), |node| node.line);
         complaints.add(Problem::at(line, format!("{called}: `{field}` {what}")).mend(mend));
     };
-    if spec.deadline.is_some_and(|span| span.is_zero() || span > MAX_DEADLINE) {
+    if spec.deadline.is_some_and(|deadline| !is_sensible(deadline)) {
         let mend = "give the store some milliseconds, as in `deadline: 50ms`";
         wrong("deadline", "must be above 0 and at most 5s", mend);
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tidegate_core::{AlgorithmSpec, Policy, PolicyError, Quota, write_duration};
 use tidegate_limiter::WhenFull;
-use tidegate_redis::{Mode, OnError};
+use tidegate_redis::{Mode, OnError, Timeout};
 
 /// Everything that a rules file says, in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,7 +63,7 @@ pub struct SharingSpec {
     /// What the answer is while the store gives none.
     pub on_error: Option<OnError>,
     /// How long the store may take for a decision.
-    pub deadline: Option<Duration>,
+    pub deadline: Option<Timeout>,
     /// How long a server keeps units of a leased limit, and how long a reported one's report waits.
     pub slack: Option<Duration>,
     /// How much of a reported limit each server may have used without the store knowing.

@@ -4,11 +4,10 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{AdHoc, Address, Part, Plan, Store, StoreError};
+use tidegate_redis::{AdHoc, Address, Part, Plan, Store, StoreError, Timeout};
 
 use crate::{
     service::{Refusal, THROTTLE},
@@ -22,7 +21,7 @@ const PLANS: usize = 1024;
 pub struct SharedStore {
     store: Store,
     prefix: String,
-    deadline: Duration,
+    deadline: Timeout,
     plans: Mutex<HashMap<ThrottleQuota, Arc<Plan>>>,
     /// Decides for `CL.THROTTLE`, from its first command on.
     ad_hoc: OnceLock<AdHoc>,
@@ -37,7 +36,7 @@ impl SharedStore {
     ///
     /// # Panics
     /// Outside a Tokio runtime.
-    pub fn new(address: Address, prefix: &str, deadline: Duration) -> Result<Self, StoreError> {
+    pub fn new(address: Address, prefix: &str, deadline: Timeout) -> Result<Self, StoreError> {
         let store = Store::at(address, prefix)?;
         Ok(Self {
             store,
@@ -56,7 +55,7 @@ impl SharedStore {
 
     /// How long it may take for a decision unless a limit says otherwise.
     #[must_use]
-    pub fn deadline(&self) -> Duration {
+    pub fn deadline(&self) -> Timeout {
         self.deadline
     }
 

@@ -156,7 +156,7 @@ impl Drop for Running {
 /// A server whose limits are in this store; generous, so that a busy machine does not make it fail.
 pub fn on_store(name: &str, address: &str, rules: &str) -> Running {
     let server = Running::with_rules_and(name, rules, |options| {
-        options.store_deadline = Duration::from_secs(5);
+        options.store_deadline = Duration::from_secs(5).into();
         options.store = Some(address.to_owned());
     });
     let ready = || server.get("/readyz").json()["status"] == "ready";

@@ -1,0 +1,157 @@
+//! How much of a limit leased nodes admit, beside one place that decides everything: a piece that one node holds is denied to
+//! the others, and what nobody uses must come back.
+
+mod fleet;
+
+use fleet::{Fleet, Skew, Step, Travel};
+use tidegate_core::lease::Terms;
+use tidegate_core::{Algorithm, Nanos, Policy, Quota, algorithm::TokenBucket};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gaps {
+    Equal,
+    /// Exponential: as independent callers come.
+    Random,
+    /// The same, and each time five callers come at once.
+    Bursts,
+}
+
+/// How requests come.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    nodes: usize,
+    /// Requests a second at all nodes.
+    rate: f64,
+    /// Whether each node has twice what the next one has.
+    skewed: bool,
+    gaps: Gaps,
+    seconds: u64,
+}
+
+/// A generator that needs nothing but its seed (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    /// Between 0 and 1, neither included.
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((x ^ (x >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+}
+
+impl Demand {
+    /// When each request comes, and to which node; in order.
+    fn requests(&self) -> Vec<(u64, usize)> {
+        let mut random = Random(7 + self.nodes as u64);
+        let weight = |node: usize| if self.skewed { 0.5_f64.powi(node as i32) } else { 1.0 };
+        let all: f64 = (0..self.nodes).map(weight).sum();
+        let at_once = if self.gaps == Gaps::Bursts { 5_u32 } else { 1 };
+        let mut requests = Vec::new();
+        for node in 0..self.nodes {
+            let gap = SECOND as f64 * f64::from(at_once) * all / (self.rate * weight(node));
+            let mut time = gap * random.unit();
+            while time < (self.seconds * SECOND) as f64 {
+                requests.extend((0..at_once).map(|nth| (time as u64 + u64::from(nth), node)));
+                time += if self.gaps == Gaps::Equal { gap } else { -random.unit().ln() * gap };
+            }
+        }
+        requests.sort_unstable();
+        requests
+    }
+}
+
+/// What leased nodes admit, and what one place admits.
+fn admitted(policy: Policy, demand: Demand) -> (u64, u64) {
+    let begin = 1_000_000 * SECOND;
+    let requests = demand.requests();
+    let mut state = vec![0; policy.words()];
+    let one_place = requests
+        .iter()
+        .filter(|(time, _)| policy.decide(&mut state, Nanos::new(begin + time), 1).is_allowed())
+        .count();
+    let terms = Terms::leased(policy, Terms::SLACK);
+    let clock = Skew { offset: begin, ppm: 0 };
+    let travel = || Travel { there: Some(100_000), back: Some(100_000) };
+    let mut fleet = Fleet::new(terms, clock, &vec![clock; demand.nodes], travel);
+    for &(time, node) in &requests {
+        fleet.at(time, Step::Ask { node, cost: 1 });
+    }
+    let tick = terms.slack().get().max(MS) / 4;
+    for node in 0..demand.nodes {
+        for nth in 0..demand.seconds * SECOND / tick {
+            fleet.at(nth * tick + node as u64 * MS, Step::Tick { node });
+        }
+    }
+    fleet.run();
+    let mut judge = vec![0; policy.words()];
+    for (time, cost) in fleet.admissions() {
+        assert!(policy.decide(&mut judge, Nanos::new(time), cost).is_allowed(), "{policy:?}, {demand:?}");
+    }
+    (fleet.admitted.iter().map(|&(_, cost)| u64::from(cost)).sum(), one_place as u64)
+}
+
+/// The policies' quotas a second, and for how many seconds to look. The burst of the first bucket takes ten seconds to
+/// refill: nothing that its refill loses is made up for by a bucket that is full.
+fn policies() -> Vec<(Policy, f64, u64)> {
+    let quota = |text: &str| -> Quota { text.parse().unwrap() };
+    let bucket =
+        |text: &str, burst| -> Policy { TokenBucket::new(quota(text)).unwrap().burst(burst).unwrap().into() };
+    vec![
+        (bucket("50/1s", 500), 50.0, 13),
+        (bucket("50/1s", 50), 50.0, 13),
+        (bucket("300/2s", 300), 150.0, 8),
+        (bucket("2000/1s", 2_000), 2_000.0, 2),
+        (Policy::sliding_window(quota("600/20s")), 30.0, 45),
+        (Policy::fixed_window(quota("600/20s")), 30.0, 45),
+        (Policy::sliding_counter(quota("600/20s")), 30.0, 45),
+        (Policy::sliding_log(quota("600/20s")).unwrap(), 30.0, 45),
+        (Policy::sliding_window(quota("300/2s")), 150.0, 8),
+    ]
+}
+
+/// Of callers who come at once near the limit one asks, and the others are denied until its answer is here: so bursts lose more.
+#[test]
+fn leased_nodes_admit_at_least_97_in_100_of_what_one_place_admits_and_90_of_bursts() {
+    let mut lowest = [100.0_f64; 2];
+    for (policy, rate, seconds) in policies() {
+        for nodes in [1, 2, 4, 16] {
+            for gaps in [Gaps::Equal, Gaps::Random, Gaps::Bursts] {
+                for skewed in [false, true] {
+                    for share in [0.5, 0.93, 1.0, 1.1, 1.5] {
+                        let demand = Demand { nodes, rate: rate * share, skewed, gaps, seconds };
+                        let (leased, one_place) = admitted(policy, demand);
+                        let bursts = gaps == Gaps::Bursts;
+                        let least = if bursts { 90 } else { 97 };
+                        let share = 100.0 * leased as f64 / one_place as f64;
+                        lowest[usize::from(bursts)] = lowest[usize::from(bursts)].min(share);
+                        assert!(
+                            leased * 100 >= one_place * least,
+                            "{leased} of {one_place}: {} of {rate} a second, {demand:?}",
+                            policy.name()
+                        );
+                    }
+                }
+            }
+        }
+    }
+    println!("the lowest share: {:.1} %; of bursts: {:.1} %", lowest[0], lowest[1]);
+}
+
+/// 80 a second at 50 a second with a burst of 500: what was taken ahead and not used took its refill with it.
+#[test]
+fn a_leased_bucket_that_is_partly_used_loses_little_of_its_refill() {
+    let policy = TokenBucket::new("50/1s".parse().unwrap()).unwrap().burst(500).unwrap().into();
+    for nodes in [1, 3, 16] {
+        for gaps in [Gaps::Equal, Gaps::Random, Gaps::Bursts] {
+            let demand = Demand { nodes, rate: 80.0, skewed: false, gaps, seconds: 14 };
+            let (leased, one_place) = admitted(policy, demand);
+            assert!(leased * 100 >= one_place * 98, "{leased} of {one_place}: {demand:?}");
+        }
+    }
+}

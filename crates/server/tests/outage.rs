@@ -1,0 +1,109 @@
+//! The first answers of an outage: no limit's change to memory, or to another number of servers, keeps anybody waiting.
+#![cfg(feature = "servers")]
+
+mod harness;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use harness::{Http, Resp, Running};
+use tidegate_redis_servers::{Server, eventually};
+use tokio::time::Instant;
+
+const LIMITS: usize = 40;
+const DEADLINE: Duration = Duration::from_millis(50);
+/// On a quiet machine the slowest answer comes within the deadline and 10 ms (the test prints it); a busy one needs more.
+const SLACK: Duration = Duration::from_millis(400);
+
+fn rules() -> String {
+    let log = |at| format!("  - {{name: l{at}, limit: 600/20s, algorithm: sliding-log}}\n");
+    let logs: String = (0..LIMITS).map(log).collect();
+    format!("limits:\n{logs}  - {{name: closes, limit: 600/20s, algorithm: sliding-log, on_error: closed}}\n")
+}
+
+/// The slowest of the answers to one request for each limit after the other, until the time has come.
+fn slowest(server: &Running, stop: &AtomicBool) -> Duration {
+    let mut client = Resp::connect(server.resp);
+    let mut slowest = Duration::ZERO;
+    let mut at = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let limit = if at % 5 == 4 { "closes".to_owned() } else { format!("l{}", at % LIMITS) };
+        let begun = Instant::now();
+        let told = client.ask(&format!("ACQUIRE {limit} k{}", at % 100));
+        slowest = slowest.max(begun.elapsed());
+        assert!(told.starts_with('['), "{told}");
+        at += 1;
+    }
+    slowest
+}
+
+fn slowest_health(server: &Running, stop: &AtomicBool) -> Duration {
+    let mut client = Http::connect(server.http);
+    let mut slowest = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        assert_eq!(client.send("GET", "/healthz", "").status, 200);
+        slowest = slowest.max(begun.elapsed());
+    }
+    slowest
+}
+
+/// The memory of this process that is in use, in bytes.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has the form");
+    pages * 4096
+}
+
+#[test]
+fn when_the_store_dies_and_servers_leave_no_answer_is_late_and_memory_follows_the_keys() {
+    let mut store = Some(Server::start(&[]));
+    let address = store.as_ref().map(Server::address).expect("it was just started");
+    let mut servers: Vec<Running> = (0..3)
+        .map(|at| {
+            Running::with_rules_and(&format!("outage-{at}"), &rules(), |options| {
+                options.store_deadline = DEADLINE.into();
+                options.store = Some(address.clone());
+            })
+        })
+        .collect();
+    for server in &servers {
+        eventually("all three are counted", || server.metric("tidegate_shared_store_nodes") == 3);
+    }
+    let before = resident();
+    while !servers.is_empty() {
+        let stop = AtomicBool::new(false);
+        let (answers, health) = std::thread::scope(|scope| {
+            let asking: Vec<_> =
+                servers.iter().map(|server| scope.spawn(|| slowest(server, &stop))).collect();
+            let healthy = scope.spawn(|| slowest_health(&servers[0], &stop));
+            if let Some(store) = store.take() {
+                // Some hundred requests have gone to it by then.
+                eventually("the store has been asked", || {
+                    servers[0].metric("tidegate_shared_store_decisions_total{by=\"store\"}") > 100
+                });
+                drop(store);
+            }
+            eventually("it is known to be down, and each decides by itself", || {
+                servers.iter().all(|server| {
+                    server.metric("tidegate_shared_store_up") == 0
+                        && server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") > 300
+                })
+            });
+            stop.store(true, Ordering::Relaxed);
+            let answers = asking.into_iter().map(|asked| asked.join().expect("it does not panic")).max();
+            (answers.unwrap_or_default(), healthy.join().expect("it does not panic"))
+        });
+        println!("{} servers: slowest answer {answers:?}, slowest /healthz {health:?}", servers.len());
+        assert!(answers < DEADLINE + SLACK, "{} servers: {answers:?}", servers.len());
+        assert!(health < SLACK, "{} servers: {health:?}", servers.len());
+        servers.pop();
+    }
+    // A log of 600 entries takes 4.8 kB: of a hundred keys in each of 40 limits at three servers 58 MB, of what their tables
+    // could hold gigabytes.
+    let grown = resident().saturating_sub(before);
+    println!("memory grew by {} MiB", grown >> 20);
+    assert!(grown < 256 << 20, "{grown} bytes");
+}
