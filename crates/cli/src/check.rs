@@ -1,22 +1,26 @@
 //! `tidegate check`: reads a rules file as `serve` would, and says what it holds or what is wrong.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use tidegate_core::Nanos;
 use tidegate_server::{
+    envoy,
     limits::{Capacity, Limit, Limits},
-    rules::{self, Keeping},
+    rules::{self, Keeping, Rules, RulesError},
 };
 
-/// Check a rules file
+/// Check a rules file, or the configuration of Envoy's rate limit service
 ///
 /// Prints the limits in the file, or every mistake with its line, the reason and what to do. Exits with 1 if the file cannot be
 /// used.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = REFERENCE)]
 pub struct Args {
-    /// The rules file
+    /// The rules file; or a directory, or a file with a `domain`, as serve --envoy-config takes them
     file: PathBuf,
     /// Most keys that a limit without its own max_keys remembers
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
@@ -100,7 +104,7 @@ gate of the library. Such a program follows the file by itself; the server only 
 
 pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
-    let made = rules::load(&args.file, keeping).and_then(|rules| {
+    let made = load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
         let capacity = Capacity { max_keys: args.max_keys as usize, max_memory: args.max_memory };
         let limits = match keeping {
@@ -140,6 +144,15 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the file says, in whichever form.
+fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
+    if path.is_dir() || envoy::is_config(path) {
+        let limits = envoy::load(path, keeping)?.limits;
+        return Ok(Rules { limits, ..Rules::default() });
+    }
+    rules::load(path, keeping)
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -6,7 +6,9 @@ use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, tim
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, Timeout, raise_open_files,
+    Ended, OpenFiles, Options, Server, Timeout,
+    envoy::Consume,
+    raise_open_files,
     rules::{parse_bytes, parse_timeout},
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
@@ -17,10 +19,10 @@ use tracing_subscriber::filter::LevelFilter;
 /// What a limit without a bound of its own remembers.
 pub const MAX_KEYS: u32 = 1 << 20;
 
-/// Serve limits over HTTP and the Redis protocol
+/// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
 /// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080 and the Redis protocol on port 6380. SIGHUP
-/// loads the rules file again, SIGTERM stops the server. Every option is also an environment variable.
+/// loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address to serve HTTP on; `off` serves none
@@ -29,6 +31,22 @@ pub struct Args {
     /// Address to serve the Redis protocol on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
+    /// Address to serve gRPC on, for Envoy; `off` serves none [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
+    grpc: Option<String>,
+    /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; loaded again when it
+    /// changes
+    ///
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`, `on_error`
+    /// and `max_keys`, as rules have them. Without --rules there are no other limits.
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
+    envoy_config: Option<PathBuf>,
+    /// What a denied request from Envoy consumes
+    #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "all-or-none")]
+    envoy_consume: ConsumeOption,
+    /// Tell Envoy to add the header fields RateLimit and RateLimit-Policy to responses
+    #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
+    envoy_headers: bool,
     /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
@@ -134,6 +152,15 @@ enum LogFormat {
     Json,
 }
 
+/// What a denied request from Envoy consumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ConsumeOption {
+    /// Nothing: the limits of a request are one decision
+    AllOrNone,
+    /// Each limit that admits it is charged, as with envoyproxy/ratelimit
+    Each,
+}
+
 /// Which buckets `CL.THROTTLE` takes, as the option says it.
 #[derive(Clone, Debug)]
 enum ThrottleOption {
@@ -205,7 +232,8 @@ async fn serve(args: Args) -> ExitCode {
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
     let told = Told::of(&args);
-    let listeners = [&args.http, &args.resp].into_iter().filter(|address| *address != "off").count();
+    let options = args.options();
+    let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(
@@ -215,7 +243,7 @@ async fn serve(args: Args) -> ExitCode {
              lower --max-connections",
         );
     }
-    let mut options = args.options();
+    let mut options = options;
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
             Ok(text) => options.store_password = Some(text.trim_end_matches(['\r', '\n']).to_owned()),
@@ -242,6 +270,17 @@ impl Args {
         Options {
             http: listener(&self.http),
             resp: listener(&self.resp),
+            grpc: match (&self.grpc, &self.envoy_config) {
+                (Some(address), _) => listener(address),
+                (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
+                _ => None,
+            },
+            envoy_config: self.envoy_config.clone(),
+            envoy_consume: match self.envoy_consume {
+                ConsumeOption::AllOrNone => Consume::AllOrNone,
+                ConsumeOption::Each => Consume::Each,
+            },
+            envoy_headers: self.envoy_headers,
             rules: self.rules.clone(),
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
@@ -306,9 +345,10 @@ impl Told {
         };
         Self {
             format: args.log_format,
-            rules: match &args.rules {
-                Some(path) => path.display().to_string(),
-                None => "built-in examples (your own: --rules FILE)".to_owned(),
+            rules: match (&args.rules, &args.envoy_config) {
+                (Some(rules), Some(envoy)) => format!("{}, {}", rules.display(), envoy.display()),
+                (Some(path), None) | (None, Some(path)) => path.display().to_string(),
+                (None, None) => "built-in examples (your own: --rules FILE)".to_owned(),
             },
             state: args
                 .state
@@ -319,12 +359,13 @@ impl Told {
     }
 
     fn tell(&self, server: &Server) {
-        let (http, resp) = (server.http_address(), server.resp_address());
+        let (http, resp, grpc) = (server.http_address(), server.resp_address(), server.grpc_address());
         if self.format == LogFormat::Json {
             let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
             tracing::info!(
                 http = shown(http),
                 resp = shown(resp),
+                grpc = shown(grpc),
                 rules = self.rules,
                 state = self.state,
                 store = server.service().store().map(|shared| shared.store().address().to_string()),
@@ -339,6 +380,9 @@ impl Told {
         };
         line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
+        if let Some(address) = grpc {
+            line("gRPC", &format!("{address}, for Envoy"));
+        }
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
         match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),

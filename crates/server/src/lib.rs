@@ -3,8 +3,8 @@
 //! ```text
 //! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
 //! RESP ─ resp ─┼─► service ─► limits ──┤
-//!              │                ▲      └─ shared ─► tidegate-redis
-//!              │   rules file ─ rules      metrics, reload, state_file, shutdown beside it
+//! gRPC ─ grpc ─┘                ▲      └─ shared ─► tidegate-redis
+//!      (envoy)      rules file ─ rules      metrics, reload, state_file, shutdown beside it
 //! ```
 //!
 //! Nothing here decides: [`service`] finds the limit that a request names and asks it. [`Server`] puts the parts together;
@@ -28,6 +28,8 @@
 #[cfg(test)]
 mod captured_log;
 pub mod envoy;
+#[cfg(feature = "grpc")]
+mod grpc;
 pub mod http;
 mod idle;
 mod latency;
@@ -44,6 +46,7 @@ mod server;
 pub mod service;
 pub mod shared;
 mod shutdown;
+mod sources;
 mod start_error;
 mod state;
 mod state_file;

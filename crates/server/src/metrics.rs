@@ -23,6 +23,9 @@ use crate::{
     service::{Service, THROTTLE},
 };
 
+mod envoy;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod store;
 
 /// Seconds: from the quickest answer to what somebody should look into.
@@ -75,6 +78,12 @@ impl Metrics {
         registry.register("http_request_seconds", help, latency.clone());
         registry.register_collector(Box::new(AtScrape { service, events, resp }));
         Self { registry, http, latency }
+    }
+
+    /// Also what gRPC counts.
+    #[cfg(feature = "grpc")]
+    pub fn add_grpc(&mut self, stats: Arc<crate::grpc::GrpcStats>) {
+        self.registry.register_collector(Box::new(grpc::AtScrape(stats)));
     }
 
     /// Counts one HTTP request. The route is one of the server's own, so their number is bounded.
@@ -182,6 +191,7 @@ impl Collector for AtScrape {
                 }
             }
         }
+        envoy::encode(&mut out, all.descriptors())?;
         if let Some(shared) = self.service.store() {
             store::encode(&mut out, shared.store())?;
         }

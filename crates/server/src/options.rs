@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tidegate_redis::Timeout;
 
-use crate::throttle::ThrottleAllowed;
+use crate::{envoy::Consume, throttle::ThrottleAllowed};
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
 /// system's choice.
@@ -14,8 +14,16 @@ pub struct Options {
     pub http: Option<String>,
     /// Where the Redis protocol listens; `None` for not at all.
     pub resp: Option<String>,
-    /// The rules file; `None` for the built-in example.
+    /// Where gRPC listens, for Envoy; `None` for not at all. Needs the crate's feature `grpc`.
+    pub grpc: Option<String>,
+    /// The rules file; `None` for the built-in example, or for no rules where there is an `envoy_config`.
     pub rules: Option<PathBuf>,
+    /// A file or a directory with the configuration of Envoy's rate limit service.
+    pub envoy_config: Option<PathBuf>,
+    /// What a request from Envoy consumes that is denied.
+    pub envoy_consume: Consume,
+    /// Whether Envoy is told to add the header fields `RateLimit` and `RateLimit-Policy` to responses.
+    pub envoy_headers: bool,
     /// How many keys each limit remembers that has no bound of its own.
     pub max_keys: usize,
     /// How many bytes the states of all limits may take together, divided by use; `None` for what the rules say, or else
@@ -60,7 +68,11 @@ impl Default for Options {
         Self {
             http: Some("127.0.0.1:0".to_owned()),
             resp: Some("127.0.0.1:0".to_owned()),
+            grpc: None,
             rules: None,
+            envoy_config: None,
+            envoy_consume: Consume::default(),
+            envoy_headers: false,
             max_keys: 1 << 20,
             max_memory: None,
             store: None,

@@ -4,7 +4,6 @@
 //! further one begins before it has ended.
 
 use std::{
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -19,6 +18,7 @@ use crate::{
     metrics::Events,
     rules::{self, RulesError, Watch},
     service::Service,
+    sources::{Loaded, Sources},
 };
 
 /// After this long a file that does not answer is told.
@@ -27,8 +27,9 @@ const SLOW: Duration = Duration::from_secs(10);
 /// Loads rules into a service; how many limits they have.
 type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
 
-/// What follows a rules file.
+/// What follows the files that a server's limits come from.
 pub(crate) struct Reload {
+    sources: Sources,
     /// `None` for the built-in rules, which do not change.
     watch: Option<Watch>,
     load: Arc<Load>,
@@ -40,17 +41,20 @@ pub(crate) struct Reload {
 
 impl Reload {
     /// To be made before the file is loaded for the first time, so that no change between is missed.
-    pub fn new(path: Option<PathBuf>, events: Arc<Events>) -> Self {
-        let from = path.clone().unwrap_or_default();
+    pub fn new(sources: Sources, events: Arc<Events>) -> Self {
+        let from = sources.clone();
         let load = move |service: &Service| {
-            let rules = rules::load_to_serve(&from, service.keeping())?;
-            let next = service.limits().follow(rules, service.now())?;
+            let Loaded { rules, domains } = from.load(service.keeping())?;
+            let before = service.limits();
+            let next = before.follow(rules, service.now())?.with_domains(domains, Some(&before));
             let limits = next.limits().len();
             service.set_limits(next);
             Ok(limits)
         };
         let load = Arc::new(load);
-        Self { watch: path.map(Watch::new), load, slow: SLOW, events, attempts: watch::Sender::new(0) }
+        let paths = sources.paths();
+        let watch = (!paths.is_empty()).then(|| Watch::new(paths));
+        Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
     }
 
     /// Tells each time that the file has been loaded or refused: how often by now.
@@ -82,7 +86,6 @@ impl Reload {
             }
             return;
         };
-        let path = watch.path().to_owned();
         let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
         let mut work = spawn_blocking(move || {
             let is_due = if is_ordered { watch.catch_up() } else { watch.has_changed() };
@@ -93,7 +96,7 @@ impl Reload {
             done
         } else {
             tracing::error!(
-                file = %path.display(),
+                file = %self.sources,
                 "rules cannot be read: the file system does not answer; the previous rules stay active",
             );
             self.refused();
@@ -101,7 +104,7 @@ impl Reload {
         };
         let Ok((watch, loaded)) = done else {
             // A panic was told by itself; the previous rules are still in place.
-            self.watch = Some(Watch::new(path));
+            self.watch = Some(Watch::new(self.sources.paths()));
             return self.refused();
         };
         self.watch = Some(watch);
@@ -109,11 +112,11 @@ impl Reload {
             Some(Ok(limits)) => {
                 self.events.reloads.fetch_add(1, Ordering::Relaxed);
                 self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
-                tracing::info!(file = %path.display(), limits, "rules loaded");
+                tracing::info!(file = %self.sources, limits, "rules loaded");
                 self.attempts.send_modify(|attempts| *attempts += 1);
             }
             Some(Err(error)) => {
-                tell(&path, &error);
+                tell(&self.sources, &error);
                 self.refused();
             }
             None => {}
@@ -126,11 +129,20 @@ impl Reload {
     }
 }
 
-fn tell(path: &std::path::Path, error: &RulesError) {
+fn tell(sources: &Sources, error: &RulesError) {
+    if let RulesError::Several { errors } = error {
+        return errors.iter().for_each(|error| tell(sources, error));
+    }
+    let file = match error {
+        RulesError::Invalid { path: Some(path), .. } | RulesError::Read { path, .. } => {
+            path.display().to_string()
+        }
+        _ => sources.to_string(),
+    };
     let first = error.problems().first();
     let problems: Vec<String> = error.problems().iter().skip(1).map(ToString::to_string).collect();
     tracing::error!(
-        file = %path.display(),
+        file,
         line = first.and_then(rules::Problem::line),
         reason = first.map_or_else(|| error.to_string(), |first| first.what().to_owned()),
         mend = first.and_then(rules::Problem::mending),
@@ -156,7 +168,8 @@ mod tests {
         let events = Arc::new(Events::default());
         let (answer, hung) = blocking::channel::<()>();
         let hung = Mutex::new(hung);
-        let mut reload = Reload::new(Some("/nonexistent".into()), Arc::clone(&events));
+        let sources = Sources { rules: Some("/nonexistent".into()), envoy: None };
+        let mut reload = Reload::new(sources, Arc::clone(&events));
         reload.slow = Duration::from_millis(1);
         reload.load = Arc::new(move |_| {
             let _ = hung.lock().unwrap().recv();

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    envoy::RateLimits,
     http::{self, App, HttpConfig},
     limits::{self, Capacity, Limits},
     metrics::{Events, Metrics},
@@ -26,9 +27,10 @@ use crate::{
     options::Options,
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
-    rules::{self, Keeping, Rules, is_sensible},
+    rules::{Keeping, is_sensible},
     service::Service,
     shared::SharedStore,
+    sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
     throttle::Throttle,
@@ -66,6 +68,7 @@ pub struct Server {
     state: Option<Arc<State>>,
     http: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
+    grpc: Option<(SocketAddr, JoinHandle<()>)>,
     stop_http: watch::Sender<bool>,
 }
 
@@ -98,28 +101,34 @@ impl Server {
         events: Arc<Events>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        if options.http.is_none() && options.resp.is_none() {
+        if options.http.is_none() && options.resp.is_none() && options.grpc.is_none() {
             return Err(StartError::NothingToServe);
         }
         let shared = shared_store(&options)?;
         let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let started = clock.now();
-        let reload = Reload::new(options.rules.clone(), Arc::clone(&events));
-        let rules = match &options.rules {
-            Some(path) => rules::load_to_serve(path, keeping)?,
-            None => rules::example(),
-        };
-        let service = Arc::new(make_service(&options, rules, state.as_ref(), shared, clock)?);
+        let sources = Sources { rules: options.rules.clone(), envoy: options.envoy_config.clone() };
+        let reload = Reload::new(sources.clone(), Arc::clone(&events));
+        let loaded = sources.load(keeping)?;
+        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
+        let rates = RateLimits::new(Arc::clone(&service), options.envoy_consume, options.envoy_headers);
+        let rates = Arc::new(rates);
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
         }
         let stats = Arc::new(RespStats::default());
-        let metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        let origins = options.http_origins.clone();
-        let app =
-            Arc::new(App { service: Arc::clone(&service), metrics, ready: AtomicBool::new(true), origins });
         let (stop_http, stopped) = watch::channel(false);
+        let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
+        let grpc = listen_for_grpc(&options, &rates, &mut metrics, &stopped).await?;
+        let origins = options.http_origins.clone();
+        let app = Arc::new(App {
+            service: Arc::clone(&service),
+            rates,
+            metrics,
+            ready: AtomicBool::new(true),
+            origins,
+        });
         // Both addresses are taken before either is served.
         let http = match &options.http {
             Some(address) => Some(listen("http", address).await?),
@@ -159,7 +168,7 @@ impl Server {
         };
         let attempts = reload.attempts();
         let state = state.map(Arc::new);
-        Ok(Self { options, service, app, events, reload, attempts, state, http, resp, stop_http })
+        Ok(Self { options, service, app, events, reload, attempts, state, http, resp, grpc, stop_http })
     }
 
     /// Where HTTP listens.
@@ -172,6 +181,12 @@ impl Server {
     #[must_use]
     pub fn resp_address(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Where gRPC listens.
+    #[must_use]
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().map(|(address, _)| *address)
     }
 
     /// Tells each time that the rules file has been loaded again, or refused: how often by now.
@@ -189,7 +204,7 @@ impl Server {
     /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
     /// the orders is dropped the server stops, too. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self { options, service, app, events, reload, state, http, resp, stop_http, .. } = self;
+        let Self { options, service, app, events, reload, state, http, resp, grpc, stop_http, .. } = self;
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = mpsc::channel(1);
         background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
@@ -207,7 +222,7 @@ impl Server {
         // A step that hangs goes on in its own thread, and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        let mut listeners = Listeners { app, events, http, resp, stop_http };
+        let mut listeners = Listeners { app, events, http, resp, grpc, stop_http };
         let ended = listeners.stop(options.grace, &mut orders).await;
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
@@ -275,6 +290,8 @@ struct Listeners {
     events: Arc<Events>,
     http: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
+    grpc: Option<(SocketAddr, JoinHandle<()>)>,
+    /// Stops HTTP, and gRPC with it.
     stop_http: watch::Sender<bool>,
 }
 
@@ -286,12 +303,14 @@ impl Listeners {
         if let Some((_, reactors)) = &self.resp {
             reactors.drain();
         }
-        let (http, resp) = (&mut self.http, &mut self.resp);
+        let (http, resp, grpc) = (&mut self.http, &mut self.resp, &mut self.grpc);
         let finished = async {
-            if let Some((_, serving)) = http {
-                let _ = serving.await;
-                // A task that has ended must not be awaited again.
-                *http = None;
+            for listener in [http, grpc] {
+                if let Some((_, serving)) = listener {
+                    let _ = serving.await;
+                    // A task that has ended must not be awaited again.
+                    *listener = None;
+                }
             }
             if let Some((_, reactors)) = resp {
                 reactors.ended().await;
@@ -306,9 +325,9 @@ impl Listeners {
         if ended == Ended::Cut {
             let open = self.events.http_connections.load(Ordering::Relaxed);
             tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
-            if let Some((_, http)) = &mut self.http {
-                http.abort();
-                let _ = http.await;
+            for (_, listener) in self.http.iter_mut().chain(&mut self.grpc) {
+                listener.abort();
+                let _ = listener.await;
             }
             if let Some((_, reactors)) = &mut self.resp {
                 reactors.abort();
@@ -355,12 +374,13 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
 
 fn make_service(
     options: &Options,
-    rules: Rules,
+    loaded: Loaded,
     state: Option<&State>,
     shared: Option<Arc<SharedStore>>,
     clock: Arc<dyn Clock>,
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
+    let Loaded { rules, domains } = loaded;
     let capacity = Capacity { max_keys: options.max_keys, max_memory: options.max_memory };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
@@ -369,7 +389,40 @@ fn make_service(
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
-    Ok(Service::new(limits, throttle, clock))
+    Ok(Service::new(limits.with_domains(domains, None), throttle, clock))
+}
+
+#[cfg(feature = "grpc")]
+async fn listen_for_grpc(
+    options: &Options,
+    rates: &Arc<RateLimits>,
+    metrics: &mut Metrics,
+    stopped: &watch::Receiver<bool>,
+) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+    use crate::grpc::{GrpcConfig, GrpcStats, Shared, serve};
+
+    let Some(address) = &options.grpc else { return Ok(None) };
+    let (listener, address) = listen("grpc", address).await?;
+    let stats = Arc::new(GrpcStats::default());
+    metrics.add_grpc(Arc::clone(&stats));
+    let config =
+        GrpcConfig { max_connections: options.max_connections, write_timeout: options.http_write_timeout };
+    let serve = serve(listener, Shared { rates: Arc::clone(rates), stats }, config, stopped.clone());
+    Ok(Some((address, tokio::spawn(serve))))
+}
+
+#[cfg(not(feature = "grpc"))]
+#[allow(clippy::unused_async, reason = "the same form as with gRPC")]
+async fn listen_for_grpc(
+    options: &Options,
+    _rates: &Arc<RateLimits>,
+    _metrics: &mut Metrics,
+    _stopped: &watch::Receiver<bool>,
+) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+    match &options.grpc {
+        Some(_) => Err(StartError::NoGrpc),
+        None => Ok(None),
+    }
 }
 
 async fn listen(

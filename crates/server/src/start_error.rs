@@ -11,8 +11,8 @@ use crate::{rules::RulesError, state_file::StatePathError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Both protocols are off.
-    #[error("both listeners are off: give --http or --resp an address")]
+    /// All protocols are off.
+    #[error("all listeners are off: give --http, --resp or --grpc an address")]
     NothingToServe,
     /// The rules cannot be used.
     #[error(transparent)]
@@ -41,6 +41,9 @@ pub enum StartError {
     /// The system refuses the threads or descriptors of the RESP listener.
     #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
     Threads(#[source] io::Error),
+    /// gRPC is asked for, and the program has none.
+    #[error("this program was built without gRPC (the crate's feature `grpc`): leave --grpc out")]
+    NoGrpc,
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]
     Throttle(#[source] BuildError),

@@ -313,6 +313,27 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
 }
 
 #[test]
+fn a_proxy_that_asks_in_the_head_gets_200_or_429_with_the_fields_to_copy() {
+    let server = Running::with_rules("http-check", RULES);
+    let admitted = server.get("/v1/check/per-user?key=alice&cost=2");
+    assert_eq!(admitted.status, 200);
+    assert!(admitted.header("ratelimit").unwrap().starts_with("\"per-user\";r="), "{admitted:?}");
+    assert!(admitted.header("ratelimit-policy").is_some() && admitted.header("retry-after").is_none());
+    let mut denied = server.get("/v1/check/per-user?key=alice");
+    while denied.status == 200 {
+        denied = server.get("/v1/check/per-user?key=alice");
+    }
+    assert_eq!(denied.status, 429);
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    // It is the same limit, whoever asks.
+    let (status, _) = harness::acquire(&server, "per-user", "alice");
+    assert_eq!(status, 429);
+    assert_eq!(server.get("/v1/check/everyone").status, 200, "a global limit needs no key");
+    assert_eq!(server.get("/v1/check/per-user").status, 400);
+    assert_eq!(server.get("/v1/check/unknown?key=a").status, 404);
+}
+
+#[test]
 fn the_description_names_every_path_and_every_answer_as_it_is() {
     let server = Running::with_rules("http-openapi", RULES);
     let description = server.get("/openapi.json").json();

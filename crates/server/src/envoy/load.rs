@@ -70,6 +70,16 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
     }
 }
 
+/// Whether a file looks like a configuration of Envoy's rate limit service: `domain` or `descriptors` begins one of its lines, and
+/// no key of a rules file does.
+#[must_use]
+pub fn is_config(path: &Path) -> bool {
+    let Ok(text) = read_text(path) else { return false };
+    let begins =
+        |key: &str| text.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
+    (begins("domain") || begins("descriptors")) && !begins("limits")
+}
+
 /// The files that a path stands for, in the order of their names.
 ///
 /// # Errors

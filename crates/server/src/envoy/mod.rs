@@ -10,15 +10,23 @@
 //! and under which key: the values that the configuration leaves open, each with its length, so that no two lists of
 //! values share a key.
 
+pub(crate) mod counts;
+mod decide;
+pub(crate) mod descriptors;
 mod import;
 pub(crate) mod load;
 mod names;
+mod overrides;
 mod parse;
+mod question;
 mod tree;
 mod unit;
 
+pub use decide::{Consume, RateLimits};
 pub use import::to_yaml;
-pub use load::{Config, load};
+pub use load::{Config, is_config, load};
+pub use overrides::Override;
 pub use parse::{File, parse};
+pub use question::{Answer, Current, Descriptor, Question, Status, Unanswered};
 pub use tree::{Domain, Domains, Entry, Match, Rule};
 pub use unit::Unit;

@@ -1,6 +1,8 @@
 //! What a request's body asks. A refusal says which field is wrong, and what it should be.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
+
+use axum::http;
 
 use serde::{
     Deserialize, Deserializer,
@@ -153,6 +155,60 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
     }
 }
 
+/// What a proxy asks in the head of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InHead<'a> {
+    pub limit: &'a str,
+    pub key: Option<Cow<'a, [u8]>>,
+    pub cost: u32,
+}
+
+/// The header fields that say what the query may say, too.
+const KEY: &str = "x-tidegate-key";
+const COST: &str = "x-tidegate-cost";
+
+/// Reads `/v1/check/LIMIT?key=KEY&cost=N`, where key and cost may be header fields instead. A key is bytes, of any encoding.
+pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refused> {
+    let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let mut told: [Option<Cow<'_, [u8]>>; 2] = [None, None];
+    for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let at = match name {
+            "key" => 0,
+            "cost" => 1,
+            _ => return Err(field("#", format!("the query has no field `{}`: key, cost", shown(name)))),
+        };
+        let value = percent_encoding::percent_decode_str(value).into();
+        if told[at].replace(value).is_some() {
+            return Err(field("#", format!("the query has `{name}` twice")));
+        }
+    }
+    for (at, name) in [KEY, COST].into_iter().enumerate() {
+        for value in request.headers().get_all(name) {
+            if told[at].replace(value.as_bytes().into()).is_some() {
+                let what = format!(
+                    "{name} is there twice, or beside the query that says the same; keep one of them"
+                );
+                return Err(field("#", what));
+            }
+        }
+    }
+    let [key, cost] = told;
+    let cost = match cost {
+        None => one_unit(),
+        Some(text) => str::from_utf8(&text)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| field("#", format!("the cost must be a whole number from 0 to {}", u32::MAX)))?,
+    };
+    Ok(InHead { limit, key, cost })
+}
+
+/// A name's beginning, as a client may make one up.
+fn shown(name: &str) -> &str {
+    name.get(..16).unwrap_or(name)
+}
+
 fn field(place: impl Into<String>, detail: impl Into<String>) -> Refused {
     Refused::from(Problem::bad_field(place, detail))
 }
@@ -213,6 +269,37 @@ mod tests {
         }
         assert!(read::<Block>(br#"{"limit":"a","key":"k","for":"1s","for":"2s"}"#).is_err());
         assert!(read::<Named>(br#"{"limit":"a","limit":"a"}"#).is_err());
+    }
+
+    #[test]
+    fn a_proxy_asks_by_query_or_header_and_each_field_once() {
+        let head = |uri: &str, fields: &[(&str, &str)]| {
+            let request =
+                fields.iter().fold(http::Request::get(uri), |head, (name, value)| head.header(*name, *value));
+            request.body(()).unwrap()
+        };
+        let read = |request: &http::Request<()>| {
+            let InHead { limit, key, cost } =
+                in_head(request).map_err(|refused| refused.problem().to_json()["detail"].to_string())?;
+            Ok((limit.to_owned(), key.map(Cow::into_owned), cost))
+        };
+        let told =
+            |key: Option<&[u8]>, cost| Ok::<_, String>(("a".to_owned(), key.map(<[u8]>::to_vec), cost));
+        assert_eq!(read(&head("/v1/check/a", &[])), told(None, 1));
+        assert_eq!(read(&head("/v1/check/a?key=x%20%FF+y&cost=3", &[])), told(Some(b"x \xff+y"), 3));
+        assert_eq!(read(&head("/v1/check/a?key=", &[("x-tidegate-cost", "0")])), told(Some(b""), 0));
+        assert_eq!(read(&head("/v1/check/a", &[("x-tidegate-key", "10.0.0.1")])), told(Some(b"10.0.0.1"), 1));
+        for (uri, field, why) in [
+            ("/v1/check/a?key=b&key=c", None, "`key` twice"),
+            ("/v1/check/a?key=b", Some("c"), "keep one"),
+            ("/v1/check/a?keys=b", None, "no field `keys`"),
+            ("/v1/check/a?cost=-1", None, "whole number"),
+            ("/v1/check/a?cost=4294967296", None, "whole number"),
+        ] {
+            let fields: Vec<_> = field.iter().map(|value| ("x-tidegate-key", *value)).collect();
+            let error = read(&head(uri, &fields)).unwrap_err();
+            assert!(error.contains(why), "{uri}: {error}");
+        }
     }
 
     proptest::proptest! {

@@ -1,11 +1,12 @@
 //! HTTP/1.1 with JSON: the limits for programs in any language, and the server's health and metrics.
 //!
-//! `ask` reads what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back.
+//! `ask` and `descriptors` read what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back.
 //! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
 //! waits for a client that does not read.
 
 mod answer;
 mod ask;
+mod descriptors;
 mod problem;
 mod routes;
 mod serve;
@@ -16,3 +17,8 @@ pub use ask::MAX_ALL;
 pub(crate) use routes::{App, router};
 pub use routes::{MAX_BODY, ROUTES};
 pub(crate) use serve::{HttpConfig, serve};
+#[cfg(feature = "grpc")]
+pub(crate) use {
+    slots::{Admission, Busy, Slot, Slots},
+    write_deadline::WriteDeadline,
+};

@@ -22,9 +22,11 @@ use tidegate_redis::Health;
 use super::{
     answer,
     ask::{self, Ask, Asks},
+    descriptors,
     problem::{Problem, Refused},
 };
 use crate::{
+    envoy::RateLimits,
     metrics::Metrics,
     service::{self, Act, Service},
     shared::Readiness,
@@ -38,6 +40,8 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 /// What the handlers share.
 pub(crate) struct App {
     pub service: Arc<Service>,
+    /// Decides on descriptors.
+    pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     /// Whether new work is welcome: not any more once the server stops.
     pub ready: AtomicBool,
@@ -60,6 +64,12 @@ pub enum Endpoint {
     Unblock,
     /// Forget what was used.
     Reset,
+    /// Ask one limit in the head of a request, for proxies that ask before they pass a request on.
+    Check,
+    /// Ask with descriptors, as envoyproxy/ratelimit takes them.
+    Json,
+    /// Whether it wants requests, as envoyproxy/ratelimit says it.
+    HealthCheck,
     /// Whether the process lives.
     Health,
     /// Whether it wants requests.
@@ -71,13 +81,16 @@ pub enum Endpoint {
 }
 
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 10] = [
+pub const ROUTES: [(&str, &str, Endpoint); 13] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
     ("POST", "/v1/block", Endpoint::Block),
     ("POST", "/v1/unblock", Endpoint::Unblock),
     ("POST", "/v1/reset", Endpoint::Reset),
+    ("GET", "/v1/check/{limit}", Endpoint::Check),
+    ("POST", "/json", Endpoint::Json),
+    ("GET", "/healthcheck", Endpoint::HealthCheck),
     ("GET", "/healthz", Endpoint::Health),
     ("GET", "/readyz", Endpoint::Ready),
     ("GET", "/metrics", Endpoint::Metrics),
@@ -106,6 +119,18 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready => ready(app),
+        Endpoint::HealthCheck => {
+            ready(app)?;
+            Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
+        }
+        Endpoint::Check => {
+            let ask = ask::in_head(&request)?;
+            let key = ask.key.as_deref();
+            let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
+            let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
+            Ok(answer::one(&answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?, None))
+        }
+        Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
         Endpoint::Metrics => {
             Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
         }

@@ -40,7 +40,7 @@ const BUFFER: usize = 16 * 1024;
 /// When the system has no descriptor to give, how long until it is asked again.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 /// What is served on a spare slot.
-const ON_SPARE_SLOTS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
 
 /// How the listener behaves.
 #[derive(Clone, Copy, Debug)]

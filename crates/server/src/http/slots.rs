@@ -28,7 +28,7 @@ const BUSY: u64 = 0;
 
 /// All connections of a listener.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     regular: Mutex<Kind>,
     spare: Mutex<Kind>,
     /// Counts up whenever a connection becomes idle, so that stamps tell who did so first.
@@ -54,7 +54,7 @@ struct Connection {
 
 /// A connection's place; it is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     slots: Arc<Slots>,
     connection: Arc<Connection>,
     at: usize,
@@ -64,7 +64,7 @@ pub(super) struct Slot {
 
 /// What a new connection gets.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     pub slot: Slot,
     /// Another connection was told to give way.
     pub evicted: bool,
@@ -115,15 +115,7 @@ impl Slots {
 
 impl Slot {
     /// Marks the connection as busy until the guard is dropped.
-    pub fn busy(&self) -> impl Drop + use<> {
-        struct Busy(Arc<Slots>, Arc<Connection>);
-        impl Drop for Busy {
-            fn drop(&mut self) {
-                // Relaxed: whoever reads an older stamp takes the connection for busy, or for idle as it was a moment ago.
-                self.1.idle_since.store(self.0.stamp(), Ordering::Relaxed);
-                self.1.give_way.notify_one();
-            }
-        }
+    pub fn busy(&self) -> Busy {
         self.connection.idle_since.store(BUSY, Ordering::Relaxed);
         Busy(Arc::clone(&self.slots), Arc::clone(&self.connection))
     }
@@ -137,6 +129,18 @@ impl Slot {
                 return;
             }
         }
+    }
+}
+
+/// While it lives, a connection is busy.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Slots>, Arc<Connection>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // Relaxed: whoever reads an older stamp takes the connection for busy, or for idle as it was a moment ago.
+        self.1.idle_since.store(self.0.stamp(), Ordering::Relaxed);
+        self.1.give_way.notify_one();
     }
 }
 

@@ -18,7 +18,7 @@ const WHILE_STOPPING: Duration = Duration::from_secs(1);
 
 /// A stream whose writes fail when the peer has taken nothing for so long.
 #[derive(Debug)]
-pub(super) struct WriteDeadline<S> {
+pub(crate) struct WriteDeadline<S> {
     stream: S,
     patience: Duration,
     /// Runs while the peer takes nothing.

@@ -21,6 +21,7 @@ pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
 pub use self::{capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
+    envoy::{Domains, descriptors::Descriptors},
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
 };
@@ -42,6 +43,8 @@ pub struct Limits {
     throttle_keys: usize,
     /// Where the limits are shared, if they are.
     shared: Option<Arc<SharedStore>>,
+    /// The descriptors that lead to some of them.
+    descriptors: Descriptors,
 }
 
 /// What limits are made from, beside their rules.
@@ -182,7 +185,34 @@ impl Limits {
             max_memory,
             throttle_keys: rooms.throttle_keys(),
             shared: plan.shared.clone(),
+            descriptors: Descriptors::default(),
         })
+    }
+
+    /// With the descriptors that lead to some of these limits, in place of those `before`.
+    #[must_use]
+    pub(crate) fn with_domains(mut self, domains: Domains, before: Option<&Self>) -> Self {
+        let before = before.map(|before| &before.descriptors);
+        self.descriptors = Descriptors::new(domains, |name| self.limit(name.as_bytes()), before);
+        self
+    }
+
+    /// The descriptors that lead to some of them.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// A limit that is none of these, kept where they are.
+    ///
+    /// # Errors
+    /// As [`follow`](Self::follow).
+    pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
+        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let rules = Rules { limits: vec![spec], ..Rules::default() };
+        let (capacity, shared) = (Capacity::from(self.capacity.max_keys), self.shared.clone());
+        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, before: None };
+        let built = Self::build(rules, &plan, now)?;
+        Ok(Arc::clone(&built.in_order[0]))
     }
 
     /// The limit of this name.

@@ -10,6 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::envoy::load::files;
+
 /// What tells one content of a name from another: where the name leads after all symlinks, and that file's identity and
 /// times. The change time alone cannot be set back by whoever writes the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,31 +39,33 @@ impl Fingerprint {
     }
 }
 
-/// A rules file that is looked at from time to time.
+/// Files, and all files of directories; `None` when some of them are gone.
+fn look(paths: &[PathBuf]) -> Option<Vec<Fingerprint>> {
+    let files = paths.iter().map(|path| files(path).ok()).collect::<Option<Vec<_>>>()?;
+    files.iter().flatten().map(|path| Fingerprint::of(path).ok()).collect()
+}
+
+/// Files that are looked at from time to time.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     /// What was loaded, or refused, last.
-    known: Option<Fingerprint>,
+    known: Option<Vec<Fingerprint>>,
     /// What was there at the last look, if it was something else.
-    seen: Option<Fingerprint>,
+    seen: Option<Vec<Fingerprint>>,
 }
 
 impl Watch {
-    /// Begins with the file as it is: made before it is loaded, so no change between is missed.
-    pub fn new(path: PathBuf) -> Self {
-        let known = Fingerprint::of(&path).ok();
-        Self { path, known, seen: None }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Begins with the files as they are: made before they are loaded, so no change between is missed.
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        let known = look(&paths);
+        Self { paths, known, seen: None }
     }
 
     /// Whether the file has changed, and then rested since the last look: a file that is still being written is left
     /// alone. Tells each change once. A file that is gone is no change; its name may be about to come back.
     pub fn has_changed(&mut self) -> bool {
-        let now = Fingerprint::of(&self.path).ok();
+        let now = look(&self.paths);
         if now.is_none() || now == self.known {
             self.seen = None;
             return false;
@@ -78,7 +82,7 @@ impl Watch {
     /// Takes the file as known, however it looks: it is about to be loaded anyway. Always true, as a look that found a
     /// change would be.
     pub fn catch_up(&mut self) -> bool {
-        self.known = Fingerprint::of(&self.path).ok();
+        self.known = look(&self.paths);
         self.seen = None;
         true
     }
@@ -108,7 +112,7 @@ mod tests {
     fn a_file_that_stays_as_it_is_has_not_changed() {
         let path = directory("same").join("rules.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watch = Watch::new(path);
+        let mut watch = Watch::new(vec![path]);
         assert!(!watch.has_changed() && !watch.has_changed());
     }
 
@@ -117,7 +121,7 @@ mod tests {
         let directory = directory("rename");
         let path = directory.join("rules.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watch = Watch::new(path.clone());
+        let mut watch = Watch::new(vec![path.clone()]);
         fs::write(&path, "bb").unwrap();
         changes_once(&mut watch);
         fs::write(directory.join("rules.yaml~"), "cc").unwrap();
@@ -135,7 +139,7 @@ mod tests {
         }
         symlink("..first", directory.join("..data")).unwrap();
         symlink("..data/rules.yaml", directory.join("rules.yaml")).unwrap();
-        let mut watch = Watch::new(directory.join("rules.yaml"));
+        let mut watch = Watch::new(vec![directory.join("rules.yaml")]);
         assert!(!watch.has_changed());
         symlink("..second", directory.join("..data_tmp")).unwrap();
         fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
@@ -146,7 +150,7 @@ mod tests {
     fn a_file_that_is_gone_for_a_moment_is_no_change_until_it_is_back() {
         let path = directory("gone").join("rules.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watch = Watch::new(path.clone());
+        let mut watch = Watch::new(vec![path.clone()]);
         fs::remove_file(&path).unwrap();
         assert!(!watch.has_changed() && !watch.has_changed());
         fs::write(&path, "new").unwrap();
@@ -157,11 +161,24 @@ mod tests {
     fn a_file_that_is_still_being_written_is_left_alone() {
         let path = directory("growing").join("rules.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watch = Watch::new(path.clone());
+        let mut watch = Watch::new(vec![path.clone()]);
         for length in 2..5 {
             fs::write(&path, "x".repeat(length)).unwrap();
             assert!(!watch.has_changed());
         }
         assert!(watch.has_changed());
+    }
+
+    #[test]
+    fn a_file_that_comes_to_a_directory_or_leaves_it_is_a_change() {
+        let directory = directory("directory");
+        fs::write(directory.join("a.yaml"), "a").unwrap();
+        let mut watch = Watch::new(vec![directory.clone()]);
+        fs::write(directory.join("notes.txt"), "nothing to do with it").unwrap();
+        assert!(!watch.has_changed() && !watch.has_changed());
+        fs::write(directory.join("b.yaml"), "b").unwrap();
+        changes_once(&mut watch);
+        fs::remove_file(directory.join("a.yaml")).unwrap();
+        changes_once(&mut watch);
     }
 }

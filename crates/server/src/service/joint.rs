@@ -11,7 +11,7 @@ use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
 use crate::limits::Limit;
 
 /// One of the limits that are asked together.
-struct Part<'a> {
+pub(crate) struct Part<'a> {
     limit: Arc<Limit>,
     key: &'a [u8],
     cost: u32,
@@ -28,16 +28,31 @@ impl Service {
     /// When `asks` is empty.
     pub async fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
-        let together = self.take_together(&parts, now).await.map_err(|refusal| (0, refusal))?;
+        let decisions = self.take_all(&parts, now).await.map_err(|refusal| (0, refusal))?;
+        let answers = parts.iter().zip(decisions).map(|(part, decision)| part.told(decision));
+        Ok(JointAnswer::new(answers.collect()))
+    }
+
+    /// One decision for each of these limits: all that are enforced admit and are charged, or none is.
+    ///
+    /// # Errors
+    /// [`Refusal::Scattered`] where a cluster keeps the keys on different nodes, [`Refusal::TooManyKeys`].
+    pub(crate) async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+        if let [part] = parts
+            && let Some(decision) = part.limit.decide_in_memory(Act::Take, part.key, part.cost, now)
+        {
+            return Ok(vec![decision]);
+        }
+        let together = self.take_together(parts, now).await?;
         // What is asked after that must be answered by the same time.
         let spent = self.now().saturating_since(now).into();
         let admitted = together.as_ref().is_some_and(|all| all.iter().all(Decision::is_allowed));
         let mut together = together.unwrap_or_default().into_iter();
-        let answers = parts.iter().map(|part| {
+        let decisions = parts.iter().map(|part| {
             let decided = if part.is_enforced() { together.next() } else { None };
-            part.answer(decided, admitted, now, spent)
+            part.decision(decided, admitted, now, spent)
         });
-        Ok(JointAnswer::new(join_all(answers).await))
+        Ok(join_all(decisions).await)
     }
 
     /// Asks several limits without taking anything.
@@ -87,7 +102,11 @@ impl Service {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u32) -> Self {
+        Self { limit, key, cost }
+    }
+
     fn is_enforced(&self) -> bool {
         !self.limit.spec().shadow
     }
@@ -97,9 +116,15 @@ impl Part<'_> {
     }
 
     /// What this limit says, given what the one step `decided` of it and whether that admitted.
-    async fn answer(&self, decided: Option<Decision>, admitted: bool, now: Nanos, spent: Duration) -> Answer {
+    async fn decision(
+        &self,
+        decided: Option<Decision>,
+        admitted: bool,
+        now: Nanos,
+        spent: Duration,
+    ) -> Decision {
         let Self { limit, key, cost } = self;
-        let decision = if let Some(decision) = decided {
+        if let Some(decision) = decided {
             // A limit that would have admitted what another denied has neither admitted nor denied.
             if admitted || decision.is_denied() {
                 limit.count(Act::Take, *cost, &decision);
@@ -115,7 +140,6 @@ impl Part<'_> {
                 limit.count(Act::Take, *cost, &decision);
             }
             decision
-        };
-        self.told(decision)
+        }
     }
 }

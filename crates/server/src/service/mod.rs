@@ -20,6 +20,7 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::{ArcSwap, Guard};
 use tidegate_core::{Clock, Decision, Nanos};
 
+pub(crate) use self::joint::Part;
 use self::question::resolve_keyed;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},

@@ -23,6 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Running {
     pub http: SocketAddr,
     pub resp: SocketAddr,
+    pub grpc: SocketAddr,
     pub clock: Arc<ManualClock>,
     reloads: watch::Receiver<u64>,
     orders: mpsc::Sender<Order>,
@@ -64,7 +65,12 @@ impl Running {
             runtime.block_on(async move {
                 match Server::start_on(options, its).await {
                     Ok(server) => {
-                        let started = (server.http_address(), server.resp_address(), server.reloads());
+                        let started = (
+                            server.http_address(),
+                            server.resp_address(),
+                            server.grpc_address(),
+                            server.reloads(),
+                        );
                         told.send(Ok(started)).unwrap();
                         server.run(receiver).await
                     }
@@ -76,9 +82,9 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, resp, reloads) = tell.blocking_recv().expect("the server's thread panicked")?;
-        let (http, resp) = (http.unwrap_or(nowhere), resp.unwrap_or(nowhere));
-        Ok(Self { http, resp, clock, reloads, orders, thread: Some(thread) })
+        let (http, resp, grpc, reloads) = tell.blocking_recv().expect("the server's thread panicked")?;
+        let [http, resp, grpc] = [http, resp, grpc].map(|address| address.unwrap_or(nowhere));
+        Ok(Self { http, resp, grpc, clock, reloads, orders, thread: Some(thread) })
     }
 
     pub fn advance(&self, span: Duration) {

@@ -1,0 +1,137 @@
+//! What dashboards show for each rule: the counters of envoyproxy/ratelimit. They outlive a change of the configuration.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// How many values of one rule have counters of their own, where the configuration asks for them; the others are counted with
+/// the rule itself.
+const MAX_DETAILED: usize = 1_000;
+
+/// The counters' names, as envoyproxy/ratelimit has them.
+pub(crate) const NAMES: [(&str, &str); 6] = [
+    ("total_hits", "Hits of requests that a rule concerned"),
+    ("over_limit", "Hits that were denied, or would have been without shadow mode"),
+    ("near_limit", "Admitted hits beyond four fifths of the limit"),
+    ("over_limit_with_local_cache", "Denied hits of keys that this server blocks, without asking the store"),
+    ("within_limit", "Admitted hits"),
+    ("shadow_mode", "Hits that only shadow mode let through"),
+];
+
+/// The counters of one rule, or of one of its values. Relaxed throughout: they order nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Hits([AtomicU64; NAMES.len()]);
+
+/// What became of a descriptor's hits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fate {
+    pub hits: u64,
+    pub is_denied: bool,
+    pub is_shadow: bool,
+    /// Denied by a block that this server keeps.
+    pub is_blocked: bool,
+    pub limit: u64,
+    /// After the hits were taken.
+    pub remaining: u64,
+}
+
+impl Hits {
+    pub fn add(&self, fate: Fate) {
+        let Fate { hits, is_denied, is_shadow, is_blocked, limit, remaining } = fate;
+        let [total, over, near, blocked, within, shadow] = &self.0;
+        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+        add(total, hits);
+        if is_denied {
+            add(over, hits);
+            if is_blocked {
+                add(blocked, hits);
+            }
+            if is_shadow {
+                add(shadow, hits);
+            }
+            return;
+        }
+        add(within, hits);
+        // Whole numbers: floor(limit × 0.8).
+        let threshold = limit - limit.div_ceil(5);
+        let used = limit.saturating_sub(remaining);
+        if used > threshold {
+            add(near, hits.min(used - threshold));
+        }
+    }
+
+    pub fn read(&self) -> [u64; NAMES.len()] {
+        std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed))
+    }
+}
+
+/// The counters of one rule.
+#[derive(Debug, Default)]
+pub(crate) struct RuleCounts {
+    plain: Hits,
+    /// By what metrics call the rule for these values.
+    detailed: Mutex<BTreeMap<String, Arc<Hits>>>,
+}
+
+impl RuleCounts {
+    /// Counts under the rule's own name, or under the one that the request's values give it.
+    pub fn add(&self, detailed: Option<String>, fate: Fate) {
+        let Some(path) = detailed else { return self.plain.add(fate) };
+        let mut all = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = all.len() < MAX_DETAILED;
+        let hits = match all.get(&path) {
+            Some(hits) => Arc::clone(hits),
+            None if room => Arc::clone(all.entry(path).or_default()),
+            None => return self.plain.add(fate),
+        };
+        drop(all);
+        hits.add(fate);
+    }
+
+    /// All of them, with their names in metrics.
+    pub fn read(&self, path: &str) -> Vec<(String, [u64; NAMES.len()])> {
+        let detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = detailed.iter().map(|(path, hits)| (path.clone(), hits.read())).collect();
+        drop(detailed);
+        all.insert(0, (path.to_owned(), self.plain.read()));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fate(hits: u64, remaining: u64) -> Fate {
+        Fate { hits, is_denied: false, is_shadow: false, is_blocked: false, limit: 10, remaining }
+    }
+
+    #[test]
+    fn hits_beyond_four_fifths_of_the_limit_are_near_it() {
+        let hits = Hits::default();
+        for (taken, remaining) in [(7, 3), (1, 2), (1, 1), (1, 0)] {
+            hits.add(fate(taken, remaining));
+        }
+        hits.add(Fate { is_denied: true, ..fate(5, 0) });
+        hits.add(Fate { is_denied: true, is_shadow: true, is_blocked: true, ..fate(2, 0) });
+        assert_eq!(hits.read(), [17, 7, 2, 2, 10, 2]);
+        let across = Hits::default();
+        across.add(fate(9, 1));
+        assert_eq!(across.read(), [9, 0, 1, 0, 9, 0]);
+    }
+
+    #[test]
+    fn the_values_of_a_rule_have_counters_up_to_a_bound() {
+        let counts = RuleCounts::default();
+        for value in 0..2 * MAX_DETAILED {
+            counts.add(Some(format!("key_{value}")), fate(1, 9));
+        }
+        let read = counts.read("key");
+        assert_eq!(read.len(), MAX_DETAILED + 1);
+        assert_eq!(read[0].1[0], MAX_DETAILED as u64, "the others are counted with the rule");
+    }
+}

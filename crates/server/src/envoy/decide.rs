@@ -1,0 +1,395 @@
+//! From a request's descriptors to its answer, through the server's one decision path.
+
+use std::{fmt, sync::Arc};
+
+use futures_util::future::join_all;
+use tidegate_core::{Decision, Nanos};
+use tidegate_redis::Mode;
+use tidegate_tower::headers;
+
+use super::{
+    Answer, Current, Descriptor, Question, Status, Unanswered, Unit,
+    counts::Fate,
+    descriptors::Descriptors,
+    overrides::{self, Overrides},
+};
+use crate::{
+    limits::{Limit, Limits},
+    service::{Act, Part, Refusal, Service, reset_after},
+};
+
+/// What a denied request consumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consume {
+    /// Nothing: all limits of a request are one decision.
+    #[default]
+    AllOrNone,
+    /// Each limit that admits it consumes, whatever the others say, as with envoyproxy/ratelimit.
+    Each,
+}
+
+/// Decides on requests of descriptors.
+pub struct RateLimits {
+    service: Arc<Service>,
+    consume: Consume,
+    /// Whether answers have header fields for the response.
+    headers: bool,
+    overrides: Overrides,
+}
+
+impl fmt::Debug for RateLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimits").field("consume", &self.consume).finish_non_exhaustive()
+    }
+}
+
+/// A limit that a descriptor leads to.
+struct Found {
+    /// The rule's number; `None` for a limit that the request brought along.
+    rule: Option<usize>,
+    limit: Arc<Limit>,
+    key: Vec<u8>,
+    cost: u32,
+    act: Act,
+    requests_per_unit: u32,
+    unit: Unit,
+    /// What the limit said.
+    decision: Option<Decision>,
+}
+
+/// Where a descriptor led.
+enum Place {
+    /// To no rule, or to one that another replaces.
+    Nowhere,
+    /// To a rule without a limit.
+    Unlimited(usize),
+    Limited(Found),
+}
+
+impl RateLimits {
+    /// Decides with this service's limits.
+    #[must_use]
+    pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
+        Self { service, consume, headers, overrides: Overrides::default() }
+    }
+
+    /// The limits that are asked.
+    #[must_use]
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Decides on a request. Never waits where the limits are in memory.
+    ///
+    /// # Errors
+    /// When the request makes no sense, or cannot be decided: see [`Unanswered`]. Then nothing was taken.
+    pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
+        if question.domain.is_empty() {
+            return Err(Unanswered::NoDomain);
+        }
+        if question.descriptors.is_empty() {
+            return Err(Unanswered::NoDescriptors);
+        }
+        let limits = arc_swap::Guard::into_inner(self.service.limits());
+        let mut places = self.places(&limits, question, now)?;
+        let descriptors = limits.descriptors();
+        drop_replaced(descriptors, &mut places);
+        let mut found: Vec<&mut Found> = places
+            .iter_mut()
+            .filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+            .collect();
+        self.refund(&mut found, now).await?;
+        let mut takes: Vec<&mut Found> = found.into_iter().filter(|found| found.act == Act::Take).collect();
+        let is_over = match self.consume {
+            Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await?,
+            Consume::Each => take_each(descriptors, &mut takes, now).await?,
+        };
+        Ok(self.answer(&limits, question, &places, is_over, now))
+    }
+
+    /// Where each descriptor leads.
+    fn places(&self, limits: &Limits, question: &Question<'_>, now: Nanos) -> Result<Vec<Place>, Unanswered> {
+        let descriptors = limits.descriptors();
+        // As theirs: a domain that nobody configured has no limits, not even those that requests bring along.
+        let is_known = descriptors.domains.domain(question.domain).is_some();
+        question
+            .descriptors
+            .iter()
+            .map(|descriptor| {
+                if !is_known {
+                    return Ok(Place::Nowhere);
+                }
+                let cost = cost(question, descriptor)?;
+                let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
+                if let Some(wanted) = descriptor.limit {
+                    let limit = self.overrides.limit(limits, question.domain, wanted, now)?;
+                    return Ok(Place::Limited(Found {
+                        rule: None,
+                        limit,
+                        key: overrides::key(&descriptor.entries),
+                        cost,
+                        act,
+                        requests_per_unit: wanted.requests_per_unit,
+                        unit: wanted.unit,
+                        decision: None,
+                    }));
+                }
+                let mut key = Vec::new();
+                let entries = descriptor.entries.iter().copied();
+                let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
+                    return Ok(Place::Nowhere);
+                };
+                let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
+                    return Ok(Place::Unlimited(found.index));
+                };
+                Ok(Place::Limited(Found {
+                    rule: Some(found.index),
+                    limit: Arc::clone(limit),
+                    key,
+                    cost,
+                    act,
+                    requests_per_unit: found.rule.requests_per_unit,
+                    unit,
+                    decision: None,
+                }))
+            })
+            .collect()
+    }
+
+    /// Gives back what is to be given back. That comes first: if it cannot be done, nothing has been taken.
+    async fn refund(&self, found: &mut [&mut Found], now: Nanos) -> Result<(), Unanswered> {
+        let leased = |found: &&mut Found| {
+            self.service.store().is_some()
+                && found.act == Act::Refund
+                && found.limit.spec().sharing.mode.is_some_and(|mode| mode != Mode::Exact)
+        };
+        if let Some(found) = found.iter().find(|found| leased(found)) {
+            return Err(Refusal::NotExact { limit: found.limit.spec().name.clone() }.into());
+        }
+        for found in found.iter_mut().filter(|found| found.act == Act::Refund) {
+            found.decision = Some(found.limit.decide(Act::Refund, &found.key, found.cost, now).await?);
+        }
+        Ok(())
+    }
+
+    /// All plain limits and one of those in quota mode must admit; else none is charged. A quota that is used up is left out
+    /// and the others are asked again, so what is charged was admitted in one step. Whether the request is denied.
+    async fn take_together(
+        &self,
+        descriptors: &Descriptors,
+        takes: &mut [&mut Found],
+        now: Nanos,
+    ) -> Result<bool, Unanswered> {
+        let mut asked: Vec<usize> = (0..takes.len()).collect();
+        loop {
+            let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
+            let decisions = self.service.take_all(&parts, now).await?;
+            drop(parts);
+            let (mut over, mut quotas, mut quotas_over) = (false, 0, 0);
+            for (at, decision) in asked.iter().zip(decisions) {
+                takes[*at].decision = Some(decision);
+                let denies = takes[*at].denies();
+                if takes[*at].is_quota(descriptors) {
+                    quotas += 1;
+                    quotas_over += usize::from(denies);
+                } else {
+                    over |= denies;
+                }
+            }
+            if over || quotas_over == 0 {
+                return Ok(over);
+            }
+            if quotas == quotas_over {
+                return Ok(true);
+            }
+            asked.retain(|at| !(takes[*at].is_quota(descriptors) && takes[*at].denies()));
+        }
+    }
+
+    fn answer(
+        &self,
+        limits: &Limits,
+        question: &Question<'_>,
+        places: &[Place],
+        is_over: bool,
+        now: Nanos,
+    ) -> Answer {
+        let descriptors = limits.descriptors();
+        let rules = descriptors.domains.rules();
+        let mut statuses = Vec::with_capacity(places.len());
+        let mut metadata: Vec<(String, String)> = Vec::new();
+        let (mut policies, mut states) = (String::new(), String::new());
+        for (place, descriptor) in places.iter().zip(&question.descriptors) {
+            let rule = match place {
+                Place::Nowhere => None,
+                Place::Unlimited(rule) => Some(*rule),
+                Place::Limited(found) => found.rule,
+            };
+            if let Some(rule) = rule {
+                for (name, text) in &rules[rule].metadata {
+                    if !metadata.iter().any(|(known, _)| known == name) {
+                        metadata.push((name.clone(), text.clone()));
+                    }
+                }
+            }
+            statuses.push(match place {
+                Place::Nowhere => Status::default(),
+                Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
+                Place::Limited(found) => {
+                    found.count(descriptors, question, descriptor, is_over, now);
+                    if self.headers
+                        && let Some(decision) = &found.decision
+                    {
+                        let spec = found.limit.spec();
+                        let per = headers::Per::Window(found.unit.span());
+                        headers::write_policy(&mut policies, &spec.name, found.requests_per_unit.into(), per);
+                        headers::write_state(&mut states, &spec.name, decision);
+                    }
+                    found.status(descriptors, is_over, now)
+                }
+            });
+        }
+        let headers = if policies.is_empty() {
+            Vec::new()
+        } else {
+            vec![("ratelimit-policy", policies), ("ratelimit", states)]
+        };
+        Answer { is_over, statuses, metadata, headers }
+    }
+}
+
+impl Found {
+    fn part(&self) -> Part<'_> {
+        Part::new(Arc::clone(&self.limit), &self.key, self.cost)
+    }
+
+    /// Whether this limit denied, and may.
+    fn denies(&self) -> bool {
+        self.act == Act::Take
+            && !self.limit.spec().shadow
+            && self.decision.is_some_and(|decision| decision.is_denied())
+    }
+
+    fn is_quota(&self, descriptors: &Descriptors) -> bool {
+        self.rule.is_some_and(|rule| descriptors.domains.rules()[rule].quota) && !self.limit.spec().shadow
+    }
+
+    /// What remains. A limit that would have admitted what another denied has not been charged.
+    fn remaining(&self, is_over: bool, decision: &Decision) -> u64 {
+        if decision.is_denied() {
+            return if self.act == Act::Take { 0 } else { decision.remaining() };
+        }
+        let uncharged = if is_over && self.act == Act::Take { u64::from(self.cost) } else { 0 };
+        (decision.remaining() + uncharged).min(decision.limit())
+    }
+
+    fn status(&self, descriptors: &Descriptors, is_over: bool, now: Nanos) -> Status {
+        let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
+        let limit = Current {
+            name: name.unwrap_or_default(),
+            requests_per_unit: self.requests_per_unit,
+            unit: self.unit,
+        };
+        let Some(decision) = &self.decision else { return Status::default() };
+        let wait = decision.retry_after().or_else(|| reset_after(decision)).filter(|wait| !wait.is_zero());
+        let wait = wait.unwrap_or_else(|| {
+            let unit = u64::try_from(self.unit.span().as_nanos()).unwrap_or(u64::MAX);
+            std::time::Duration::from_nanos(unit - now.get() % unit)
+        });
+        Status {
+            is_over: self.denies(),
+            limit: Some(limit),
+            remaining: u32::try_from(self.remaining(is_over, decision)).unwrap_or(u32::MAX),
+            reset_after: Some(headers::ceil_secs(wait)),
+        }
+    }
+
+    /// Counts for dashboards. What another limit denied is neither within this limit nor over it.
+    fn count(
+        &self,
+        descriptors: &Descriptors,
+        question: &Question<'_>,
+        descriptor: &Descriptor<'_>,
+        is_over: bool,
+        now: Nanos,
+    ) {
+        let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
+        if self.act != Act::Take || (is_over && !decision.is_denied()) {
+            return;
+        }
+        let found = super::Match { rule: &descriptors.domains.rules()[rule], index: rule };
+        let entries = descriptor.entries.iter().copied();
+        let detailed = if question.domain == found.rule.domain {
+            descriptors.domains.metric_path(found, entries)
+        } else {
+            None
+        };
+        let is_denied = decision.is_denied();
+        descriptors.counts(rule).add(
+            detailed,
+            Fate {
+                hits: self.cost.into(),
+                is_denied,
+                is_shadow: self.limit.spec().shadow,
+                is_blocked: is_denied
+                    && self.limit.store().is_some()
+                    && self.limit.block_of(&self.key, now).is_some(),
+                limit: decision.limit(),
+                remaining: decision.remaining(),
+            },
+        );
+    }
+}
+
+/// What a descriptor takes.
+fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> Result<u32, Unanswered> {
+    match descriptor.hits {
+        Some(hits) => u32::try_from(hits).map_err(|_| Unanswered::TooManyHits { hits }),
+        None => Ok(question.hits.max(1)),
+    }
+}
+
+/// Leaves out the rules that others replace. Two that replace each other are both left out; a rule without a limit stays.
+fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
+    let rules = descriptors.domains.rules();
+    let replaced: Vec<&str> = places
+        .iter()
+        .filter_map(|place| match place {
+            Place::Unlimited(rule) | Place::Limited(Found { rule: Some(rule), .. }) => {
+                Some(&rules[*rule].replaces)
+            }
+            _ => None,
+        })
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for place in places {
+        if let Place::Limited(Found { rule: Some(rule), .. }) = place
+            && replaced.contains(&rules[*rule].name.as_str())
+        {
+            *place = Place::Nowhere;
+        }
+    }
+}
+
+/// Each limit is charged by itself. Whether the request is denied.
+async fn take_each(
+    descriptors: &Descriptors,
+    takes: &mut [&mut Found],
+    now: Nanos,
+) -> Result<bool, Unanswered> {
+    join_all(takes.iter_mut().map(async |found| {
+        let decision = found.limit.decide(Act::Take, &found.key, found.cost, now).await;
+        decision.map(|decision| found.decision = Some(decision))
+    }))
+    .await
+    .into_iter()
+    .collect::<Result<(), Refusal>>()?;
+    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
+        takes.iter().partition(|found| found.is_quota(descriptors));
+    Ok(plain.iter().any(|found| found.denies())
+        || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
+}

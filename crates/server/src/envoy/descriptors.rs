@@ -1,0 +1,67 @@
+//! The configuration at work: its domains, and the limit and the counters of each rule.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    Domains,
+    counts::{NAMES, RuleCounts},
+};
+use crate::limits::Limit;
+
+/// What a server's limits know of descriptors. Replaced together with the limits.
+#[derive(Debug, Default)]
+pub(crate) struct Descriptors {
+    pub domains: Domains,
+    /// By the number of the rule; `None` where everything is admitted.
+    limits: Vec<Option<Arc<Limit>>>,
+    counts: Vec<Arc<RuleCounts>>,
+}
+
+impl Descriptors {
+    /// The domains, whose limits `limit` finds by their names. Rules go on counting where `before` stood.
+    pub fn new<'l>(
+        domains: Domains,
+        limit: impl Fn(&str) -> Option<&'l Arc<Limit>>,
+        before: Option<&Self>,
+    ) -> Self {
+        let places = before.map(|before| before.domains.rules().iter().zip(&before.counts));
+        let mut counted: BTreeMap<(&str, &str), &Arc<RuleCounts>> = places
+            .into_iter()
+            .flatten()
+            .map(|(rule, counts)| ((rule.domain.as_str(), rule.path.as_str()), counts))
+            .collect();
+        let rules = domains.rules();
+        let limits = rules.iter().map(|rule| limit(rule.limit.as_deref()?).cloned()).collect();
+        let counts = rules
+            .iter()
+            // Two rules may look the same in metrics; one of them goes on.
+            .map(|rule| {
+                counted.remove(&(rule.domain.as_str(), rule.path.as_str())).cloned().unwrap_or_default()
+            })
+            .collect();
+        Self { domains, limits, counts }
+    }
+
+    /// The limit of this rule; `None` where everything is admitted.
+    pub fn limit(&self, rule: usize) -> Option<&Arc<Limit>> {
+        self.limits[rule].as_ref()
+    }
+
+    /// Domain, name in metrics, and counters of all rules, and of those of their values that are counted by themselves. Rules
+    /// that look the same in metrics are added up.
+    pub fn counted(&self) -> impl Iterator<Item = (&str, String, [u64; NAMES.len()])> {
+        let mut all: BTreeMap<(&str, String), [u64; NAMES.len()]> = BTreeMap::new();
+        for (rule, counts) in self.domains.rules().iter().zip(&self.counts) {
+            for (path, read) in counts.read(&rule.path) {
+                let sums = all.entry((rule.domain.as_str(), path)).or_default();
+                sums.iter_mut().zip(read).for_each(|(sum, count)| *sum += count);
+            }
+        }
+        all.into_iter().map(|((domain, path), counts)| (domain, path, counts))
+    }
+
+    /// The counters of this rule.
+    pub fn counts(&self, rule: usize) -> &RuleCounts {
+        &self.counts[rule]
+    }
+}

@@ -1,0 +1,89 @@
+//! Limits that requests bring along. Each combination of domain, unit and number becomes a limit like any other when it is
+//! first seen, with the whole descriptor as the key.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use rapidhash::RapidHashMap;
+use tidegate_core::{AlgorithmSpec, Nanos};
+
+use super::{Entry, Unanswered, Unit, names};
+use crate::{
+    limits::{Limit, Limits},
+    rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
+};
+
+/// How many different overrides there may be: each has a table of keys.
+const MAX_OVERRIDES: usize = 256;
+/// How many keys each remembers.
+const MAX_KEYS: usize = 1 << 14;
+
+/// The limit that a request's descriptor brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// How many requests.
+    pub requests_per_unit: u32,
+    /// In how long, aligned as the configuration's are.
+    pub unit: Unit,
+}
+
+/// The overrides seen so far. They outlive changes of the configuration.
+#[derive(Debug, Default)]
+pub(super) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
+
+impl Overrides {
+    /// The limit of an override in a domain.
+    ///
+    /// # Errors
+    /// When there are too many of them, or no memory for one more.
+    pub fn limit(
+        &self,
+        limits: &Limits,
+        domain: &str,
+        wanted: Override,
+        now: Nanos,
+    ) -> Result<Arc<Limit>, Unanswered> {
+        // No rule's name has a `~`.
+        let name =
+            format!("{}~{}-{}", names::limit_name(domain, &[]), wanted.requests_per_unit, wanted.unit.name());
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(name.as_str()).cloned();
+        if let Some(limit) = known {
+            return Ok(limit);
+        }
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limit) = all.get(name.as_str()) {
+            return Ok(Arc::clone(limit));
+        }
+        if all.len() >= MAX_OVERRIDES {
+            return Err(Unanswered::TooManyOverrides { most: MAX_OVERRIDES });
+        }
+        let algorithm = AlgorithmSpec::named("fixed-window").expect("the registry has it");
+        let spec = LimitSpec {
+            name: name.clone(),
+            policy: PolicySpec::new(algorithm, wanted.requests_per_unit, Some(wanted.unit.span())),
+            global: false,
+            shadow: false,
+            when_full: tidegate_limiter::WhenFull::default(),
+            max_keys: Some(MAX_KEYS),
+            overrides: BTreeMap::new(),
+            deny: BTreeSet::new(),
+            sharing: SharingSpec::default(),
+            traffic: TrafficSpec::default(),
+        };
+        let limit = limits.beside(spec, now).map_err(|error| Unanswered::Override(error.to_string()))?;
+        all.insert(name.into(), Arc::clone(&limit));
+        Ok(limit)
+    }
+}
+
+/// The key of a whole descriptor.
+pub(super) fn key(entries: &[Entry<'_>]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(64);
+    for (name, value) in entries {
+        names::push_value(&mut key, name, false);
+        names::push_value(&mut key, value, false);
+    }
+    key
+}

@@ -1,0 +1,67 @@
+//! Which path leads to which service.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::http::{Request, Response};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitServiceServer, SERVICE_NAME,
+};
+use hyper::body::Incoming;
+use hyper_util::service::TowerToHyperService;
+use tokio::time::timeout;
+use tonic::{Status, body::Body};
+use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
+
+use super::Shared;
+
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+/// How long a call may take, most of all to arrive.
+const CALL_TIME: Duration = Duration::from_secs(10);
+
+/// The services, ready to be called.
+pub(super) struct Routes<H> {
+    rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
+    health: TowerToHyperService<HealthServer<H>>,
+}
+
+/// By hand, as `H` need not be `Clone`.
+impl<H> Clone for Routes<H> {
+    fn clone(&self) -> Self {
+        Self { rls: self.rls.clone(), health: self.health.clone() }
+    }
+}
+
+impl<H: Health> Routes<H> {
+    pub fn new(shared: Shared, health: HealthServer<H>) -> Self {
+        let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
+        Self { rls: TowerToHyperService::new(rls), health: TowerToHyperService::new(health) }
+    }
+
+    /// Answers one call; on a spare slot only about health.
+    pub async fn call(
+        &self,
+        request: Request<Incoming>,
+        is_spare: bool,
+    ) -> Result<Response<Body>, Infallible> {
+        use hyper::service::Service as _;
+        // `/package.Service/Method`
+        let name = request.uri().path().split('/').nth(1).unwrap_or_default();
+        if name == HEALTH {
+            return self.health.call(request).await;
+        }
+        if is_spare {
+            let what = "all connections are in use; ask again later, or raise --max-connections";
+            return Ok(Status::resource_exhausted(what).into_http());
+        }
+        if name == SERVICE_NAME {
+            let late = |_| {
+                let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+                Ok(Status::deadline_exceeded(what).into_http())
+            };
+            return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
+        }
+        let what = format!("the services are {SERVICE_NAME} and {HEALTH}");
+        Ok(Status::unimplemented(what).into_http())
+    }
+}

@@ -1,0 +1,192 @@
+//! The connections: how many, what a client may do to one, and how they end.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use hyper::{body::Incoming, http::Request, server::conn::http2, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+use super::{Shared, health, routes::Routes};
+use crate::{
+    http::{Admission, Busy, Slot, Slots, WriteDeadline},
+    once_a_minute::OnceAMinute,
+};
+
+/// Calls that one connection may have under way.
+const MAX_STREAMS: u32 = 1_000;
+/// Streams that a client may open and reset before they are served; beyond that the connection is closed.
+const MAX_RESETS: usize = 100;
+/// Bytes of all header fields of a call.
+const MAX_HEADERS: u32 = 16 * 1024;
+/// Bytes of a call, and of all calls of a connection, that are taken before they are read.
+const CALL_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of an answer that wait for the client.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How often a connection is asked whether its client is still there, and how long that may take.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
+/// When the system has no descriptor to give, how long until it is asked again.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+/// How the listener behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrpcConfig {
+    /// Beyond so many the one that has been idle longest gives way.
+    pub max_connections: usize,
+    /// How long a client may take nothing of its answers.
+    pub write_timeout: Duration,
+}
+
+/// Serves until `stop` says so, and then until every call that has begun is answered. Dropped, it cuts off all connections.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    shared: Shared,
+    config: GrpcConfig,
+    mut stop: watch::Receiver<bool>,
+) {
+    let graceful = GracefulShutdown::new();
+    let slots = Slots::new(config.max_connections);
+    let full = OnceAMinute::default();
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let service = Arc::clone(shared.rates.service());
+    let mut connections = JoinSet::new();
+    connections.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
+    let stats = Arc::clone(&shared.stats);
+    let routes = Routes::new(shared, health);
+    let http = builder();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // Takes note of those that have ended.
+            Some(_) = connections.join_next() => continue,
+            // An error means that whoever could stop the server is gone: then it stops, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept gRPC connections; trying again in a second (are the open files used up?)");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let admission = slots.admit();
+        if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
+            && full.is_due(service.now())
+        {
+            tracing::warn!(
+                max_connections = config.max_connections,
+                "all gRPC connections are in use: each new one closes the one that has been idle longest; raise \
+                 --max-connections, or find out who holds them",
+            );
+        }
+        let Some(Admission { slot, evicted }) = admission else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "connection dropped");
+            continue;
+        }
+        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        let calls = Arc::new(Calls::new(slot));
+        let (routes, its) = (routes.clone(), Arc::clone(&calls));
+        let call = service_fn(move |request: Request<Incoming>| {
+            let (routes, calls) = (routes.clone(), Arc::clone(&its));
+            async move {
+                let _under_way = calls.begin();
+                routes.call(request, calls.slot.is_spare).await
+            }
+        });
+        let give_up = |stream: &TcpStream| {
+            // What the client has not taken is dropped with the connection, not kept by the system for it.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        };
+        let io = TokioIo::new(WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up));
+        let connection = graceful.watch(http.serve_connection(io, call));
+        let stats = Arc::clone(&stats);
+        connections.spawn(async move {
+            stats.connections.fetch_add(1, Ordering::Relaxed);
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    stats.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%peer, %error, "connection ended");
+                },
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
+            }
+            stats.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+fn builder() -> http2::Builder<TokioExecutor> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_RESETS)
+        .max_header_list_size(MAX_HEADERS)
+        .initial_stream_window_size(CALL_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIME);
+    http
+}
+
+/// The calls under way on one connection. It is busy as long as there is one.
+struct Calls {
+    slot: Slot,
+    under_way: Mutex<UnderWay>,
+}
+
+#[derive(Default)]
+struct UnderWay {
+    calls: usize,
+    busy: Option<Busy>,
+}
+
+impl Calls {
+    fn new(slot: Slot) -> Self {
+        Self { slot, under_way: Mutex::default() }
+    }
+
+    /// Marks a call as under way until the guard is dropped.
+    fn begin(self: &Arc<Self>) -> Call {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls += 1;
+        if under_way.calls == 1 {
+            under_way.busy = Some(self.slot.busy());
+        }
+        drop(under_way);
+        Call(Arc::clone(self))
+    }
+}
+
+/// One call under way.
+struct Call(Arc<Calls>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls -= 1;
+        if under_way.calls == 0 {
+            under_way.busy = None;
+        }
+    }
+}

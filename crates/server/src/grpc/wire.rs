@@ -1,0 +1,100 @@
+//! Envoy's messages as questions, and answers as Envoy's messages.
+
+use envoy_types::pb::{
+    envoy::{
+        config::core::v3::HeaderValue,
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit as LimitUnit},
+        },
+        r#type::v3::RateLimitUnit,
+    },
+    google::protobuf::{Duration, Struct, Value, value::Kind},
+};
+
+use crate::envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit};
+
+/// What a message asks.
+///
+/// # Errors
+/// When a limit that it brings along has no known unit.
+pub(super) fn question(request: &RateLimitRequest) -> Result<Question<'_>, Unanswered> {
+    let descriptors = request.descriptors.iter().map(descriptor).collect::<Result<_, _>>()?;
+    Ok(Question { domain: &request.domain, hits: request.hits_addend, descriptors })
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor) -> Result<Descriptor<'_>, Unanswered> {
+    let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+    Ok(Descriptor {
+        entries: entries.collect(),
+        hits: descriptor.hits_addend.as_ref().map(|hits| hits.value),
+        is_refund: descriptor.is_negative_hits,
+        limit: descriptor.limit.map(limit).transpose()?,
+    })
+}
+
+fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
+    let unit = match RateLimitUnit::try_from(limit.unit) {
+        Ok(RateLimitUnit::Second) => Unit::Second,
+        Ok(RateLimitUnit::Minute) => Unit::Minute,
+        Ok(RateLimitUnit::Hour) => Unit::Hour,
+        Ok(RateLimitUnit::Day) => Unit::Day,
+        Ok(RateLimitUnit::Month) => Unit::Month,
+        Ok(RateLimitUnit::Year) => Unit::Year,
+        Ok(RateLimitUnit::Unknown) | Err(_) => {
+            let why = format!("its unit is {}; it must be one of second to year", limit.unit);
+            return Err(Unanswered::Override(why));
+        }
+    };
+    Ok(Override { requests_per_unit: limit.requests_per_unit, unit })
+}
+
+/// The message that an answer makes.
+pub(super) fn response(answer: Answer) -> RateLimitResponse {
+    let text = |text| Value { kind: Some(Kind::StringValue(text)) };
+    let metadata = (!answer.metadata.is_empty()).then(|| Struct {
+        fields: answer.metadata.into_iter().map(|(name, value)| (name, text(value))).collect(),
+    });
+    let header =
+        |(key, value): (&str, String)| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
+    RateLimitResponse {
+        overall_code: code(answer.is_over),
+        statuses: answer.statuses.into_iter().map(status).collect(),
+        response_headers_to_add: answer.headers.into_iter().map(header).collect(),
+        dynamic_metadata: metadata,
+        ..RateLimitResponse::default()
+    }
+}
+
+fn status(status: Status) -> DescriptorStatus {
+    DescriptorStatus {
+        code: code(status.is_over),
+        current_limit: status.limit.map(|limit| RateLimit {
+            name: limit.name,
+            requests_per_unit: limit.requests_per_unit,
+            unit: unit(limit.unit).into(),
+        }),
+        limit_remaining: status.remaining,
+        duration_until_reset: status
+            .reset_after
+            .map(|seconds| Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }),
+        ..DescriptorStatus::default()
+    }
+}
+
+fn code(is_over: bool) -> i32 {
+    if is_over { Code::OverLimit } else { Code::Ok }.into()
+}
+
+fn unit(unit: Unit) -> LimitUnit {
+    match unit {
+        Unit::Second => LimitUnit::Second,
+        Unit::Minute => LimitUnit::Minute,
+        Unit::Hour => LimitUnit::Hour,
+        Unit::Day => LimitUnit::Day,
+        Unit::Week => LimitUnit::Week,
+        Unit::Month => LimitUnit::Month,
+        Unit::Year => LimitUnit::Year,
+    }
+}

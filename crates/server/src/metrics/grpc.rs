@@ -1,0 +1,50 @@
+//! What the gRPC listener has counted.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, NoLabelSet},
+    metrics::MetricType,
+};
+
+use super::{counter, gauge, read};
+use crate::grpc::GrpcStats;
+
+/// Read when somebody asks.
+#[derive(Debug)]
+pub(super) struct AtScrape(pub Arc<GrpcStats>);
+
+impl Collector for AtScrape {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = &self.0;
+        let open = stats.connections.load(Ordering::Relaxed) as u64;
+        let help = "Open gRPC connections";
+        gauge(&mut out.encode_descriptor("grpc_connections", help, None, MetricType::Gauge)?, &[], open)?;
+        for (name, help, counted) in [
+            ("grpc_connections_accepted", "gRPC connections accepted", &stats.accepted),
+            ("grpc_connections_evicted", "Idle gRPC connections that gave way to new ones", &stats.evicted),
+            ("grpc_connections_refused", "gRPC connections for which there was no slot", &stats.refused),
+            (
+                "grpc_connections_failed",
+                "gRPC connections that ended with an error, such as too many resets",
+                &stats.failed,
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter(&mut family, &[], read(counted))?;
+        }
+        let help = "ShouldRateLimit calls by overall code";
+        let mut family = out.encode_descriptor("grpc_requests", help, None, MetricType::Counter)?;
+        for (code, counted) in ["OK", "OVER_LIMIT", "error"].into_iter().zip(&stats.requests) {
+            counter(&mut family, &[("code", code)], read(counted))?;
+        }
+        let help = "Seconds from a decoded ShouldRateLimit request to its answer";
+        let latency = stats.latency.read();
+        out.encode_descriptor("grpc_request_seconds", help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(latency.sum, latency.count, &latency.buckets, None)
+    }
+}

@@ -1,0 +1,89 @@
+//! Where a server's limits come from: a rules file, the configuration of Envoy's rate limit service, or both.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    envoy::{self, Config, Domains},
+    rules::{self, Keeping, Problem, Rules, RulesError},
+};
+
+/// The files that say what a server enforces. With neither, the built-in example rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sources {
+    /// The rules file.
+    pub rules: Option<PathBuf>,
+    /// A file or a directory of Envoy's configuration.
+    pub envoy: Option<PathBuf>,
+}
+
+/// What the files say together.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// The rules, and the limits that the descriptors of `domains` lead to.
+    pub rules: Rules,
+    pub domains: Domains,
+}
+
+impl Sources {
+    /// The paths that are given.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.rules.iter().chain(&self.envoy).cloned().collect()
+    }
+
+    /// Reads and checks all files.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any of them; then none of it is used.
+    pub fn load(&self, keeping: Keeping) -> Result<Loaded, RulesError> {
+        let rules = match (&self.rules, &self.envoy) {
+            (Some(path), _) => rules::load_to_serve(path, keeping),
+            (None, Some(_)) => Ok(Rules::default()),
+            (None, None) => Ok(rules::example()),
+        };
+        let config = match &self.envoy {
+            Some(path) => {
+                envoy::load(path, keeping).and_then(|config| distinct(path, config, rules.as_ref().ok()))
+            }
+            None => Ok(Config::default()),
+        };
+        match (rules, config) {
+            (Ok(mut rules), Ok(Config { domains, limits })) => {
+                rules.limits.extend(limits);
+                Ok(Loaded { rules, domains })
+            }
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            (Err(one), Err(other)) => Err(RulesError::Several { errors: vec![one, other] }),
+        }
+    }
+}
+
+/// For messages.
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths: Vec<String> = self.paths().iter().map(|path| path.display().to_string()).collect();
+        f.write_str(&paths.join(", "))
+    }
+}
+
+/// The configuration, unless the rules have a limit of the same name.
+fn distinct(path: &Path, config: Config, rules: Option<&Rules>) -> Result<Config, RulesError> {
+    let taken: BTreeSet<&str> =
+        rules.map(|rules| rules.limits.iter().map(|limit| limit.name.as_str()).collect()).unwrap_or_default();
+    let problems: Vec<Problem> = config
+        .limits
+        .iter()
+        .filter(|limit| taken.contains(limit.name.as_str()))
+        .map(|limit| {
+            let what = format!("a descriptor's limit is called `{}`, as one of the rules is", limit.name);
+            Problem::overall(what).mend("give the limit in the rules file another name")
+        })
+        .collect();
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    Err(RulesError::Invalid { path: Some(path.to_owned()), problems })
+}
