@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What sharing one hot limit costs by the number of servers and the distance to the store: the simulated part of docs/scale.md.
+# What sharing one hot limit costs by the number of servers and the distance to the store: the simulated part of docs/src/scale.md.
 #
 # usage: bench/scale.sh [TIDEGATE]
 #

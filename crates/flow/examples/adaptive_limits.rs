@@ -1,6 +1,6 @@
 //! Draws how adaptive limits fare in a simulated service: `cargo run --release -p tidegate-flow --example adaptive_limits`.
 //!
-//! Writes `docs/adaptive.svg` (or the file named) and prints the figures of all scenarios as a table.
+//! Writes `docs/src/pictures/adaptive.svg` (or the file named) and prints the figures of all scenarios as a table.
 
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
@@ -15,7 +15,7 @@ const LEFT: f64 = 60.0;
 const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#66a182", "#8d8d8d"];
 
 fn main() -> io::Result<()> {
-    let path = env::args().nth(1).unwrap_or_else(|| "docs/adaptive.svg".to_owned());
+    let path = env::args().nth(1).unwrap_or_else(|| "docs/src/pictures/adaptive.svg".to_owned());
     fs::write(&path, picture())?;
     println!("{path}");
     table();

@@ -1,4 +1,4 @@
-//! The pictures in `docs/pictures` are those that the simulator draws today, and they show what their captions say.
+//! The pictures in `docs/src/pictures` are those that the simulator draws today, and they show what their captions say.
 
 #[path = "../examples/algorithm_pictures/draw.rs"]
 mod draw;
@@ -9,7 +9,7 @@ use draw::{LIMIT, Panel};
 
 #[test]
 fn the_pictures_of_the_algorithms_are_current() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/pictures");
     for panel in draw::panels() {
         let path = directory.join(panel.file_name());
         let drawn = fs::read_to_string(&path).unwrap_or_default();

@@ -9,7 +9,7 @@
 //! 99th percentile is at most 1.5 times its, but for 1.52 in one of the 60 scenarios: with five workers, even service times
 //! and a load of 0.9 nothing is blocked at the initial limit, so nothing is learnt. Where one call in a hundred takes ten
 //! times as long, the 99th percentile lies on the edge of the slow calls; the 98th and the 99.5th are compared there. Ten
-//! seconds after calls were three times as slow for half a minute, goodput is back. `docs/adaptive.svg` shows a run;
+//! seconds after calls were three times as slow for half a minute, goodput is back. `docs/src/pictures/adaptive.svg` shows a run;
 //! `cargo run --release --example adaptive_limits` draws it and prints the figures.
 
 mod aimd;
