@@ -49,13 +49,14 @@ impl Demand {
     /// When each request comes, and to which node; in order.
     fn requests(&self) -> Vec<(u64, usize)> {
         let mut random = Random(7 + self.nodes as u64);
-        let weight = |node: usize| if self.skewed { 0.5_f64.powi(node as i32) } else { 1.0 };
+        let weight = |node: usize| if self.skewed { 1.0 / (1_u64 << node) as f64 } else { 1.0 };
         let all: f64 = (0..self.nodes).map(weight).sum();
         let at_once = if self.gaps == Gaps::Bursts { 5_u32 } else { 1 };
         let mut requests = Vec::new();
         for node in 0..self.nodes {
             let gap = SECOND as f64 * f64::from(at_once) * all / (self.rate * weight(node));
             let mut time = gap * random.unit();
+            #[allow(clippy::cast_sign_loss, reason = "times begin at 0")]
             while time < (self.seconds * SECOND) as f64 {
                 requests.extend((0..at_once).map(|nth| (time as u64 + u64::from(nth), node)));
                 time += if self.gaps == Gaps::Equal { gap } else { -random.unit().ln() * gap };
