@@ -38,6 +38,7 @@ else
 fi
 
 need python3 python3
+need nginx nginx
 typos=$(scripts/tools.sh typos)
 deny=$(scripts/tools.sh cargo-deny)
 

@@ -128,7 +128,12 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             let key = ask.key.as_deref();
             let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
             let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
-            Ok(answer::one(&answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?, None))
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            // A proxy wants the head alone: nginx closes a connection on which a body is left.
+            let mut response = answer::one(&answer, None);
+            response.headers_mut().remove(header::CONTENT_TYPE);
+            *response.body_mut() = Body::empty();
+            Ok(response)
         }
         Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
         Endpoint::Metrics => {
