@@ -25,7 +25,7 @@
 //!
 //! | you want to | take |
 //! |---|---|
-//! | limit each client, by address, API key, user, route | [`RateLimitLayer`] with a [key](key) |
+//! | limit each client, by address, API key, user, route | [`RateLimitLayer`] with a [key] |
 //! | find the client behind proxies | [`key::Client`] |
 //! | bound what is in flight, with or without waiting | [`ConcurrencyLayer`] |
 //! | guard a service by breakers, flow rules, adaptive limits | `GateLayer` (feature `flow`) |
