@@ -62,7 +62,7 @@ pub enum Refusal {
     },
     /// What was to be given back may not be: the shared store gave no answer.
     #[error(
-        "limit `{limit}` may not have got anything back: {why}; what stays charged ends with the limit's window"
+        "the refund to limit `{limit}` may not have happened: {why}; what stays charged expires with the limit's window"
     )]
     NoAnswer {
         /// The limit's name.
