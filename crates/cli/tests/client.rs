@@ -58,7 +58,7 @@ fn a_health_check_tells_a_ready_server_from_none() {
     let server = serving("client-health");
     assert_eq!(ask(&server.http, &["health"]), (Some(0), "ready".into(), String::new()));
     assert_eq!(ask(&server.http, &["health", "--live"]), (Some(0), "ok".into(), String::new()));
-    // Another protocol, and nobody.
+    // A server of another protocol, and a closed port.
     let (code, _, error) = ask(&server.resp, &["health"]);
     assert!(code == Some(3) && error.contains("--http"), "{error}");
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

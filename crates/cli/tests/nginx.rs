@@ -113,7 +113,7 @@ fn nginx_passes_the_backend_s_own_errors_on_and_goes_on_without_tidegate() {
     let nginx = Nginx::before(&server.http, "nginx-away");
     let broken = nginx.get("/broken");
     assert!(broken.starts_with("http/1.1 500 ") && broken.ends_with("backend is broken"), "{broken}");
-    // An address at which nobody listens, and one at which nobody answers.
+    // A closed port, and a listener that never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("127.0.0.1:{}", free_port());
     for (name, address) in [("nobody", nobody), ("silent", silent.local_addr().unwrap().to_string())] {

@@ -133,7 +133,7 @@ fn a_flood_of_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
 }
 
 #[test]
-#[ignore = "takes a minute without --release"]
+#[ignore = "takes a minute without --release: scripts/test.sh runs it under TIDEGATE_LONG=1"]
 fn a_flood_of_a_million_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
     flood(4_000, 1_000_000);
 }

@@ -96,7 +96,7 @@ fn gather(
     }
 }
 
-/// False if nobody reads any more.
+/// Returns false if the reader of the output has closed it.
 fn print(args: &Args, when: &str, counts: &LiveCounts) -> Result<bool, SimulateError> {
     let line = match args.format {
         Output::Table => format!("{when}  {counts}"),
@@ -142,7 +142,7 @@ impl Tail {
         Ok(Self::File { path: path.to_owned(), file, next: None })
     }
 
-    /// Sends what is written until the input ends, which a file never does, or nobody takes it any more.
+    /// Sends each line until the input ends or the receiver is dropped. A followed file never ends.
     fn send_all(&mut self, sender: &SyncSender<io::Result<Vec<u8>>>) {
         loop {
             let mut chunk = vec![0; CHUNK];
@@ -153,7 +153,7 @@ impl Tail {
             let sent = match (read, &mut *self) {
                 (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => continue,
                 (Err(error), _) => {
-                    // Whether or not somebody still takes it, this is the end.
+                    // The thread ends here, so a dropped receiver changes nothing.
                     let _ = sender.send(Err(error));
                     return;
                 }

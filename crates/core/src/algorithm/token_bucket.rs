@@ -327,7 +327,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        // Nobody knows what of a shut one is left.
+        // A bucket that is shut does not record how much it owes.
         if !self.is_shut(state, now) {
             self.gcra.refund(state, now, cost);
         }
