@@ -478,6 +478,28 @@ fn a_client_that_resets_streams_as_fast_as_it_opens_them_loses_its_connection() 
 }
 
 #[test]
+fn connections_that_begin_slowly_keep_nobody_out() {
+    use std::{io::Write, net::TcpStream};
+    let mut options = options("grpc-loris", CONFIG);
+    options.max_connections = 8;
+    let server = Running::start_at(options, START);
+    // Half of HTTP/2's greeting, and all of it with a frame of headers that never ends.
+    let beginnings: [&[u8]; 2] = [
+        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x01\0\0\0\x01\x82",
+    ];
+    let mut slow = Vec::new();
+    for at in 0..40 {
+        let mut stream = TcpStream::connect(server.grpc).unwrap();
+        // It may have given way already.
+        let _ = stream.write_all(beginnings[at % 2]);
+        slow.push(stream);
+    }
+    assert_eq!(Client::of(&server).told(vec![one("user", "x")]), "OK: OK/2");
+    assert!(server.metric("tidegate_grpc_connections_evicted_total") > 0);
+}
+
+#[test]
 fn headers_and_messages_beyond_their_bounds_are_refused() {
     let server = serving("grpc-flood", CONFIG);
     let mut client = Client::of(&server);
