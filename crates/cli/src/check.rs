@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
     let made = load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
-        let capacity = Capacity { max_keys: args.max_keys as usize, max_memory: args.max_memory };
+        let capacity = Capacity { max_memory: args.max_memory, ..Capacity::from(args.max_keys as usize) };
         let limits = match keeping {
             Keeping::Memory => Limits::new(rules, capacity, |_| None, Nanos::ZERO)?,
             Keeping::Store => Limits::for_a_store(rules, capacity, Nanos::ZERO)?,

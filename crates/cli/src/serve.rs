@@ -8,7 +8,7 @@ use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
     Ended, OpenFiles, Options, Server, Timeout,
     envoy::Consume,
-    raise_open_files,
+    heavy, raise_open_files,
     rules::{parse_bytes, parse_timeout},
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
@@ -18,6 +18,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// What a limit without a bound of its own remembers.
 pub const MAX_KEYS: u32 = 1 << 20;
+/// Heavy keys of each limit.
+const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 
 /// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
@@ -60,6 +62,18 @@ pub struct Args {
     /// file may say it, too (max_memory); this option goes first.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = bytes)]
     max_memory: Option<u64>,
+    /// Heavy keys that each limit remembers by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
+    ///
+    /// The keys that ask most, and those that are denied most, in the last five to ten minutes. Only these keys' names are
+    /// kept, in memory alone, and whoever may ask the server can read them.
+    #[arg(long, value_name = "N", env = "TIDEGATE_TOP_KEYS", default_value_t = TOP_KEYS, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    top_keys: u32,
+    /// Memory for the history of what each limit decided, as in 64MiB; `off` keeps none
+    ///
+    /// Each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes 60 KiB;
+    /// limits for which there is no room have no history.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
+    history_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
@@ -173,6 +187,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| "write a number of bytes above 0, as in 512MiB or 2GiB".to_owned())
 }
 
+fn bytes_or_off(text: &str) -> Result<u64, String> {
+    if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
+}
+
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
     let bucket = |text: &str| {
         let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
@@ -284,6 +302,8 @@ impl Args {
             rules: self.rules.clone(),
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
+            top_keys: self.top_keys as usize,
+            history_memory: self.history_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::Nanos;
 
 /// Upper bounds in nanoseconds: from the quickest answer to what somebody should look into.
-const BOUNDS: [u64; 12] = [
+pub(crate) const BOUNDS: [u64; 12] = [
     10_000,
     25_000,
     50_000,
@@ -21,11 +21,14 @@ const BOUNDS: [u64; 12] = [
     1_000_000_000,
 ];
 
+/// One for each bound, and one for what took longer.
+pub(crate) const BUCKETS: usize = BOUNDS.len() + 1;
+
 /// A histogram of durations.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     /// One for each bound, and what took longer. Relaxed throughout: counters order nothing.
-    buckets: [AtomicU64; BOUNDS.len() + 1],
+    buckets: [AtomicU64; BUCKETS],
     nanos: AtomicU64,
 }
 
@@ -48,10 +51,14 @@ impl Latency {
         self.nanos.fetch_add(took.get().saturating_mul(count), Ordering::Relaxed);
     }
 
+    /// How many are in each bucket.
+    pub fn counts(&self) -> [u64; BUCKETS] {
+        self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed))
+    }
+
     pub fn read(&self) -> LatencyRead {
         let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9).chain([f64::INFINITY]);
-        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
-        let buckets: Vec<_> = bounds.zip(counts).collect();
+        let buckets: Vec<_> = bounds.zip(self.counts()).collect();
         LatencyRead {
             sum: self.nanos.load(Ordering::Relaxed) as f64 / 1e9,
             count: buckets.iter().map(|(_, count)| count).sum(),

@@ -30,6 +30,8 @@ mod captured_log;
 pub mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
+pub mod heavy;
+pub mod history;
 pub mod http;
 mod idle;
 mod latency;

@@ -18,6 +18,7 @@ use tidegate_core::Nanos;
 use tidegate_limiter::Stats;
 
 use crate::{
+    latency::Latency,
     limits::counts::CountsRead,
     resp::RespStats,
     service::{Service, THROTTLE},
@@ -55,6 +56,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     http: Family<HttpLabels, Counter>,
     latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    /// How long answers took that limits were asked for over HTTP.
+    pub answers: Latency,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -77,7 +80,7 @@ impl Metrics {
         let help = "Seconds from an HTTP request's head to its answer";
         registry.register("http_request_seconds", help, latency.clone());
         registry.register_collector(Box::new(AtScrape { service, events, resp }));
-        Self { registry, http, latency }
+        Self { registry, http, latency, answers: Latency::default() }
     }
 
     /// Also what gRPC counts.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tidegate_redis::Timeout;
 
-use crate::{envoy::Consume, throttle::ThrottleAllowed};
+use crate::{envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed};
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
 /// system's choice.
@@ -29,6 +29,10 @@ pub struct Options {
     /// How many bytes the states of all limits may take together, divided by use; `None` for what the rules say, or else
     /// `max_keys` for each limit.
     pub max_memory: Option<u64>,
+    /// How many keys each limit remembers by name in each count of its heavy keys; 0 for none.
+    pub top_keys: usize,
+    /// How many bytes the history of what limits decided may take; 0 keeps none.
+    pub history_memory: u64,
     /// The address of a store that servers share their limits over; `None` to keep them in memory.
     pub store: Option<String>,
     /// The store's password, where it does not stand in the address.
@@ -75,6 +79,8 @@ impl Default for Options {
             envoy_headers: false,
             max_keys: 1 << 20,
             max_memory: None,
+            top_keys: TOP_KEYS,
+            history_memory: HISTORY_BYTES,
             store: None,
             store_password: None,
             nodes: 1,

@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     envoy::RateLimits,
+    history,
     http::{self, App, HttpConfig},
     limits::{self, Capacity, Limits},
     metrics::{Events, Metrics},
@@ -63,6 +64,7 @@ pub struct Server {
     service: Arc<Service>,
     app: Arc<App>,
     events: Arc<Events>,
+    stats: Arc<RespStats>,
     reload: Reload,
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
@@ -159,6 +161,7 @@ impl Server {
                     port: address.port(),
                 };
                 let runtime = service.store().map(|_| tokio::runtime::Handle::current());
+                let stats = Arc::clone(&stats);
                 let shared = Shared { service: Arc::clone(&service), config, started, stats, runtime };
                 let refused = StartError::Threads;
                 let listener = listener.into_std().map_err(refused)?;
@@ -168,7 +171,20 @@ impl Server {
         };
         let attempts = reload.attempts();
         let state = state.map(Arc::new);
-        Ok(Self { options, service, app, events, reload, attempts, state, http, resp, grpc, stop_http })
+        Ok(Self {
+            options,
+            service,
+            app,
+            events,
+            stats,
+            reload,
+            attempts,
+            state,
+            http,
+            resp,
+            grpc,
+            stop_http,
+        })
     }
 
     /// Where HTTP listens.
@@ -204,7 +220,8 @@ impl Server {
     /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
     /// the orders is dropped the server stops, too. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self { options, service, app, events, reload, state, http, resp, grpc, stop_http, .. } = self;
+        let Self { options, service, app, events, stats, reload, state, http, resp, grpc, stop_http, .. } =
+            self;
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = mpsc::channel(1);
         background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
@@ -213,6 +230,7 @@ impl Server {
             background.spawn(state.write_at_intervals(service, options.state_interval));
         }
         background.spawn(watch_occupancy(Arc::clone(&service)));
+        background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
         background.spawn(divide_memory(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // One that waits already is enough.
@@ -257,6 +275,17 @@ async fn watch_occupancy(service: Arc<Service>) {
     loop {
         ticks.tick().await;
         occupancy.look(&service);
+    }
+}
+
+/// Keeps what was decided in each second, until the future is dropped.
+async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>) {
+    let mut ticks = interval(history::EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (http, resp) = (app.metrics.answers.counts(), resp.latency.counts());
+        service.history().look(&service, std::array::from_fn(|bucket| http[bucket] + resp[bucket]));
     }
 }
 
@@ -381,7 +410,8 @@ fn make_service(
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded { rules, domains } = loaded;
-    let capacity = Capacity { max_keys: options.max_keys, max_memory: options.max_memory };
+    let Options { max_keys, max_memory, top_keys, .. } = *options;
+    let capacity = Capacity { max_keys, max_memory, top_keys };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
@@ -389,7 +419,8 @@ fn make_service(
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
-    Ok(Service::new(limits.with_domains(domains, None), throttle, clock))
+    let service = Service::new(limits.with_domains(domains, None), throttle, clock);
+    Ok(service.with_history(options.history_memory))
 }
 
 #[cfg(feature = "grpc")]

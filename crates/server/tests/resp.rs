@@ -144,7 +144,7 @@ fn what_clients_send_by_themselves_is_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "18"),
+        ("COMMAND COUNT", "19"),
         ("COMMAND INFO acquire nothing", "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]"),
         // The denied key takes no place.
         ("DBSIZE", "0"),

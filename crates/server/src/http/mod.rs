@@ -1,16 +1,22 @@
 //! HTTP/1.1 with JSON: the limits for programs in any language, and the server's health and metrics.
 //!
 //! `ask` and `descriptors` read what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back.
+//! `query` reads the query of a GET, `top` answers which keys are heavy, `history` what was decided when,
+//! `overview` how all limits are.
 //! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
 //! waits for a client that does not read.
 
 mod answer;
 mod ask;
 mod descriptors;
+mod history;
+mod overview;
 mod problem;
+mod query;
 mod routes;
 mod serve;
 mod slots;
+mod top;
 mod write_deadline;
 
 pub use ask::MAX_ALL;

@@ -64,6 +64,10 @@ impl Problem {
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }
+            Refusal::NoHistory { .. } => Self::new(StatusCode::CONFLICT, "No history", detail),
+            Refusal::NoHeavyKeys { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
+            }
             Refusal::InStore { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
             }

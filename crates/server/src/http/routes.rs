@@ -17,13 +17,13 @@ use axum::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
-use tidegate_redis::Health;
 
 use super::{
     answer,
     ask::{self, Ask, Asks},
-    descriptors,
+    descriptors, history, overview,
     problem::{Problem, Refused},
+    top,
 };
 use crate::{
     envoy::RateLimits,
@@ -70,6 +70,12 @@ pub enum Endpoint {
     Json,
     /// Whether it wants requests, as envoyproxy/ratelimit says it.
     HealthCheck,
+    /// Which keys ask most, and which are denied most.
+    Top,
+    /// What a limit decided in each second.
+    History,
+    /// Every limit with its rule and its counts.
+    Limits,
     /// Whether the process lives.
     Health,
     /// Whether it wants requests.
@@ -80,8 +86,15 @@ pub enum Endpoint {
     OpenApi,
 }
 
+impl Endpoint {
+    /// Whether limits are asked here.
+    fn is_asked_limits(self) -> bool {
+        matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
+    }
+}
+
 /// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 13] = [
+pub const ROUTES: [(&str, &str, Endpoint); 16] = [
     ("POST", "/v1/acquire", Endpoint::Acquire),
     ("POST", "/v1/peek", Endpoint::Peek),
     ("POST", "/v1/refund", Endpoint::Refund),
@@ -89,6 +102,9 @@ pub const ROUTES: [(&str, &str, Endpoint); 13] = [
     ("POST", "/v1/unblock", Endpoint::Unblock),
     ("POST", "/v1/reset", Endpoint::Reset),
     ("GET", "/v1/check/{limit}", Endpoint::Check),
+    ("GET", "/v1/top", Endpoint::Top),
+    ("GET", "/v1/history", Endpoint::History),
+    ("GET", "/v1/limits", Endpoint::Limits),
     ("POST", "/json", Endpoint::Json),
     ("GET", "/healthcheck", Endpoint::HealthCheck),
     ("GET", "/healthz", Endpoint::Health),
@@ -107,6 +123,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             let response = run(&app, endpoint, request).await.unwrap_or_else(Refused::into_response);
             let took = app.service.now().saturating_since(started);
             app.metrics.http_request(path, response.status().as_u16(), took);
+            if endpoint.is_asked_limits() {
+                app.metrics.answers.observe(took, 1);
+            }
             response
         };
         router = router.route(path, on(filter, handler));
@@ -135,6 +154,9 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             *response.body_mut() = Body::empty();
             Ok(response)
         }
+        Endpoint::Top => top::answer(app, request.uri()),
+        Endpoint::History => history::answer(app, request.uri()),
+        Endpoint::Limits => overview::answer(app, request.uri()),
         Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
         Endpoint::Metrics => {
             Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
@@ -185,12 +207,7 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
-            let store = match health {
-                Health::Up => "up",
-                Health::Slow => "slow",
-                Health::Partly => "partly down",
-                Health::Down => "down",
-            };
+            let store = overview::health_name(health);
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
         Readiness::Closed { limit, why } => {

@@ -8,6 +8,7 @@ use tidegate_core::Policy;
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
 use super::{Limits, memory};
+use crate::heavy::TOP_KEYS;
 use crate::rules::{Keeping, LimitSpec, Problem, RulesError};
 
 /// The fewest keys that a limit begins with, and that it is made smaller to.
@@ -20,11 +21,13 @@ pub struct Capacity {
     pub max_keys: usize,
     /// Bytes of all states together, divided by use; `None` reserves `max_keys` for each limit.
     pub max_memory: Option<u64>,
+    /// Heavy keys that each limit remembers by name; 0 for none.
+    pub top_keys: usize,
 }
 
 impl From<usize> for Capacity {
     fn from(max_keys: usize) -> Self {
-        Self { max_keys, max_memory: None }
+        Self { max_keys, max_memory: None, top_keys: TOP_KEYS }
     }
 }
 

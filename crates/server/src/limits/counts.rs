@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Decision;
 
+use crate::heavy::Sampling;
+
 /// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no exact instant.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -11,6 +13,8 @@ pub struct Counts {
     delayed: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
+    errors: AtomicU64,
+    pub(crate) sampling: Sampling,
 }
 
 /// The counters read at one time.
@@ -24,12 +28,14 @@ pub struct CountsRead {
     pub denied: u64,
     /// Let through by a shadow limit that would have denied.
     pub shadow_denied: u64,
+    /// Decided without the store, which gave no answer. These are among the others, too.
+    pub errors: u64,
 }
 
 impl Counts {
-    /// Counts a decision that was enforced.
+    /// Counts a decision that was enforced; whether it is one of the sample from which heavy keys are told.
     #[inline]
-    pub fn add(&self, decision: &Decision) {
+    pub fn add(&self, decision: &Decision) -> bool {
         let counter = if decision.is_denied() {
             &self.denied
         } else if decision.delay().is_zero() {
@@ -37,17 +43,22 @@ impl Counts {
         } else {
             &self.delayed
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.sampling.takes(counter.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Counts a decision of a shadow limit.
+    /// As [`add`](Self::add), of a shadow limit.
     #[inline]
-    pub fn add_shadow(&self, decision: &Decision) {
+    pub fn add_shadow(&self, decision: &Decision) -> bool {
         if decision.is_denied() {
-            self.shadow_denied.fetch_add(1, Ordering::Relaxed);
+            self.sampling.takes(self.shadow_denied.fetch_add(1, Ordering::Relaxed))
         } else {
-            self.add(decision);
+            self.add(decision)
         }
+    }
+
+    /// Counts a decision that the store did not make, as it gave no answer.
+    pub(crate) fn add_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counters now.
@@ -59,6 +70,7 @@ impl Counts {
             delayed: read(&self.delayed),
             denied: read(&self.denied),
             shadow_denied: read(&self.shadow_denied),
+            errors: read(&self.errors),
         }
     }
 }

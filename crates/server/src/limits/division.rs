@@ -185,7 +185,7 @@ mod tests {
             .map(|at| format!("  - {{name: l{at}, limit: 1/1h, algorithm: fixed-window}}\n"))
             .collect();
         let rules = rules::parse(&format!("limits:\n{}", lines.concat())).unwrap();
-        let capacity = Capacity { max_keys: 1 << 20, max_memory: Some(max_memory) };
+        let capacity = Capacity { max_keys: 1 << 20, max_memory: Some(max_memory), ..Capacity::from(0) };
         let limits = Limits::new(rules, capacity, |_| None, clock.now()).unwrap();
         let throttle = Throttle::new(limits.throttle_keys(), None).unwrap();
         Service::new(limits, throttle, Arc::clone(clock) as _)
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn memory_that_is_too_small_for_the_limits_is_refused_with_the_mend() {
         let rules = |text: &str| rules::parse(text).unwrap();
-        let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes) };
+        let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes), ..Capacity::from(0) };
         let text = "limits: [{name: a, limit: 1/1h, max_keys: 1000000}, {name: b, limit: 1/1h}]";
         let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO).err().unwrap();
         assert!(refused.to_string().contains("raise max_memory"), "{refused}");

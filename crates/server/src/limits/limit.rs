@@ -4,10 +4,12 @@ use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
+use tidegate_redis::{SharedDecision, Source};
 
 use super::{counts::CountsRead, memory::Memory};
 use crate::{
-    rules::{LimitSpec, PolicySpec},
+    heavy::Top,
+    rules::{LimitSpec, PolicySpec, sharing::mode_name},
     service::{Act, Refusal},
     shared::StoreLimit,
 };
@@ -68,7 +70,7 @@ impl Limit {
                 self.standing(key, 0, now)
             }
         };
-        self.count(act, cost, &decision);
+        self.count(act, key, cost, &decision, now);
         Some(decision)
     }
 
@@ -93,14 +95,14 @@ impl Limit {
             (Some(decision), _) => Ok(decision),
             (None, Some(store)) => {
                 let decision = match act {
-                    Act::Take => store.take(key, cost, spent).await,
+                    Act::Take => self.by_store(&store.take(key, cost, spent).await),
                     Act::Peek => store.peek(key, cost, spent).await,
                     Act::Refund => {
                         let standing = store.refund(&self.spec.name, key, cost).await?;
                         self.block_of(key, now).unwrap_or(standing)
                     }
                 };
-                self.count(act, cost, &decision);
+                self.count(act, key, cost, &decision, now);
                 Ok(decision)
             }
             (None, None) => unreachable!("without a store memory always answers"),
@@ -113,18 +115,36 @@ impl Limit {
             let take = |&cost| self.decide_in_memory(Act::Take, key, cost, now);
             return costs.iter().filter_map(take).collect();
         };
-        let decisions = store.take_in_turn(key, costs).await;
+        let told = store.take_in_turn(key, costs).await;
+        let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
         for (decision, &cost) in decisions.iter().zip(costs) {
-            self.count(Act::Take, cost, decision);
+            self.count(Act::Take, key, cost, decision, now);
         }
         decisions
+    }
+
+    /// A decision of the store, or of what stands in for it while it does not answer, which is counted as an error.
+    pub(crate) fn by_store(&self, told: &SharedDecision) -> Decision {
+        if matches!(told.source, Source::Failed(_) | Source::Local(_)) {
+            self.memory.counts.add_error();
+        }
+        told.decision
+    }
+
+    /// How servers share it: `local` where they do not.
+    #[must_use]
+    pub fn sharing(&self) -> &'static str {
+        match (&self.store, self.spec.sharing.mode.unwrap_or_default()) {
+            (None, _) => "local",
+            (Some(_), mode) => mode_name(mode),
+        }
     }
 
     /// What a blocked key of a shared limit is told without asking the store. A refund is the store's to answer.
     #[inline(never)]
     fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
         let blocked = if act == Act::Refund { None } else { self.block_of(key, now) }?;
-        self.count(act, cost, &blocked);
+        self.count(act, key, cost, &blocked, now);
         Some(blocked)
     }
 
@@ -148,15 +168,22 @@ impl Limit {
 
     /// Counts a decision: what takes something, and nothing else. A cost of 0 is a peek.
     #[inline]
-    pub(crate) fn count(&self, act: Act, cost: u32, decision: &Decision) {
+    pub(crate) fn count(&self, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
         if act != Act::Take || cost == 0 {
             return;
         }
-        if self.spec.shadow {
-            self.memory.counts.add_shadow(decision);
-        } else {
-            self.memory.counts.add(decision);
+        let Memory { counts, heavy, .. } = &*self.memory;
+        let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
+        if sampled {
+            heavy.record(key, decision.is_denied(), &counts.sampling, now);
         }
+    }
+
+    /// The `most` keys that asked most and that were denied most of late. `None` where no names are kept: the limit is
+    /// global, or heavy keys are off.
+    #[must_use]
+    pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
+        self.memory.heavy.top(most, now)
     }
 
     /// What the key is held to: its override, or the limit's own policy.

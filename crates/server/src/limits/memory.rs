@@ -6,12 +6,16 @@ use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
 use super::counts::Counts;
-use crate::rules::{Keeping, LimitSpec, PolicySpec, RulesError};
+use crate::{
+    heavy::HeavyKeys,
+    rules::{Keeping, LimitSpec, PolicySpec, RulesError},
+};
 
 /// The states of a limit and its counts. Where the states are in a store, the limiter only knows who is blocked.
 pub(super) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
+    pub heavy: HeavyKeys,
     keeping: Keeping,
 }
 
@@ -27,10 +31,11 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
 }
 
 impl Memory {
-    /// Fresh states for a limit. Its overrides and its deny list come with [`change`](Self::change).
+    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys. Its overrides and its deny list come with [`change`](Self::change).
     pub fn new(
         spec: &LimitSpec,
         max_keys: usize,
+        top_keys: usize,
         hash: Option<HashKeys>,
         keeping: Keeping,
     ) -> Result<Self, RulesError> {
@@ -41,11 +46,11 @@ impl Memory {
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
-        Ok(Self {
-            limiter: builder.build().map_err(|error| refuse(error.into()))?,
-            counts: Counts::default(),
-            keeping,
-        })
+        let limiter = builder.build().map_err(|error| refuse(error.into()))?;
+        let counts = Counts::default();
+        // A global limit has one key, and that has no name.
+        let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
+        Ok(Self { limiter, counts, heavy, keeping })
     }
 
     /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy), with

@@ -153,11 +153,11 @@ impl Limits {
         for spec in rules.limits {
             let old = before(&spec);
             let begins_with = rooms.begins_with(&spec);
-            let memory = match old {
-                Some(old) => Arc::clone(&old.memory),
-                None => {
-                    Arc::new(Memory::new(&spec, begins_with, (plan.hash_keys)(&spec.name), plan.keeping)?)
-                }
+            let memory = if let Some(old) = old {
+                Arc::clone(&old.memory)
+            } else {
+                let hash = (plan.hash_keys)(&spec.name);
+                Arc::new(Memory::new(&spec, begins_with, plan.capacity.top_keys, hash, plan.keeping)?)
             };
             let store = match (&plan.shared, old) {
                 (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => old.store.clone(),
@@ -175,6 +175,9 @@ impl Limits {
                 }
                 return Err(RulesError::Store { limit: limit.spec.name.clone(), source });
             }
+        }
+        for limit in &limits {
+            limit.memory.heavy.share_among(limits.len());
         }
         let names = limits.iter().enumerate();
         let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    handshake, introspection, limiting,
+    handshake, heavy, introspection, limiting,
     session::{Command, Context, Flow, find},
 };
 
@@ -28,7 +28,7 @@ macro_rules! command {
 }
 
 /// All commands, the busiest first: a lookup goes through them in this order.
-pub(super) static COMMANDS: [Command; 18] = [
+pub(super) static COMMANDS: [Command; 19] = [
     command!(
         "acquire"(1, 3),
         2,
@@ -65,6 +65,7 @@ pub(super) static COMMANDS: [Command; 18] = [
         limiting::block
     ),
     command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", limiting::unblock),
+    command!("top"(1, 2), 0, "limit [count]", "The keys that ask most, and that are denied most", heavy::top),
     command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
     command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
     command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),

@@ -138,12 +138,12 @@ pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 
 /// A whole number as redis-cell and Redis read one.
 #[inline]
-fn number(text: &[u8]) -> Option<i64> {
+pub(super) fn number(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
 #[cold]
-fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
+pub(super) fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
     let text = match refusal {
         Refusal::KeyMissing { .. } => {
             format!("ERR wrong number of arguments for '{name}' command: {refusal}")
@@ -155,7 +155,7 @@ fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
 }
 
 #[cold]
-fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
+pub(super) fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
     let got = String::from_utf8_lossy(&got[..got.len().min(32)]);
     context.replies().error(&format!("ERR {what} is '{got}'; it must be {wants}"));
     Flow::Continue

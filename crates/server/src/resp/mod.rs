@@ -6,7 +6,7 @@
 //! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
 //! ```
 //!
-//! `commands` has the table of all commands. It imports those that limit (`limiting`), those about the connection (`handshake`)
+//! `commands` has the table of all commands. It imports those that limit (`limiting`), those about heavy keys (`heavy`), those about the connection (`handshake`)
 //! and those about the server (`introspection`), which import `session` and `reply` alone.
 //!
 //! Where limits are shared over a store, `batch` hands the questions of a connection to the async runtime, and the replies
@@ -22,6 +22,7 @@ mod commands;
 mod connection;
 mod gather;
 mod handshake;
+mod heavy;
 mod introspection;
 mod limiting;
 mod parse;

@@ -21,6 +21,11 @@ const ON_ERROR: [(&str, OnError); 3] =
 
 const DEADLINE: &str = "`auto`, or a duration such as 50ms";
 
+/// What rules call a mode.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    MODES.iter().find(|(_, known)| *known == mode).map_or("exact", |(name, _)| name)
+}
+
 /// Reads `auto`, or a duration.
 ///
 /// # Errors

@@ -96,7 +96,11 @@ impl Service {
         let asked: Option<Vec<_>> =
             enforced().map(|part| Some(part.limit.store()?.part(part.key, part.cost))).collect();
         match asked {
-            Some(asked) if !asked.is_empty() => store.acquire_all(&asked).await.map(Some),
+            Some(asked) if !asked.is_empty() => {
+                let told = store.acquire_all(&asked).await?;
+                let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
+                Ok(Some(counted.collect()))
+            }
             _ => Ok(Some(Vec::new())),
         }
     }
@@ -127,7 +131,7 @@ impl<'a> Part<'a> {
         if let Some(decision) = decided {
             // A limit that would have admitted what another denied has neither admitted nor denied.
             if admitted || decision.is_denied() {
-                limit.count(Act::Take, *cost, &decision);
+                limit.count(Act::Take, key, *cost, &decision, now);
             }
             decision
         } else {
@@ -137,7 +141,7 @@ impl<'a> Part<'a> {
             let decision = decision.expect("only a refund is refused");
             // The key is blocked, and so the store was not asked.
             if !admitted && decision.is_denied() && self.is_enforced() {
-                limit.count(Act::Take, *cost, &decision);
+                limit.count(Act::Take, key, *cost, &decision, now);
             }
             decision
         }

@@ -28,8 +28,10 @@ pub use self::{
     refusal::Refusal,
 };
 use crate::{
-    limits::Limits,
-    rules::Keeping,
+    heavy::Top,
+    history::History,
+    limits::{Limit, Limits},
+    rules::{Keeping, LimitSpec},
     shared::SharedStore,
     throttle::{Throttle, ThrottleError, ThrottleQuota},
 };
@@ -45,6 +47,7 @@ pub struct Service {
     throttle: Throttle,
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
+    history: History,
 }
 
 impl Service {
@@ -52,7 +55,20 @@ impl Service {
     #[must_use]
     pub fn new(limits: Limits, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
         let store = limits.shared().cloned();
-        Self { limits: ArcSwap::from_pointee(limits), throttle, clock, store }
+        let history = History::default();
+        Self { limits: ArcSwap::from_pointee(limits), throttle, clock, store, history }
+    }
+
+    /// The same with a history of at most so many bytes.
+    #[must_use]
+    pub fn with_history(self, max_bytes: u64) -> Self {
+        Self { history: History::new(max_bytes), ..self }
+    }
+
+    /// What the limits have decided of late.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// The store that the limits are shared over; `None` where they are this server's own.
@@ -147,6 +163,20 @@ impl Service {
         };
         limit.limiter().reset_at(key, self.now());
         Ok(())
+    }
+
+    /// The `most` keys of a limit that asked most and that were denied most of late.
+    ///
+    /// # Errors
+    /// When there is no such limit, or no names are kept for it.
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<(Arc<Limit>, Top), Refusal> {
+        let limits = self.limits();
+        let limit = Arc::clone(resolve(&limits, limit, Some(&[]))?.limit);
+        let LimitSpec { name, global, .. } = limit.spec();
+        let top = limit
+            .top(most, now)
+            .ok_or_else(|| Refusal::NoHeavyKeys { limit: name.clone(), global: *global })?;
+        Ok((limit, top))
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.

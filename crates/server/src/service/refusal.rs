@@ -47,6 +47,20 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
+    /// No names of keys are kept for a limit.
+    #[error("no heavy keys are kept for limit `{limit}`: {}", if *global { "it is global, and has no keys" } else { "the server runs with --top-keys 0" })]
+    NoHeavyKeys {
+        /// The limit's name.
+        limit: String,
+        /// Whether it has no keys at all.
+        global: bool,
+    },
+    /// There is no room for a limit's history (or, without a name, for any).
+    #[error("no history is kept{}: --history-memory leaves no room for it", of_limit(limit))]
+    NoHistory {
+        /// The limit's name; empty where none was named.
+        limit: String,
+    },
     /// The limits asked together are kept on different nodes of a cluster.
     #[error(
         "these keys are on different nodes of the store's cluster, so no one step can decide on all of them: give them a common {{hash tag}} (a global limit has no key, and stands alone), or ask one after the other"
@@ -85,6 +99,10 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
+}
+
+fn of_limit(limit: &str) -> String {
+    if limit.is_empty() { String::new() } else { format!(" of limit `{limit}`") }
 }
 
 fn nearest_names(nearest: &[String], limits: usize) -> String {

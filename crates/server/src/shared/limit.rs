@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, time::Duration};
 
 use tidegate_core::Decision;
-use tidegate_redis::{Deadline, LimitError, Part, SharedLimit, StoreError};
+use tidegate_redis::{Deadline, LimitError, Part, SharedDecision, SharedLimit, StoreError};
 
 use super::SharedStore;
 use crate::{
@@ -71,9 +71,9 @@ impl StoreLimit {
     }
 
     /// Takes `cost` if that is admitted, after so much of the deadline is spent.
-    pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
+    pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
         let limit = self.of(key);
-        limit.acquire_by(key, cost, left_of(limit, spent)).await.decision
+        limit.acquire_by(key, cost, left_of(limit, spent)).await
     }
 
     /// Whether `cost` would be admitted, with what remains now, after so much of the deadline is spent.
@@ -83,8 +83,8 @@ impl StoreLimit {
     }
 
     /// Takes each of these costs, in this order, if that is admitted.
-    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32]) -> Vec<Decision> {
-        self.of(key).acquire_in_turn(key, costs).await.into_iter().map(|told| told.decision).collect()
+    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32]) -> Vec<SharedDecision> {
+        self.of(key).acquire_in_turn(key, costs).await
     }
 
     /// Gives back up to `cost`, and says where the key stands then. `name` is the limit's, for the refusal.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{AdHoc, Address, Part, Plan, Store, StoreError, Timeout};
+use tidegate_redis::{AdHoc, Address, Part, Plan, SharedDecision, Store, StoreError, Timeout};
 
 use crate::{
     service::{Refusal, THROTTLE},
@@ -60,9 +60,8 @@ impl SharedStore {
     }
 
     /// Takes from several limits in one step: all admit, or none is charged. One decision for each part.
-    pub(crate) async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<Decision>, Refusal> {
-        let told = self.store.acquire_all(parts).await.map_err(|_| Refusal::Scattered)?;
-        Ok(told.into_iter().map(|told| told.decision).collect())
+    pub(crate) async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, Refusal> {
+        self.store.acquire_all(parts).await.map_err(|_| Refusal::Scattered)
     }
 
     /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision

@@ -1,0 +1,170 @@
+//! Numbers of each second, in two resolutions and bounded memory.
+
+use std::collections::VecDeque;
+
+/// Seconds that are kept one by one: a quarter of an hour.
+pub(super) const SECONDS: usize = 15 * 60;
+/// Seconds in a step of the coarse resolution.
+pub(super) const STEP: u64 = 10;
+/// Steps that are kept: six hours.
+pub(super) const STEPS: usize = 6 * 60 * 60 / STEP as usize;
+
+/// `N` numbers for each second of the last 15 minutes, and for each 10 seconds of the last 6 hours.
+#[derive(Debug)]
+pub(super) struct Series<const N: usize> {
+    seconds: VecDeque<[u32; N]>,
+    /// The last one is under way where `end` is not a multiple of [`STEP`].
+    steps: VecDeque<[u32; N]>,
+    /// The second after the last one, since the epoch.
+    end: u64,
+}
+
+/// Numbers in steps of the same length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Points<const N: usize> {
+    /// The length of a step in seconds: 1 or 10.
+    pub step: u64,
+    /// When the last one ended, in seconds since the epoch.
+    pub end: u64,
+    /// The oldest first.
+    pub points: Vec<[u32; N]>,
+}
+
+/// How detailed an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Each second of the last 15 minutes.
+    Second,
+    /// Each 10 seconds of the last 6 hours.
+    TenSeconds,
+}
+
+impl<const N: usize> Series<N> {
+    /// What one series takes, all of it from the beginning.
+    pub const BYTES: u64 = ((SECONDS + STEPS) * N * size_of::<u32>()) as u64;
+
+    /// A series whose first second is `begin`.
+    pub fn new(begin: u64) -> Self {
+        Self { seconds: VecDeque::with_capacity(SECONDS), steps: VecDeque::with_capacity(STEPS), end: begin }
+    }
+
+    /// Adds what happened until the second `end`. What happened in several seconds is divided evenly among them: nobody
+    /// looked in between.
+    pub fn push(&mut self, end: u64, sums: [u64; N]) {
+        let elapsed = end.saturating_sub(self.end);
+        if elapsed == 0 {
+            return;
+        }
+        let (each, rest) = (sums.map(|sum| sum / elapsed), sums.map(|sum| sum % elapsed));
+        // What is older than all that is kept need not be added to be dropped again.
+        self.end = self.end.max(end.saturating_sub(SECONDS.max(STEPS * STEP as usize) as u64));
+        while self.end < end {
+            let is_last = self.end + 1 == end;
+            self.push_second(std::array::from_fn(|at| {
+                let number = each[at] + if is_last { rest[at] } else { 0 };
+                u32::try_from(number).unwrap_or(u32::MAX)
+            }));
+        }
+    }
+
+    fn push_second(&mut self, numbers: [u32; N]) {
+        if self.seconds.len() == SECONDS {
+            self.seconds.pop_front();
+        }
+        self.seconds.push_back(numbers);
+        match self.steps.back_mut() {
+            Some(step) if !self.end.is_multiple_of(STEP) => {
+                step.iter_mut().zip(numbers).for_each(|(sum, number)| *sum = sum.saturating_add(number));
+            }
+            _ => {
+                if self.steps.len() == STEPS {
+                    self.steps.pop_front();
+                }
+                self.steps.push_back(numbers);
+            }
+        }
+        self.end += 1;
+    }
+
+    /// Up to `most` of the latest complete steps.
+    pub fn read(&self, step: Step, most: usize) -> Points<N> {
+        let last = |kept: &VecDeque<[u32; N]>, complete: usize| {
+            kept.iter().take(complete).skip(complete.saturating_sub(most)).copied().collect()
+        };
+        match step {
+            Step::Second => {
+                Points { step: 1, end: self.end, points: last(&self.seconds, self.seconds.len()) }
+            }
+            Step::TenSeconds => {
+                let under_way = usize::from(!self.end.is_multiple_of(STEP));
+                let complete = self.steps.len().saturating_sub(under_way);
+                Points { step: STEP, end: self.end - self.end % STEP, points: last(&self.steps, complete) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seconds(series: &Series<1>, most: usize) -> Vec<u32> {
+        series.read(Step::Second, most).points.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn seconds_and_complete_steps_are_told_with_their_end() {
+        let mut series = Series::<1>::new(100);
+        for second in 1..=25 {
+            series.push(100 + second, [second]);
+        }
+        assert_eq!(series.read(Step::Second, 2), Points { step: 1, end: 125, points: vec![[24], [25]] });
+        let steps = Points { step: 10, end: 120, points: vec![[55], [155]] };
+        assert_eq!(series.read(Step::TenSeconds, 100), steps);
+        series.push(125, [1_000]);
+        assert_eq!(seconds(&series, 1), [25], "no second has passed");
+    }
+
+    #[test]
+    fn seconds_that_nobody_looked_at_share_what_happened() {
+        let mut series = Series::<1>::new(0);
+        series.push(4, [11]);
+        assert_eq!(seconds(&series, 10), [2, 2, 2, 5]);
+    }
+
+    #[test]
+    fn a_jump_of_years_is_no_work_and_leaves_what_is_kept_full() {
+        let mut series = Series::<1>::new(0);
+        series.push(1, [7]);
+        series.push(1_000_000_000, [0]);
+        assert_eq!(
+            (seconds(&series, usize::MAX), series.read(Step::Second, 1).end),
+            (vec![0; SECONDS], 1_000_000_000)
+        );
+        series.push(5, [9]);
+        assert_eq!(series.read(Step::Second, 1).end, 1_000_000_000, "time does not run backwards");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_kept_for_too_long(begin in 0_u64..50, looks in prop::collection::vec((1_u64..40, 0_u64..5_000), 1..400)) {
+            let mut series = Series::<1>::new(begin);
+            let (mut end, mut sum) = (begin, 0);
+            for (elapsed, count) in looks {
+                end += elapsed;
+                sum += count;
+                series.push(end, [count]);
+            }
+            prop_assert!(series.seconds.len() == SECONDS.min((end - begin) as usize));
+            if end - begin <= SECONDS as u64 {
+                prop_assert_eq!(seconds(&series, usize::MAX).into_iter().map(u64::from).sum::<u64>(), sum);
+            }
+            // All of it is within six hours.
+            prop_assert_eq!(series.steps.iter().map(|step| u64::from(step[0])).sum::<u64>(), sum);
+            let complete = series.read(Step::TenSeconds, usize::MAX);
+            prop_assert_eq!(complete.end, end / STEP * STEP);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The query of a GET: fields that a handler knows, each at most once.
+
+use std::borrow::Cow;
+
+use axum::http::Uri;
+
+use super::problem::{Problem, Refused};
+
+/// The values of these fields, in this order, percent-decoded.
+///
+/// # Errors
+/// When the query has another field, one twice, or a value that is not UTF-8.
+pub(super) fn fields<'u, const N: usize>(
+    uri: &'u Uri,
+    names: [&str; N],
+) -> Result<[Option<Cow<'u, str>>; N], Refused> {
+    let mut values = [const { None }; N];
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let Some(at) = names.iter().position(|known| *known == name) else {
+            let shown: String = name.chars().take(16).collect();
+            return Err(bad(format!("the query has no field `{shown}`: {}", names.join(", "))));
+        };
+        let value = percent_encoding::percent_decode_str(value).decode_utf8();
+        let value = value.map_err(|_| bad(format!("`{name}` is not UTF-8")))?;
+        if values[at].replace(value).is_some() {
+            return Err(bad(format!("the query has `{name}` twice")));
+        }
+    }
+    Ok(values)
+}
+
+/// A whole number within bounds, or what it is without the field.
+///
+/// # Errors
+/// When it is something else.
+pub(super) fn number(
+    value: Option<&str>,
+    name: &str,
+    default: usize,
+    range: std::ops::RangeInclusive<usize>,
+) -> Result<usize, Refused> {
+    let Some(text) = value else { return Ok(default) };
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        bad(format!("`{name}` must be a whole number from {} to {}", range.start(), range.end()))
+    })
+}
+
+/// The value of a field that must be there.
+///
+/// # Errors
+/// When it is not.
+pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Refused> {
+    value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
+}
+
+fn bad(detail: String) -> Refused {
+    Problem::bad_field("#", detail).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<[Option<String>; 2], String> {
+        let uri: Uri = format!("/v1/top{query}").parse().unwrap();
+        let fields =
+            fields(&uri, ["limit", "n"]).map_err(|refused| refused.problem().to_json().to_string())?;
+        Ok(fields.map(|value| value.map(Cow::into_owned)))
+    }
+
+    #[test]
+    fn a_query_is_read_whole_or_refused() {
+        let told = |limit: &str, n: Option<&str>| Ok([Some(limit.to_owned()), n.map(str::to_owned)]);
+        assert_eq!(read("?limit=per%2Duser&n=3"), told("per-user", Some("3")));
+        assert_eq!(read("?&n=&limit=a"), told("a", Some("")));
+        assert_eq!(read(""), Ok([None, None]));
+        for (query, why) in [
+            ("?limits=a", "no field `limits`: limit, n"),
+            ("?n=1&n=2", "`n` twice"),
+            ("?limit=%FF", "not UTF-8"),
+        ] {
+            let error = read(query).unwrap_err();
+            assert!(error.contains(why), "{query}: {error}");
+        }
+    }
+
+    #[test]
+    fn numbers_outside_their_bounds_are_refused() {
+        let read =
+            |text| number(text, "n", 7, 1..=10).map_err(|refused| refused.problem().to_json().to_string());
+        assert_eq!([read(None), read(Some("10"))], [Ok(7), Ok(10)]);
+        for text in ["0", "11", "-1", "", "x"] {
+            assert!(read(Some(text)).unwrap_err().contains("from 1 to 10"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which keys ask most and which are denied most, as clients see it.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Resp, Running};
+use serde_json::{Value, json};
+
+const RULES: &str = "
+limits:
+  - {name: per-user, limit: 3/1h, algorithm: sliding-log}
+  - {name: per-ip, limit: 100/1h}
+  - {name: trial, limit: 1/1h, shadow: true}
+  - {name: all, limit: 1000/1h, global: true}
+";
+
+fn keys(list: &Value) -> Vec<(&str, u64)> {
+    let keys = list.as_array().unwrap().iter();
+    keys.map(|key| (key["key"].as_str().unwrap(), key["count"].as_u64().unwrap())).collect()
+}
+
+#[test]
+fn both_protocols_tell_who_asks_most_and_who_is_denied_most() {
+    let server = Running::with_rules("heavy-both", RULES);
+    let mut client = Resp::connect(server.resp);
+    for _ in 0..5 {
+        client.ask("ACQUIRE per-user alice");
+    }
+    for _ in 0..2 {
+        assert_eq!(server.post("/v1/acquire", r#"{"limit":"per-user","key":"bob"}"#).status, 200);
+    }
+    // A block is a denial; a peek, a cost of 0 and a refund are not counted.
+    client.ask("BLOCK per-user eve");
+    for command in ["ACQUIRE", "PEEK", "REFUND"] {
+        client.ask(&format!("{command} per-user eve"));
+    }
+    client.ask("ACQUIRE per-user carol 0");
+    server.advance(Duration::from_secs(2));
+    let top = server.get("/v1/top?limit=per-user").json();
+    assert_eq!(keys(&top["asked_most"]), [("alice", 5), ("bob", 2), ("eve", 1)]);
+    assert_eq!(keys(&top["denied_most"]), [("alice", 2), ("eve", 1)]);
+    assert_eq!(top["asked_most"][0], json!({"key": "alice", "count": 5, "at_least": 5, "at_most": 5}));
+    assert_eq!(
+        [&top["seconds"], &top["one_in"], &top["names"], &top["requests"], &top["denials"]],
+        [&json!(2.0), &json!(1), &json!(1000), &json!(8), &json!(3)]
+    );
+    assert_eq!(
+        client.ask("TOP per-user 1"),
+        "[seconds 2 one_in 1 asked_most [[alice 5 5 5]] denied_most [[alice 2 2 2]]]"
+    );
+    assert_eq!(keys(&server.get("/v1/top?limit=per-user&n=2").json()["asked_most"]).len(), 2);
+}
+
+#[test]
+fn a_joint_decision_counts_for_the_limits_that_decided_it() {
+    let server = Running::with_rules("heavy-joint", RULES);
+    let both = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"per-ip","key":"10.0.0.1"}]}"#;
+    let statuses: Vec<_> = (0..4).map(|_| server.post("/v1/acquire", both).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let user = server.get("/v1/top?limit=per-user").json();
+    assert_eq!(
+        (keys(&user["asked_most"]), keys(&user["denied_most"])),
+        (vec![("alice", 4)], vec![("alice", 1)])
+    );
+    // As in the metrics: what would have admitted neither admitted nor denied.
+    let ip = server.get("/v1/top?limit=per-ip").json();
+    assert_eq!((keys(&ip["asked_most"]), keys(&ip["denied_most"])), (vec![("10.0.0.1", 3)], vec![]));
+}
+
+#[test]
+fn a_shadow_limit_tells_whom_it_would_deny() {
+    let server = Running::with_rules("heavy-shadow", RULES);
+    for _ in 0..3 {
+        assert_eq!(server.post("/v1/acquire", r#"{"limit":"trial","key":"alice"}"#).status, 200);
+    }
+    assert_eq!(keys(&server.get("/v1/top?limit=trial").json()["denied_most"]), [("alice", 2)]);
+}
+
+#[test]
+fn new_rules_keep_the_counts_and_a_new_limit_begins_with_none() {
+    let mut server = Running::with_rules("heavy-reload", RULES);
+    server.resp("ACQUIRE per-user alice");
+    let path =
+        std::env::temp_dir().join(format!("tidegate-server-{}-heavy-reload/rules.yaml", std::process::id()));
+    let changed = RULES.replace("3/1h", "2/1m") + "  - {name: fresh, limit: 1/1s}\n";
+    server.reloading(|| std::fs::write(&path, changed).unwrap());
+    assert_eq!(keys(&server.get("/v1/top?limit=per-user").json()["asked_most"]), [("alice", 1)]);
+    let fresh = server.get("/v1/top?limit=fresh").json();
+    assert_eq!((keys(&fresh["asked_most"]), &fresh["seconds"]), (vec![], &json!(0.0)));
+}
+
+#[test]
+fn names_are_bounded_and_the_bounds_of_a_count_are_told() {
+    let server = Running::with_rules_and("heavy-bounded", RULES, |options| options.top_keys = 2);
+    let mut client = Resp::connect(server.resp);
+    for key in ["alice", "alice", "bob", "carol"] {
+        client.ask(&format!("ACQUIRE per-ip {key}"));
+    }
+    let top = server.get("/v1/top?limit=per-ip").json();
+    assert_eq!(keys(&top["asked_most"]), [("alice", 2), ("carol", 2)]);
+    assert_eq!(top["asked_most"][1], json!({"key": "carol", "count": 2, "at_least": 1, "at_most": 2}));
+    assert_eq!((&top["names"], &top["requests"]), (&json!(2), &json!(4)));
+}
+
+#[test]
+fn keys_that_are_not_text_are_marked() {
+    let server = Running::with_rules("heavy-bytes", RULES);
+    let mut client = Resp::connect(server.resp);
+    client.send(b"*3\r\n$7\r\nACQUIRE\r\n$8\r\nper-user\r\n$2\r\n\xff1\r\n");
+    client.reply();
+    let key = &server.get("/v1/top?limit=per-user").json()["asked_most"][0];
+    assert_eq!((&key["key"], &key["not_utf8"]), (&json!("\u{fffd}1"), &json!(true)));
+}
+
+#[test]
+fn a_question_that_makes_no_sense_is_answered_with_what_to_do() {
+    let server = Running::with_rules("heavy-errors", RULES);
+    for (query, status, why) in [
+        ("", 400, "limit=..."),
+        ("?limit=per-usr", 404, "the nearest names are: per-user"),
+        ("?limit=all", 409, "it is global"),
+        ("?limit=per-user&n=0", 400, "from 1 to 100000"),
+        ("?limit=per-user&top=1", 400, "no field `top`: limit, n"),
+    ] {
+        let refused = server.get(&format!("/v1/top{query}"));
+        assert!(refused.status == status && refused.body.contains(why), "{query}: {refused:?}");
+    }
+    for (command, why) in [
+        ("TOP", "ERR wrong number of arguments for 'top' command"),
+        ("TOP per-usr", "ERR there is no limit `per-usr`"),
+        ("TOP all", "ERR no heavy keys are kept for limit `all`: it is global"),
+        ("TOP per-user many", "ERR count is 'many'; it must be a whole number from 1 to 100000"),
+    ] {
+        let reply = server.resp(command);
+        assert!(reply.starts_with(why), "{command}: {reply}");
+    }
+    let off = Running::with_rules_and("heavy-off", RULES, |options| options.top_keys = 0);
+    off.resp("ACQUIRE per-user alice");
+    assert!(off.get("/v1/top?limit=per-user").body.contains("the server runs with --top-keys 0"));
+}
