@@ -16,7 +16,7 @@ cargo build --release --bin tidegate >&2
 echo 'limits: [{name: bucket, limit: 100/1m}]' >"$scratch/rules.yaml"
 declare -A names=([off]=0 [on]=1000) ports=([off]=16382 [on]=16383) pids
 for who in off on; do
-    target/release/tidegate serve --http off --resp 127.0.0.1:${ports[$who]} --top-keys ${names[$who]} \
+    target/release/tidegate serve --http off --admin off --resp 127.0.0.1:${ports[$who]} --top-keys ${names[$who]} \
         --rules "$scratch/rules.yaml" >/dev/null 2>&1 &
     pids[$who]=$!
     until redis-cli -p ${ports[$who]} PING >/dev/null 2>&1; do kill -0 ${pids[$who]}; done

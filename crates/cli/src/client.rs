@@ -1,4 +1,5 @@
-//! `tidegate health`, `acquire`, `peek`, `refund`, `block` and `unblock`: a server asked from a shell, over HTTP.
+//! `tidegate health`, `acquire`, `peek` and `refund` ask a server's data plane from a shell; `block`, `unblock`, `reset` and `reload`
+//! its control plane. Both speak HTTP.
 //!
 //! Exit codes: 0 for yes, 1 for no, 2 for a command line that makes no sense, 3 when the server could not be asked or refused
 //! the question.
@@ -16,17 +17,60 @@ use serde_json::{Value, json};
 use tidegate_core::{Clock, clock::SystemClock, parse_duration};
 
 /// The longest answer that is read.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: u64 = 64 << 20;
 
-/// Which server is asked, and for how long.
+/// Which server's data plane is asked, and for how long.
 #[derive(Debug, clap::Args)]
-pub struct Target {
+struct DataTarget {
     /// The server: host:port, or http://host:port
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SERVER", default_value = "127.0.0.1:8080", value_parser = server)]
     server: String,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Which server's control plane is asked, and for how long.
+#[derive(Debug, clap::Args)]
+struct AdminTarget {
+    /// The server's control plane: host:port, or http://host:port, as its --admin has it
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
+    server: String,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Patience {
     /// How long the server may take to answer
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
     timeout: Duration,
+}
+
+/// Who is asked, and for how long.
+pub struct Target<'a> {
+    server: &'a str,
+    timeout: Duration,
+    /// The option of `serve` that has the address.
+    option: &'static str,
+}
+
+impl<'a> Target<'a> {
+    /// A server's control plane.
+    pub fn admin(server: &'a str, timeout: Duration) -> Self {
+        Self { server, timeout, option: "--admin" }
+    }
+}
+
+impl DataTarget {
+    fn target(&self) -> Target<'_> {
+        Target { server: &self.server, timeout: self.patience.timeout, option: "--http" }
+    }
+}
+
+impl AdminTarget {
+    fn target(&self) -> Target<'_> {
+        Target::admin(&self.server, self.patience.timeout)
+    }
 }
 
 /// Ask whether a server is ready: for health checks of containers and load balancers
@@ -35,7 +79,7 @@ pub struct Target {
 #[derive(Debug, clap::Args)]
 pub struct Health {
     #[command(flatten)]
-    target: Target,
+    target: DataTarget,
     /// Only whether the process answers, ready or not
     #[arg(long)]
     live: bool,
@@ -48,6 +92,8 @@ pub struct Health {
 pub struct Acquire {
     #[command(flatten)]
     of: Of,
+    #[command(flatten)]
+    target: DataTarget,
     /// How much to take
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
@@ -63,6 +109,8 @@ pub struct Acquire {
 pub struct Peek {
     #[command(flatten)]
     of: Of,
+    #[command(flatten)]
+    target: DataTarget,
     /// How much would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
@@ -73,6 +121,8 @@ pub struct Peek {
 pub struct Refund {
     #[command(flatten)]
     of: Of,
+    #[command(flatten)]
+    target: DataTarget,
     /// How much to give back
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
@@ -83,6 +133,8 @@ pub struct Refund {
 pub struct Block {
     #[command(flatten)]
     of: Of,
+    #[command(flatten)]
+    target: AdminTarget,
     /// For how long; without it until the key is unblocked
     #[arg(long, value_name = "DURATION", value_parser = span)]
     r#for: Option<Duration>,
@@ -95,6 +147,8 @@ pub struct Block {
 pub struct Unblock {
     #[command(flatten)]
     of: Of,
+    #[command(flatten)]
+    target: AdminTarget,
 }
 
 /// A limit and a key.
@@ -104,11 +158,42 @@ struct Of {
     limit: String,
     /// The key; a global limit has none
     key: Option<String>,
-    #[command(flatten)]
-    target: Target,
 }
 
-fn server(text: &str) -> Result<String, String> {
+/// Forget what a key has used, or without a key what all keys of a limit have used
+///
+/// Blocks stay.
+#[derive(Debug, clap::Args)]
+pub struct Reset {
+    #[command(flatten)]
+    of: Of,
+    #[command(flatten)]
+    target: AdminTarget,
+}
+
+/// Load a server's rules again, and tell what came of it
+///
+/// Exits with 0 if the rules are in force, 3 if they were rejected: then the previous rules stay active.
+#[derive(Debug, clap::Args)]
+pub struct Reload {
+    #[command(flatten)]
+    target: AdminTarget,
+}
+
+/// Print a server's rules in force, a limit a line, as a rules file could have them
+///
+/// With --json what the server says, with the keys that each limit has, as one line. Defaults that a rules file leaves out are left
+/// out.
+#[derive(Debug, clap::Args)]
+pub struct Rules {
+    #[command(flatten)]
+    target: AdminTarget,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn server(text: &str) -> Result<String, String> {
     let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
@@ -120,7 +205,7 @@ fn server(text: &str) -> Result<String, String> {
     }
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+pub fn span(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(span) if span.is_zero() => Err("it must be above zero".to_owned()),
         Ok(span) => Ok(span),
@@ -129,9 +214,10 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// Why a server gave no answer that counts.
-enum ClientError {
+#[derive(Debug)]
+pub enum ClientError {
     Unreachable { server: String, source: io::Error },
-    NoHttp { server: String },
+    NoHttp { server: String, option: &'static str },
     Refused { detail: String },
 }
 
@@ -141,10 +227,10 @@ impl fmt::Display for ClientError {
             Self::Unreachable { server, source } => {
                 write!(f, "cannot ask {server}: {source}; is a server running there? (--server ADDR)")
             }
-            Self::NoHttp { server } => {
+            Self::NoHttp { server, option } => {
                 write!(
                     f,
-                    "{server} does not answer as a Tidegate server does; --server takes the address of --http"
+                    "{server} does not answer as a Tidegate server does; --server takes the address of {option}"
                 )
             }
             Self::Refused { detail } => f.write_str(detail),
@@ -158,16 +244,16 @@ struct Answer {
     body: Value,
 }
 
-impl Target {
+impl Target<'_> {
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer, ClientError> {
-        let server = || self.server.clone();
+        let server = || self.server.to_owned();
         let text = self.exchange(method, path, body);
         let text = text.map_err(|source| ClientError::Unreachable { server: server(), source })?;
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         match (status, serde_json::from_str(body)) {
             (Some(status), Ok(body)) => Ok(Answer { status, body }),
-            _ => Err(ClientError::NoHttp { server: server() }),
+            _ => Err(ClientError::NoHttp { server: server(), option: self.option }),
         }
     }
 
@@ -178,7 +264,7 @@ impl Target {
                 Ok(mut stream) => {
                     stream.set_read_timeout(Some(self.timeout))?;
                     stream.set_write_timeout(Some(self.timeout))?;
-                    let (server, length) = (&self.server, body.len());
+                    let (server, length) = (self.server, body.len());
                     let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close");
                     stream
                         .write_all(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes())?;
@@ -192,9 +278,22 @@ impl Target {
         Err(last)
     }
 
+    /// What the server says about itself.
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
+        Self::accepted(self.ask("GET", path, "")?)
+    }
+
+    /// Whoever answers is no Tidegate server, or one of another version.
+    pub fn no_tidegate(&self) -> ClientError {
+        ClientError::NoHttp { server: self.server.to_owned(), option: self.option }
+    }
+
     /// Posts a question about a limit. A refusal is an error, with the server's own words.
-    fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        let answer = self.ask("POST", path, &body.to_string())?;
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        Self::accepted(self.ask("POST", path, &body.to_string())?)
+    }
+
+    fn accepted(answer: Answer) -> Result<Value, ClientError> {
         match answer.status {
             200 | 429 => Ok(answer.body),
             status => {
@@ -251,7 +350,7 @@ fn decided(answer: &Value) -> bool {
 
 pub fn health(args: &Health) -> ExitCode {
     let path = if args.live { "/healthz" } else { "/readyz" };
-    exit(args.target.ask("GET", path, "").map(|answer| {
+    exit(args.target.target().ask("GET", path, "").map(|answer| {
         let said =
             [&answer.body["status"], &answer.body["detail"]].map(|value| value.as_str().unwrap_or_default());
         print(said.join(" ").trim());
@@ -263,7 +362,7 @@ pub fn acquire(args: &Acquire) -> ExitCode {
     let clock = SystemClock::new();
     let until = args.wait.map(|wait| clock.now().saturating_add(wait.into()));
     loop {
-        let answer = match args.of.target.post("/v1/acquire", &args.of.question(args.cost)) {
+        let answer = match args.target.target().post("/v1/acquire", &args.of.question(args.cost)) {
             Ok(answer) => answer,
             Err(error) => return exit(Err(error)),
         };
@@ -289,11 +388,11 @@ fn pause(span: Duration) {
 }
 
 pub fn peek(args: &Peek) -> ExitCode {
-    exit(args.of.target.post("/v1/peek", &args.of.question(args.cost)).map(|answer| decided(&answer)))
+    exit(args.target.target().post("/v1/peek", &args.of.question(args.cost)).map(|answer| decided(&answer)))
 }
 
 pub fn refund(args: &Refund) -> ExitCode {
-    exit(args.of.target.post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
+    exit(args.target.target().post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
         print(&format!("remaining {}", answer["remaining"]));
         true
     }))
@@ -304,9 +403,64 @@ pub fn block(args: &Block) -> ExitCode {
     if let Some(span) = args.r#for {
         body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
     }
-    exit(args.of.target.post("/v1/block", &body).map(|_| true))
+    exit(args.target.target().post("/v1/block", &body).map(|_| true))
+}
+
+pub fn rules(args: &Rules) -> ExitCode {
+    exit(args.target.target().get("/v1/rules").map(|rules| {
+        if args.json {
+            print(&rules.to_string());
+        } else {
+            print("limits:");
+            rules["limits"].as_array().into_iter().flatten().for_each(|limit| print(&written(limit)));
+        }
+        true
+    }))
+}
+
+/// A limit as a rules file has it, in one line.
+fn written(limit: &Value) -> String {
+    let text = |name: &str| limit[name].as_str().unwrap_or_default();
+    let mut fields = vec![
+        format!("name: {}", text("name")),
+        format!("limit: {}", text("limit")),
+        format!("algorithm: {}", text("algorithm")),
+    ];
+    fields.extend(
+        ["options", "sharing"].map(text).into_iter().filter(|more| !more.is_empty()).map(str::to_owned),
+    );
+    fields.extend(
+        ["global", "shadow"]
+            .into_iter()
+            .filter(|name| limit[*name] == true)
+            .map(|name| format!("{name}: true")),
+    );
+    let overrides = limit["overrides"].as_object().into_iter().flatten();
+    // A JSON string is one in YAML, too: a key may have any characters.
+    let overrides: Vec<_> = overrides
+        .map(|(key, policy)| format!("{}: {}", json!(key), policy.as_str().unwrap_or_default()))
+        .collect();
+    if !overrides.is_empty() {
+        fields.push(format!("overrides: {{{}}}", overrides.join(", ")));
+    }
+    let deny = &limit["deny"];
+    if deny.as_array().is_some_and(|deny| !deny.is_empty()) {
+        fields.push(format!("deny: {deny}"));
+    }
+    format!("  - {{{}}}", fields.join(", "))
 }
 
 pub fn unblock(args: &Unblock) -> ExitCode {
-    exit(args.of.target.post("/v1/unblock", &args.of.named()).map(|answer| answer["unblocked"] == true))
+    exit(args.target.target().post("/v1/unblock", &args.of.named()).map(|answer| answer["unblocked"] == true))
+}
+
+pub fn reset(args: &Reset) -> ExitCode {
+    exit(args.target.target().post("/v1/reset", &args.of.named()).map(|_| true))
+}
+
+pub fn reload(args: &Reload) -> ExitCode {
+    exit(args.target.target().post("/v1/reload", &Value::Null).map(|answer| {
+        print(&format!("{} limits are in force", answer["limits"]));
+        true
+    }))
 }

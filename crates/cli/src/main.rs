@@ -7,6 +7,7 @@ mod manual;
 mod metrics;
 mod serve;
 mod simulate;
+mod top;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,10 @@ enum Command {
     Refund(client::Refund),
     Block(client::Block),
     Unblock(client::Unblock),
+    Reset(client::Reset),
+    Reload(client::Reload),
+    Rules(client::Rules),
+    Top(top::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -47,6 +52,10 @@ fn main() -> ExitCode {
         Command::Refund(args) => client::refund(&args),
         Command::Block(args) => client::block(&args),
         Command::Unblock(args) => client::unblock(&args),
+        Command::Reset(args) => client::reset(&args),
+        Command::Reload(args) => client::reload(&args),
+        Command::Rules(args) => client::rules(&args),
+        Command::Top(args) => top::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

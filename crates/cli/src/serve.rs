@@ -23,8 +23,8 @@ const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 
 /// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
-/// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080 and the Redis protocol on port 6380. SIGHUP
-/// loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
+/// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
+/// control plane on port 8082. SIGHUP loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address to serve HTTP on; `off` serves none
@@ -33,6 +33,9 @@ pub struct Args {
     /// Address to serve the Redis protocol on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
+    /// Address to serve the control plane on, over HTTP: metrics, the rules, blocks, resets; `off` serves none
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
+    admin: String,
     /// Address to serve gRPC on, for Envoy; `off` serves none [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
@@ -144,7 +147,7 @@ pub struct Args {
     /// Close an HTTP connection when its client reads nothing of an answer for this long
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
     http_write_timeout: Duration,
-    /// Most connections per protocol; a further one closes the connection that has been idle longest
+    /// Most connections per listener, and at most 256 of the control plane; a further one closes the connection that has been idle longest
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
@@ -251,7 +254,8 @@ async fn serve(args: Args) -> ExitCode {
     };
     let told = Told::of(&args);
     let options = args.options();
-    let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
+    let listeners =
+        [&options.http, &options.resp, &options.grpc, &options.admin].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(
@@ -288,6 +292,7 @@ impl Args {
         Options {
             http: listener(&self.http),
             resp: listener(&self.resp),
+            admin: listener(&self.admin),
             grpc: match (&self.grpc, &self.envoy_config) {
                 (Some(address), _) => listener(address),
                 (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
@@ -380,12 +385,14 @@ impl Told {
 
     fn tell(&self, server: &Server) {
         let (http, resp, grpc) = (server.http_address(), server.resp_address(), server.grpc_address());
+        let admin = server.admin_address();
         if self.format == LogFormat::Json {
             let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
             tracing::info!(
                 http = shown(http),
                 resp = shown(resp),
                 grpc = shown(grpc),
+                admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
                 store = server.service().store().map(|shared| shared.store().address().to_string()),
@@ -403,6 +410,7 @@ impl Told {
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
         }
+        line("admin", &admin.map_or("off".to_owned(), |address| format!("http://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
         match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
@@ -412,7 +420,7 @@ impl Told {
             ),
         }
         text.push_str("\nTry:\n\n");
-        for command in commands(http, resp, self.password, &limits) {
+        for command in commands(http, resp, admin, self.password, &limits) {
             let _ = writeln!(text, "  {command}");
         }
         // A closed standard output is no reason not to serve.
@@ -424,6 +432,7 @@ impl Told {
 fn commands(
     http: Option<SocketAddr>,
     resp: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
     password: bool,
     limits: &[String],
 ) -> Vec<String> {
@@ -436,7 +445,10 @@ fn commands(
         if resp.is_none() {
             commands
                 .push(format!("curl http://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
-            commands.push(format!("curl http://{http}/metrics"));
+            commands.push(match admin.map(reachable) {
+                Some(admin) => format!("curl http://{admin}/metrics"),
+                None => format!("curl http://{http}/readyz"),
+            });
         }
     }
     if let Some(resp) = resp.map(reachable) {

@@ -23,6 +23,7 @@ fn serving(name: &str) -> Serving {
 #[test]
 fn a_shell_script_is_limited_by_exit_codes() {
     let server = serving("client-acquire");
+    let operate = |arguments: &[&str]| ask(&server.admin, arguments);
     let ask = |arguments: &[&str]| ask(&server.http, arguments);
     let said = |(code, out, _): (Option<i32>, String, String)| (code, out);
     assert_eq!(said(ask(&["peek", "cron", "nightly"])), (Some(0), "allowed, remaining 2".into()));
@@ -36,10 +37,15 @@ fn a_shell_script_is_limited_by_exit_codes() {
     assert_eq!(ask(&["acquire", "cron", "nightly", "--wait", "5s"]).0, Some(1));
     assert_eq!(said(ask(&["refund", "cron", "nightly"])), (Some(0), "remaining 1".into()));
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
-    assert_eq!(ask(&["block", "cron", "mallory", "--for", "1h"]).0, Some(0));
+    assert_eq!(operate(&["block", "cron", "mallory", "--for", "1h"]).0, Some(0));
     assert_eq!(ask(&["peek", "cron", "mallory"]).0, Some(1));
-    assert_eq!(ask(&["unblock", "cron", "mallory"]).0, Some(0));
-    assert_eq!(ask(&["unblock", "cron", "mallory"]).0, Some(1), "it was not blocked any more");
+    assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(0));
+    assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(1), "it was not blocked any more");
+    assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
+    assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));
+    assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
+    let (code, _, error) = ask(&["block", "cron", "mallory"]);
+    assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     let (code, _, error) = ask(&["acquire", "corn", "nightly"]);
     assert!(code == Some(3) && error.contains("404") && error.contains("cron"), "{error}");
     assert_eq!(tidegate().args(["acquire"]).output().unwrap().status.code(), Some(2));
@@ -66,4 +72,24 @@ fn a_health_check_tells_a_ready_server_from_none() {
     assert!(code == Some(3) && error.contains("is a server running there?"), "{error}");
     let bad = tidegate().args(["health", "--server", "https://a:1"]).output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn an_operator_loads_the_rules_and_hears_what_is_wrong_with_them() {
+    let server = serving("client-reload");
+    let rules = scratch("client-reload-next").join("rules.yaml");
+    fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();
+    let server_with = Serving::with(&["--rules", rules.to_str().unwrap(), "--reload-interval", "1h"]);
+    fs::write(&rules, "limits: [{name: second, limit: 1/1s}, {name: third, limit: 1/1s}]").unwrap();
+    assert_eq!(
+        ask(&server_with.admin, &["reload"]),
+        (Some(0), "2 limits are in force".into(), String::new())
+    );
+    assert!(server_with.get("/v1/rules").contains("\"name\":\"third\""));
+    fs::write(&rules, "limits: [{name: fourth, limit: 100}]").unwrap();
+    let (code, _, error) = ask(&server_with.admin, &["reload"]);
+    assert!(code == Some(3) && error.contains("line 1") && error.contains("previous rules stay"), "{error}");
+    assert!(server_with.get("/v1/rules").contains("second"));
+    let (code, _, error) = ask(&server.http, &["reload"]);
+    assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
 }

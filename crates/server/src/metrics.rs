@@ -43,12 +43,19 @@ pub(crate) struct Events {
     pub state_writes_failed: AtomicU64,
     pub state_written_at: AtomicU64,
     pub state_bytes: AtomicU64,
-    pub http_connections: AtomicUsize,
-    pub http_accepted: AtomicU64,
+    pub http: Arc<HttpStats>,
+    pub admin: Arc<HttpStats>,
+}
+
+/// What happened to the connections of one HTTP listener.
+#[derive(Debug, Default)]
+pub(crate) struct HttpStats {
+    pub connections: AtomicUsize,
+    pub accepted: AtomicU64,
     /// Idle connections that gave way to new ones.
-    pub http_evicted: AtomicU64,
+    pub evicted: AtomicU64,
     /// New connections for which not even an idle one could give way.
-    pub http_refused: AtomicU64,
+    pub refused: AtomicU64,
 }
 
 /// All metrics of one server.
@@ -206,22 +213,34 @@ impl Collector for AtScrape {
 impl AtScrape {
     fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols =
-            |http: u64, resp: u64| [(&[("protocol", "http")], http), (&[("protocol", "resp")], resp)];
+        let protocols = |http: fn(&HttpStats) -> u64, resp: u64| {
+            [
+                (&[("protocol", "http")], http(&events.http)),
+                (&[("protocol", "admin")], http(&events.admin)),
+                (&[("protocol", "resp")], resp),
+            ]
+        };
         let open = protocols(
-            events.http_connections.load(Ordering::Relaxed) as u64,
+            |http| http.connections.load(Ordering::Relaxed) as u64,
             resp.connections.load(Ordering::Relaxed) as u64,
         );
         let mut family = out.encode_descriptor("connections", "Open connections", None, MetricType::Gauge)?;
         open.into_iter().try_for_each(|(labels, value)| gauge(&mut family, labels, value))?;
-        let accepted = protocols(read(&events.http_accepted), read(&resp.accepted));
-        let mut family =
-            out.encode_descriptor("connections_accepted", "Connections accepted", None, MetricType::Counter)?;
-        accepted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
-        let evicted = protocols(read(&events.http_evicted), read(&resp.evicted));
-        let help = "Idle connections that gave way to new ones";
-        let mut family = out.encode_descriptor("connections_evicted", help, None, MetricType::Counter)?;
-        evicted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        for (name, help, counted) in [
+            (
+                "connections_accepted",
+                "Connections accepted",
+                protocols(|http| read(&http.accepted), read(&resp.accepted)),
+            ),
+            (
+                "connections_evicted",
+                "Idle connections that gave way to new ones",
+                protocols(|http| read(&http.evicted), read(&resp.evicted)),
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+        }
         let help = "Seconds from the arrival of RESP commands to their answers";
         let latency = resp.latency.read();
         out.encode_descriptor("resp_command_seconds", help, None, MetricType::Histogram)?
@@ -232,7 +251,7 @@ impl AtScrape {
             (
                 "http_connections_refused",
                 "HTTP connections for which there was no slot",
-                read(&events.http_refused),
+                read(&events.http.refused) + read(&events.admin.refused),
             ),
             ("resp_connections_refused", "RESP connections beyond the bound", read(&resp.refused)),
             (

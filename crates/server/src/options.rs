@@ -16,6 +16,8 @@ pub struct Options {
     pub resp: Option<String>,
     /// Where gRPC listens, for Envoy; `None` for not at all. Needs the crate's feature `grpc`.
     pub grpc: Option<String>,
+    /// Where the control plane listens: metrics, rules, blocks, resets; `None` for not at all.
+    pub admin: Option<String>,
     /// The rules file; `None` for the built-in example, or for no rules where there is an `envoy_config`.
     pub rules: Option<PathBuf>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
@@ -73,6 +75,7 @@ impl Default for Options {
             http: Some("127.0.0.1:0".to_owned()),
             resp: Some("127.0.0.1:0".to_owned()),
             grpc: None,
+            admin: Some("127.0.0.1:0".to_owned()),
             rules: None,
             envoy_config: None,
             envoy_consume: Consume::default(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -23,6 +23,20 @@ use crate::{
 
 /// After this long a file that does not answer is told.
 const SLOW: Duration = Duration::from_secs(10);
+
+/// An order to load the rules now, and who wants to know what came of it.
+pub(crate) type ReloadOrder = Option<oneshot::Sender<Reloaded>>;
+
+/// What came of loading the rules.
+#[derive(Debug)]
+pub(crate) enum Reloaded {
+    /// They are in force: so many limits.
+    Loaded { limits: usize },
+    /// They cannot be used, for these reasons; the previous rules stay active.
+    Rejected { problems: Vec<String> },
+    /// There is no file: these are the built-in rules.
+    BuiltIn,
+}
 
 /// Loads rules into a service; how many limits they have.
 type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
@@ -63,28 +77,37 @@ impl Reload {
     }
 
     /// Loads the file whenever it has changed, and when an order says so, until the orders end.
-    pub async fn follow(mut self, service: Arc<Service>, look: Duration, mut orders: mpsc::Receiver<()>) {
+    pub async fn follow(
+        mut self,
+        service: Arc<Service>,
+        look: Duration,
+        mut orders: mpsc::Receiver<ReloadOrder>,
+    ) {
         let mut looks = interval(look.max(Duration::from_millis(1)));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_ordered = tokio::select! {
+            let order = tokio::select! {
                 order = orders.recv() => match order {
-                    Some(()) => true,
+                    Some(order) => Some(order),
                     None => return,
                 },
-                _ = looks.tick() => false,
+                _ = looks.tick() => None,
             };
-            self.step(&service, is_ordered).await;
+            let reloaded = self.step(&service, order.is_some()).await;
+            if let (Some(Some(asked)), Some(reloaded)) = (order, reloaded) {
+                // Whoever asked may have left.
+                let _ = asked.send(reloaded);
+            }
         }
     }
 
     /// Looks at the file, and loads it if it has changed, or if so ordered.
-    async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) {
+    async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) -> Option<Reloaded> {
         let Some(mut watch) = self.watch.take() else {
             if is_ordered {
                 tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
             }
-            return;
+            return Some(Reloaded::BuiltIn);
         };
         let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
         let mut work = spawn_blocking(move || {
@@ -105,7 +128,8 @@ impl Reload {
         let Ok((watch, loaded)) = done else {
             // A panic was told by itself; the previous rules are still in place.
             self.watch = Some(Watch::new(self.sources.paths()));
-            return self.refused();
+            self.refused();
+            return None;
         };
         self.watch = Some(watch);
         match loaded {
@@ -114,12 +138,14 @@ impl Reload {
                 self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
                 tracing::info!(file = %self.sources, limits, "rules loaded");
                 self.attempts.send_modify(|attempts| *attempts += 1);
+                Some(Reloaded::Loaded { limits })
             }
             Some(Err(error)) => {
                 tell(&self.sources, &error);
                 self.refused();
+                Some(Reloaded::Rejected { problems: error.to_string().lines().map(str::to_owned).collect() })
             }
-            None => {}
+            None => None,
         }
     }
 
@@ -178,7 +204,7 @@ mod tests {
         let mut attempts = reload.attempts();
         let (orders, receiver) = mpsc::channel(1);
         let following = tokio::spawn(reload.follow(service, Duration::from_secs(1_000), receiver));
-        orders.send(()).await.unwrap();
+        orders.send(None).await.unwrap();
         attempts.wait_for(|attempts| *attempts == 1).await.unwrap();
         assert_eq!(events.reloads_refused.load(Ordering::Relaxed), 1);
         // It answers in the end: then the rules are loaded.
@@ -186,7 +212,7 @@ mod tests {
         attempts.wait_for(|attempts| *attempts == 2).await.unwrap();
         assert_eq!(events.reloads.load(Ordering::Relaxed), 1);
         // Stopping does not wait for a file system that hangs.
-        orders.send(()).await.unwrap();
+        orders.send(None).await.unwrap();
         attempts.wait_for(|attempts| *attempts == 3).await.unwrap();
         following.abort();
         assert!(following.await.unwrap_err().is_cancelled());

@@ -21,12 +21,12 @@ use tokio::{
 use crate::{
     envoy::RateLimits,
     history,
-    http::{self, App, HttpConfig},
+    http::{self, App, HttpConfig, Plane},
     limits::{self, Capacity, Limits},
-    metrics::{Events, Metrics},
+    metrics::{Events, HttpStats, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
-    reload::Reload,
+    reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
     service::Service,
@@ -36,6 +36,9 @@ use crate::{
     state::State,
     throttle::Throttle,
 };
+
+/// Connections of the control plane. Beyond that the one that has been idle longest gives way.
+const ADMIN_CONNECTIONS: usize = 256;
 
 /// What a running server may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +69,11 @@ pub struct Server {
     events: Arc<Events>,
     stats: Arc<RespStats>,
     reload: Reload,
+    reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
     http: Option<(SocketAddr, JoinHandle<()>)>,
+    admin: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
     stop_http: watch::Sender<bool>,
@@ -124,32 +129,35 @@ impl Server {
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
         let grpc = listen_for_grpc(&options, &rates, &mut metrics, &stopped).await?;
         let origins = options.http_origins.clone();
+        let reload_orders = mpsc::channel(1);
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
             metrics,
+            events: Arc::clone(&events),
+            reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             origins,
         });
-        // Both addresses are taken before either is served.
-        let http = match &options.http {
-            Some(address) => Some(listen("http", address).await?),
-            None => None,
-        };
-        let resp = match &options.resp {
-            Some(address) => Some(listen("resp", address).await?),
-            None => None,
-        };
-        let http = http.map(|(listener, address)| {
-            let config = HttpConfig {
-                max_connections: options.max_connections,
-                write_timeout: options.http_write_timeout,
+        // All addresses are taken before any is served.
+        let http = listen_if_on("http", options.http.as_deref()).await?;
+        let admin = listen_if_on("admin", options.admin.as_deref()).await?;
+        let resp = listen_if_on("resp", options.resp.as_deref()).await?;
+        let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
+            let (listener, address) = listener?;
+            let (name, most) = match plane {
+                Plane::Data => ("http", options.max_connections),
+                Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
             };
-            let router = http::router(Arc::clone(&app));
-            let (service, events) = (Arc::clone(&service), Arc::clone(&events));
-            let serve = http::serve(listener, router, config, service, events, stopped);
-            (address, tokio::spawn(serve))
-        });
+            let config =
+                HttpConfig { name, max_connections: most, write_timeout: options.http_write_timeout };
+            let router = http::router(Arc::clone(&app), plane);
+            let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
+            let serve = http::serve(listener, router, config, service, stats, stopped.clone());
+            Some((address, tokio::spawn(serve)))
+        };
+        let http = serve_http(http, Plane::Data, &events.http);
+        let admin = serve_http(admin, Plane::Admin, &events.admin);
         let resp = match resp {
             Some((listener, address)) => {
                 let config = RespConfig {
@@ -178,9 +186,11 @@ impl Server {
             events,
             stats,
             reload,
+            reload_orders,
             attempts,
             state,
             http,
+            admin,
             resp,
             grpc,
             stop_http,
@@ -191,6 +201,12 @@ impl Server {
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Where the control plane listens.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// Where the Redis protocol listens.
@@ -220,10 +236,23 @@ impl Server {
     /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
     /// the orders is dropped the server stops, too. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self { options, service, app, events, stats, reload, state, http, resp, grpc, stop_http, .. } =
-            self;
+        let Self {
+            options,
+            service,
+            app,
+            events,
+            stats,
+            reload,
+            state,
+            http,
+            admin,
+            resp,
+            grpc,
+            stop_http,
+            ..
+        } = self;
         let mut background = JoinSet::new();
-        let (reload_now, reload_orders) = mpsc::channel(1);
+        let (reload_now, reload_orders) = self.reload_orders;
         background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
         if let Some(state) = &state {
             let (state, service) = (Arc::clone(state), Arc::clone(&service));
@@ -234,13 +263,13 @@ impl Server {
         background.spawn(divide_memory(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // One that waits already is enough.
-            let _ = reload_now.try_send(());
+            let _ = reload_now.try_send(None);
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
         // A step that hangs goes on in its own thread, and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        let mut listeners = Listeners { app, events, http, resp, grpc, stop_http };
+        let mut listeners = Listeners { app, events, http, admin, resp, grpc, stop_http };
         let ended = listeners.stop(options.grace, &mut orders).await;
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
@@ -318,9 +347,10 @@ struct Listeners {
     app: Arc<App>,
     events: Arc<Events>,
     http: Option<(SocketAddr, JoinHandle<()>)>,
+    admin: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
-    /// Stops HTTP, and gRPC with it.
+    /// Stops HTTP, on both listeners, and gRPC with it.
     stop_http: watch::Sender<bool>,
 }
 
@@ -332,9 +362,9 @@ impl Listeners {
         if let Some((_, reactors)) = &self.resp {
             reactors.drain();
         }
-        let (http, resp, grpc) = (&mut self.http, &mut self.resp, &mut self.grpc);
+        let (http, admin, resp, grpc) = (&mut self.http, &mut self.admin, &mut self.resp, &mut self.grpc);
         let finished = async {
-            for listener in [http, grpc] {
+            for listener in [http, admin, grpc] {
                 if let Some((_, serving)) = listener {
                     let _ = serving.await;
                     // A task that has ended must not be awaited again.
@@ -352,9 +382,9 @@ impl Listeners {
             () = stop_again(orders) => Ended::Cut,
         };
         if ended == Ended::Cut {
-            let open = self.events.http_connections.load(Ordering::Relaxed);
+            let open = self.events.http.connections.load(Ordering::Relaxed);
             tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
-            for (_, listener) in self.http.iter_mut().chain(&mut self.grpc) {
+            for (_, listener) in self.http.iter_mut().chain(&mut self.admin).chain(&mut self.grpc) {
                 listener.abort();
                 let _ = listener.await;
             }
@@ -452,6 +482,16 @@ async fn listen_for_grpc(
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
     match &options.grpc {
         Some(_) => Err(StartError::NoGrpc),
+        None => Ok(None),
+    }
+}
+
+async fn listen_if_on(
+    option: &'static str,
+    address: Option<&str>,
+) -> Result<Option<(tokio::net::TcpListener, SocketAddr)>, StartError> {
+    match address {
+        Some(address) => listen(option, address).await.map(Some),
         None => Ok(None),
     }
 }

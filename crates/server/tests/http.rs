@@ -303,7 +303,7 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
             http.send("POST", "/v1/acquire", &format!(r#"{{"limit":"per-user","key":"k{key}"}}"#));
             http.send("POST", &format!("/made/up/{key}"), "");
         }
-        http.send("GET", "/metrics", "").body.lines().count()
+        server.get("/metrics").body.lines().count()
     };
     // The first time /metrics itself has not been counted yet.
     series(0);
@@ -346,7 +346,8 @@ fn the_description_names_every_path_and_every_answer_as_it_is() {
             item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
         })
         .collect();
-    let real: BTreeSet<String> = ROUTES.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let real: BTreeSet<String> =
+        ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
     assert_eq!(described, real);
     let all = r#"{"all":[{"limit":"trial","key":"a"},{"limit":"everyone"}]}"#;
     for (method, path, body) in [
@@ -361,6 +362,9 @@ fn the_description_names_every_path_and_every_answer_as_it_is() {
         ("POST", "/v1/block", r#"{"limit":"per-user","key":"b"}"#),
         ("POST", "/v1/unblock", r#"{"limit":"per-user","key":"b"}"#),
         ("POST", "/v1/unblock", r#"{"limit":"logins","key":"mallory"}"#),
+        ("POST", "/v1/reset", r#"{"limit":"per-user","key":"b"}"#),
+        ("GET", "/v1/rules", ""),
+        ("POST", "/v1/reload", ""),
         ("GET", "/v1/top?limit=per-user", ""),
         ("GET", "/v1/top?limit=x", ""),
         ("GET", "/v1/top?limit=everyone", ""),
@@ -372,7 +376,7 @@ fn the_description_names_every_path_and_every_answer_as_it_is() {
         ("GET", "/healthz", ""),
         ("GET", "/readyz", ""),
     ] {
-        let response = Http::connect(server.http).send(method, path, body);
+        let response = server.connect_for(path).send(method, path, body);
         let operation = &description["paths"][path.split('?').next().unwrap()][method.to_lowercase()];
         let documented = resolve(&description, &operation["responses"][response.status.to_string()]);
         let kind = response.header("content-type").unwrap();
@@ -405,7 +409,8 @@ fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
             );
         }
         for (name, member) in members {
-            let property = &schema["properties"][name];
+            let known = schema["properties"].get(name);
+            let property = known.unwrap_or(&schema["additionalProperties"]);
             assert!(property.is_object(), "{what}: `{name}` is not described");
             fits(description, property, member, what);
         }

@@ -1,4 +1,8 @@
 //! One decision over all limits of a layer.
+#![cfg_attr(
+    not(feature = "shared"),
+    allow(clippy::match_wildcard_for_single_variants, reason = "with shared limits there are more variants")
+)]
 
 use std::{borrow::Cow, time::Duration};
 

@@ -1,4 +1,7 @@
-//! HTTP/1.1 with JSON: the limits for programs in any language, and the server's health and metrics.
+//! HTTP/1.1 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane (`--admin`:
+//! metrics, rules, blocks, resets). Both answer about the server's health.
+//!
+//! A new path is a row of [`ROUTES`], which says where it is served, and an arm in `routes` (data) or `admin` (control).
 //!
 //! `ask` and `descriptors` read what a body asks, `routes` says which path does what, `answer` and `problem` write what comes back.
 //! `query` reads the query of a GET, `top` answers which keys are heavy, `history` what was decided when,
@@ -6,6 +9,7 @@
 //! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
 //! waits for a client that does not read.
 
+mod admin;
 mod answer;
 mod ask;
 mod descriptors;
@@ -21,7 +25,7 @@ mod write_deadline;
 
 pub use ask::MAX_ALL;
 pub(crate) use routes::{App, router};
-pub use routes::{MAX_BODY, ROUTES};
+pub use routes::{Endpoint, MAX_BODY, Plane, ROUTES, Route, Served};
 pub(crate) use serve::{HttpConfig, serve};
 #[cfg(feature = "grpc")]
 pub(crate) use {

@@ -17,9 +17,10 @@ use axum::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use super::{
-    answer,
+    admin, answer,
     ask::{self, Ask, Asks},
     descriptors, history, overview,
     problem::{Problem, Refused},
@@ -27,7 +28,8 @@ use super::{
 };
 use crate::{
     envoy::RateLimits,
-    metrics::Metrics,
+    metrics::{Events, Metrics},
+    reload::ReloadOrder,
     service::{self, Act, Service},
     shared::Readiness,
 };
@@ -43,6 +45,9 @@ pub(crate) struct App {
     /// Decides on descriptors.
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
+    pub events: Arc<Events>,
+    /// Takes orders to load the rules again.
+    pub reload: mpsc::Sender<ReloadOrder>,
     /// Whether new work is welcome: not any more once the server stops.
     pub ready: AtomicBool,
     /// The origins whose web pages may ask.
@@ -64,6 +69,10 @@ pub enum Endpoint {
     Unblock,
     /// Forget what was used.
     Reset,
+    /// The rules in force.
+    Rules,
+    /// Load the rules again.
+    Reload,
     /// Ask one limit in the head of a request, for proxies that ask before they pass a request on.
     Check,
     /// Ask with descriptors, as envoyproxy/ratelimit takes them.
@@ -93,30 +102,85 @@ impl Endpoint {
     }
 }
 
-/// All paths: method, path, what it does.
-pub const ROUTES: [(&str, &str, Endpoint); 16] = [
-    ("POST", "/v1/acquire", Endpoint::Acquire),
-    ("POST", "/v1/peek", Endpoint::Peek),
-    ("POST", "/v1/refund", Endpoint::Refund),
-    ("POST", "/v1/block", Endpoint::Block),
-    ("POST", "/v1/unblock", Endpoint::Unblock),
-    ("POST", "/v1/reset", Endpoint::Reset),
-    ("GET", "/v1/check/{limit}", Endpoint::Check),
-    ("GET", "/v1/top", Endpoint::Top),
-    ("GET", "/v1/history", Endpoint::History),
-    ("GET", "/v1/limits", Endpoint::Limits),
-    ("POST", "/json", Endpoint::Json),
-    ("GET", "/healthcheck", Endpoint::HealthCheck),
-    ("GET", "/healthz", Endpoint::Health),
-    ("GET", "/readyz", Endpoint::Ready),
-    ("GET", "/metrics", Endpoint::Metrics),
-    ("GET", "/openapi.json", Endpoint::OpenApi),
+/// The two HTTP listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// `--http`: for programs that ask limits.
+    Data,
+    /// `--admin`: for operators, their tools and Prometheus.
+    Admin,
+}
+
+/// Which of the listeners has a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The data plane alone.
+    OnData,
+    /// The control plane alone.
+    OnAdmin,
+    /// Both.
+    OnBoth,
+}
+
+/// One path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// GET or POST.
+    pub method: &'static str,
+    /// With `{name}` for a part of the request's choice.
+    pub path: &'static str,
+    /// What it does.
+    pub endpoint: Endpoint,
+    /// Where.
+    pub served: Served,
+}
+
+impl Route {
+    /// Whether this listener has it.
+    #[must_use]
+    pub fn is_on(&self, plane: Plane) -> bool {
+        match self.served {
+            Served::OnBoth => true,
+            Served::OnData => plane == Plane::Data,
+            Served::OnAdmin => plane == Plane::Admin,
+        }
+    }
+}
+
+const fn get(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "GET", path, endpoint, served }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "POST", path, endpoint, served }
+}
+
+/// All paths of both listeners.
+pub const ROUTES: &[Route] = &[
+    post("/v1/acquire", Endpoint::Acquire, Served::OnData),
+    post("/v1/peek", Endpoint::Peek, Served::OnBoth),
+    post("/v1/refund", Endpoint::Refund, Served::OnBoth),
+    get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
+    post("/json", Endpoint::Json, Served::OnData),
+    get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
+    get("/healthz", Endpoint::Health, Served::OnBoth),
+    get("/readyz", Endpoint::Ready, Served::OnBoth),
+    get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
+    post("/v1/block", Endpoint::Block, Served::OnAdmin),
+    post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
+    get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
+    get("/metrics", Endpoint::Metrics, Served::OnAdmin),
+    get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
+    get("/v1/top", Endpoint::Top, Served::OnAdmin),
+    get("/v1/history", Endpoint::History, Served::OnAdmin),
 ];
 
-/// The routes, ready to serve.
-pub(crate) fn router(app: Arc<App>) -> Router {
+/// The routes of a listener, ready to serve.
+pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
     let mut router = Router::new();
-    for (method, path, endpoint) in ROUTES {
+    for &Route { method, path, endpoint, .. } in ROUTES.iter().filter(|route| route.is_on(plane)) {
         let filter = if method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
         let handler = move |State(app): State<Arc<App>>, request: Request| async move {
             let started = app.service.now();
@@ -130,6 +194,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         };
         router = router.route(path, on(filter, handler));
     }
+    let not_found = move |State(app): State<Arc<App>>, request: Request| async move {
+        app.metrics.http_request("other", 404, tidegate_core::Nanos::ZERO);
+        not_found(plane, request.uri().path())
+    };
     router.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
@@ -158,9 +226,6 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         Endpoint::History => history::answer(app, request.uri()),
         Endpoint::Limits => overview::answer(app, request.uri()),
         Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
-        Endpoint::Metrics => {
-            Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
-        }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
         Endpoint::Refund => {
@@ -169,31 +234,12 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
-        Endpoint::Block => {
-            let block = ask::read::<ask::Block>(&body(request).await?)?;
-            let key = block.key.as_deref().map(str::as_bytes);
-            let done = app.service.block(block.limit.as_bytes(), key, block.span);
-            done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            Ok(answer::json(&json!({"blocked": true})))
-        }
-        Endpoint::Unblock => {
-            let block = ask::read::<ask::Named>(&body(request).await?)?;
-            let key = block.key.as_deref().map(str::as_bytes);
-            let was_blocked = app.service.unblock(block.limit.as_bytes(), key);
-            let was_blocked = was_blocked.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            Ok(answer::json(&json!({"unblocked": was_blocked})))
-        }
-        Endpoint::Reset => {
-            let named = ask::read::<ask::Named>(&body(request).await?)?;
-            let key = named.key.map(String::into_bytes);
-            let its = Arc::clone(&app.service);
-            // A whole limit may hold many keys: not on a thread that serves.
-            let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
-            // A panic was told by the panic itself.
-            let done = done.await.unwrap_or(Ok(()));
-            done.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            Ok(answer::json(&json!({"reset": true})))
-        }
+        Endpoint::Metrics
+        | Endpoint::Block
+        | Endpoint::Unblock
+        | Endpoint::Reset
+        | Endpoint::Rules
+        | Endpoint::Reload => admin::run(app, endpoint, request).await,
     }
 }
 
@@ -263,7 +309,7 @@ fn question(ask: &Ask) -> service::Ask<'_> {
 }
 
 /// The body, whatever its declared type: the JSON in it is checked, and `curl -d` declares a form.
-async fn body(request: Request) -> Result<Bytes, Refused> {
+pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
     let too_large = || {
         let detail = format!("the body is longer than {MAX_BODY} bytes; ask for fewer limits at once");
         Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
@@ -284,22 +330,30 @@ async fn body(request: Request) -> Result<Bytes, Refused> {
     }
 }
 
-fn text(text: String, kind: &'static str) -> Response<Body> {
+pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-async fn not_found(State(app): State<Arc<App>>) -> Response<Body> {
-    let paths: Vec<_> = ROUTES.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
-    let detail = format!("there is no such path; the paths are: {}", paths.join(", "));
-    app.metrics.http_request("other", 404, tidegate_core::Nanos::ZERO);
+fn not_found(plane: Plane, path: &str) -> Response<Body> {
+    let other = match plane {
+        Plane::Data => (Plane::Admin, "the control plane's listener (--admin)"),
+        Plane::Admin => (Plane::Data, "the data plane's listener (--http)"),
+    };
+    let detail = if ROUTES.iter().any(|route| route.path == path && route.is_on(other.0)) {
+        format!("{path} is served on {}", other.1)
+    } else {
+        let here = ROUTES.iter().filter(|route| route.is_on(plane));
+        let paths: Vec<_> = here.map(|route| format!("{} {}", route.method, route.path)).collect();
+        format!("there is no such path; the paths are: {}", paths.join(", "))
+    };
     Problem::new(StatusCode::NOT_FOUND, "No such path", detail).into_response()
 }
 
 async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
-    let allowed = ROUTES.iter().find(|route| route.1 == path).map_or("GET", |route| route.0);
+    let allowed = ROUTES.iter().find(|route| route.path == path).map_or("GET", |route| route.method);
     let detail = format!("{} is not for {path}; use {allowed}", shown(request.method()));
     app.metrics.http_request("other", 405, tidegate_core::Nanos::ZERO);
     let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();

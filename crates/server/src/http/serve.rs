@@ -29,7 +29,7 @@ use super::{
     slots::{Admission, Slot, Slots},
     write_deadline::WriteDeadline,
 };
-use crate::{metrics::Events, once_a_minute::OnceAMinute, service::Service};
+use crate::{metrics::HttpStats, once_a_minute::OnceAMinute, service::Service};
 
 /// How long a client may take to send a request's head, and how long a connection may wait between requests.
 const HEAD_TIME: Duration = Duration::from_mins(1);
@@ -45,6 +45,8 @@ const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metr
 /// How the listener behaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpConfig {
+    /// What it is called in the log.
+    pub name: &'static str,
     /// Beyond so many the one that has been idle longest gives way.
     pub max_connections: usize,
     /// How long a client may take nothing of its answer.
@@ -58,7 +60,7 @@ pub(crate) async fn serve(
     router: Router,
     config: HttpConfig,
     service: Arc<Service>,
-    events: Arc<Events>,
+    stats: Arc<HttpStats>,
     mut stop: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
@@ -82,7 +84,7 @@ pub(crate) async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept HTTP connections; trying again in a second (are the open files used up?)");
+                tracing::warn!(listener = config.name, %error, "cannot accept HTTP connections; trying again in a second (are the open files used up?)");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
@@ -92,21 +94,22 @@ pub(crate) async fn serve(
             && full.is_due(service.now())
         {
             tracing::warn!(
+                listener = config.name,
                 max_connections = config.max_connections,
                 "all HTTP connections are in use: each new one closes the one that has been idle longest, and while all are \
                  busy only health checks and metrics are answered; raise --max-connections, or find out who holds them",
             );
         }
         let Some(Admission { slot, evicted }) = admission else {
-            events.http_refused.fetch_add(1, Ordering::Relaxed);
+            stats.refused.fetch_add(1, Ordering::Relaxed);
             continue;
         };
-        events.http_evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
+        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "connection dropped");
             continue;
         }
-        events.http_accepted.fetch_add(1, Ordering::Relaxed);
+        stats.accepted.fetch_add(1, Ordering::Relaxed);
         let http = if slot.is_spare { &spare_http } else { &http };
         let slot = Arc::new(slot);
         let give_up = |stream: &TcpStream| {
@@ -116,16 +119,16 @@ pub(crate) async fn serve(
         let io = TokioIo::new(WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up));
         let connection = http.serve_connection(io, edge(router.clone(), Arc::clone(&slot)));
         let connection = graceful.watch(connection);
-        let events = Arc::clone(&events);
+        let stats = Arc::clone(&stats);
         connections.spawn(async move {
-            events.http_connections.fetch_add(1, Ordering::Relaxed);
+            stats.connections.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
                 ended = connection => if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended");
                 },
                 () = slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
             }
-            events.http_connections.fetch_sub(1, Ordering::Relaxed);
+            stats.connections.fetch_sub(1, Ordering::Relaxed);
         });
     }
     drop(listener);

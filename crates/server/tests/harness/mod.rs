@@ -13,7 +13,10 @@ use std::{
 
 use serde_json::{Value, json};
 use tidegate_core::{ManualClock, Nanos};
-use tidegate_server::{Ended, Options, Order, Server};
+use tidegate_server::{
+    Ended, Options, Order, Server,
+    http::{Plane, ROUTES},
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long a test waits for what should happen at once.
@@ -22,6 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A running server.
 pub struct Running {
     pub http: SocketAddr,
+    pub admin: SocketAddr,
     pub resp: SocketAddr,
     pub grpc: SocketAddr,
     pub clock: Arc<ManualClock>,
@@ -67,6 +71,7 @@ impl Running {
                     Ok(server) => {
                         let started = (
                             server.http_address(),
+                            server.admin_address(),
                             server.resp_address(),
                             server.grpc_address(),
                             server.reloads(),
@@ -82,9 +87,10 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, resp, grpc, reloads) = tell.blocking_recv().expect("the server's thread panicked")?;
-        let [http, resp, grpc] = [http, resp, grpc].map(|address| address.unwrap_or(nowhere));
-        Ok(Self { http, resp, grpc, clock, reloads, orders, thread: Some(thread) })
+        let (http, admin, resp, grpc, reloads) =
+            tell.blocking_recv().expect("the server's thread panicked")?;
+        let [http, admin, resp, grpc] = [http, admin, resp, grpc].map(|address| address.unwrap_or(nowhere));
+        Ok(Self { http, admin, resp, grpc, clock, reloads, orders, thread: Some(thread) })
     }
 
     pub fn advance(&self, span: Duration) {
@@ -124,11 +130,18 @@ impl Running {
     }
 
     pub fn post(&self, path: &str, body: &str) -> Response {
-        Http::connect(self.http).send("POST", path, body)
+        self.connect_for(path).send("POST", path, body)
     }
 
     pub fn get(&self, path: &str) -> Response {
-        Http::connect(self.http).send("GET", path, "")
+        self.connect_for(path).send("GET", path, "")
+    }
+
+    /// A connection to the listener that serves a path: the data plane's if both do.
+    pub fn connect_for(&self, path: &str) -> Http {
+        let path = path.split('?').next().unwrap_or(path);
+        let is_admin = ROUTES.iter().any(|route| route.path == path && !route.is_on(Plane::Data));
+        Http::connect(if is_admin { self.admin } else { self.http })
     }
 
     /// One of the server's metrics, by its name with labels.

@@ -1,0 +1,239 @@
+//! What is shown, and what keys do: no terminal, no server.
+
+use ratatui::crossterm::event::KeyCode;
+
+use super::{
+    Sort,
+    data::{Key, Limit, Overview, Standing, Top},
+};
+
+/// What is on the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Screen {
+    Overview,
+    Limit { limit: String },
+    Key { limit: String, key: String },
+}
+
+/// Something to do that changes the server, which is asked about first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Block { limit: String, key: String },
+    Unblock { limit: String, key: String },
+}
+
+/// What a key stroke asks for, beyond what is on the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Quit,
+    /// Ask the server for what the screen shows now.
+    Refresh,
+    Do(Action),
+}
+
+/// Which list of a limit is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    Denied,
+    Asked,
+}
+
+/// The state of the program.
+#[derive(Debug)]
+pub struct App {
+    pub server: String,
+    pub screen: Screen,
+    pub overview: Overview,
+    /// Of the limit on the screen; `None` where none is known.
+    pub top: Option<Top>,
+    pub standing: Option<Standing>,
+    pub list: List,
+    pub sort: Sort,
+    pub filter: String,
+    /// Whether the filter is being typed.
+    pub typing: bool,
+    pub selected: usize,
+    /// What waits for a yes.
+    pub asking: Option<Action>,
+    /// What happened last.
+    pub message: String,
+}
+
+impl App {
+    pub fn new(server: &str, sort: Sort, filter: &str) -> Self {
+        Self {
+            server: server.to_owned(),
+            screen: Screen::Overview,
+            overview: Overview::default(),
+            top: None,
+            standing: None,
+            list: List::Denied,
+            sort,
+            filter: filter.to_owned(),
+            typing: false,
+            selected: 0,
+            asking: None,
+            message: String::new(),
+        }
+    }
+
+    /// Takes in what the server says, in the chosen order.
+    pub fn show(&mut self, overview: Overview) {
+        self.overview = overview;
+        self.order();
+    }
+
+    fn order(&mut self) {
+        let number = |number: Option<f64>| -number.unwrap_or(-1.0);
+        let limits = &mut self.overview.limits;
+        match self.sort {
+            Sort::Denied => {
+                limits.sort_by(|a, b| number(a.denied_per_second).total_cmp(&number(b.denied_per_second)))
+            }
+            Sort::Share => {
+                limits.sort_by(|a, b| number(a.share_denied()).total_cmp(&number(b.share_denied())))
+            }
+            Sort::Admitted => {
+                limits
+                    .sort_by(|a, b| number(a.admitted_per_second).total_cmp(&number(b.admitted_per_second)));
+            }
+            Sort::Name => limits.sort_by(|a, b| a.name.cmp(&b.name)),
+        }
+        self.selected = self.selected.min(self.rows().saturating_sub(1));
+    }
+
+    /// The limits that the filter lets through.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.overview.limits.iter().filter(|limit| limit.name.contains(&self.filter))
+    }
+
+    /// The limit on the screen.
+    pub fn limit(&self) -> Option<&Limit> {
+        let (Screen::Limit { limit: name } | Screen::Key { limit: name, .. }) = &self.screen else {
+            return None;
+        };
+        self.overview.limits.iter().find(|limit| limit.name == *name)
+    }
+
+    /// The keys of the limit on the screen.
+    pub fn keys(&self) -> &[Key] {
+        match (&self.top, self.list) {
+            (None, _) => &[],
+            (Some(top), List::Asked) => &top.asked_most,
+            (Some(top), List::Denied) => &top.denied_most,
+        }
+    }
+
+    fn rows(&self) -> usize {
+        match self.screen {
+            Screen::Overview => self.limits().count(),
+            Screen::Limit { .. } => self.keys().len(),
+            Screen::Key { .. } => 0,
+        }
+    }
+
+    /// What a key stroke does.
+    pub fn stroke(&mut self, code: KeyCode) -> Option<Effect> {
+        if let Some(action) = self.asking.take() {
+            // Anything but a yes is a no.
+            return (code == KeyCode::Char('y')).then_some(Effect::Do(action));
+        }
+        if self.typing {
+            self.type_filter(code);
+            return None;
+        }
+        self.message.clear();
+        match code {
+            KeyCode::Char('q') => return Some(Effect::Quit),
+            KeyCode::Down | KeyCode::Char('j') => {
+                self.selected = (self.selected + 1).min(self.rows().saturating_sub(1));
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Home | KeyCode::Char('g') => self.selected = 0,
+            KeyCode::End | KeyCode::Char('G') => self.selected = self.rows().saturating_sub(1),
+            KeyCode::Enter | KeyCode::Right => return self.open(),
+            KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => return self.back(),
+            KeyCode::Char('s') if self.screen == Screen::Overview => {
+                self.sort = match self.sort {
+                    Sort::Denied => Sort::Share,
+                    Sort::Share => Sort::Admitted,
+                    Sort::Admitted => Sort::Name,
+                    Sort::Name => Sort::Denied,
+                };
+                self.order();
+            }
+            KeyCode::Char('/') if self.screen == Screen::Overview => self.typing = true,
+            KeyCode::Tab => {
+                self.list = if self.list == List::Denied { List::Asked } else { List::Denied };
+                self.selected = 0;
+            }
+            KeyCode::Char(letter @ ('b' | 'u')) => self.ask_about_key(letter == 'b'),
+            _ => {}
+        }
+        None
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+        self.selected = 0;
+    }
+
+    fn open(&mut self) -> Option<Effect> {
+        self.screen = match &self.screen {
+            Screen::Overview => Screen::Limit { limit: self.limits().nth(self.selected)?.name.clone() },
+            Screen::Limit { limit } => {
+                let key = self.keys().get(self.selected)?;
+                if key.not_utf8 {
+                    self.message = "this key is not text: use redis-cli for it".to_owned();
+                    return None;
+                }
+                Screen::Key { limit: limit.clone(), key: key.key.clone() }
+            }
+            Screen::Key { .. } => return None,
+        };
+        (self.selected, self.standing) = (0, None);
+        if let Screen::Limit { .. } = self.screen {
+            self.top = None;
+        }
+        Some(Effect::Refresh)
+    }
+
+    fn back(&mut self) -> Option<Effect> {
+        self.screen = match &self.screen {
+            Screen::Overview => return None,
+            Screen::Limit { .. } => Screen::Overview,
+            Screen::Key { limit, .. } => Screen::Limit { limit: limit.clone() },
+        };
+        self.selected = 0;
+        Some(Effect::Refresh)
+    }
+
+    fn ask_about_key(&mut self, block: bool) {
+        let (limit, key) = match &self.screen {
+            Screen::Overview => {
+                self.message = "open a limit first: a block is of one of its keys".to_owned();
+                return;
+            }
+            Screen::Limit { limit } => match self.keys().get(self.selected) {
+                Some(key) if !key.not_utf8 => (limit.clone(), key.key.clone()),
+                _ => {
+                    self.message = "there is no key to block here".to_owned();
+                    return;
+                }
+            },
+            Screen::Key { limit, key } => (limit.clone(), key.clone()),
+        };
+        self.asking = Some(if block { Action::Block { limit, key } } else { Action::Unblock { limit, key } });
+    }
+}

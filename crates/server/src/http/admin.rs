@@ -1,0 +1,115 @@
+//! What the control plane does beside answering about health: metrics, the rules, and what operators change while the server
+//! runs.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{Response, StatusCode},
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+
+use super::{
+    answer, ask,
+    problem::{Problem, Refused},
+    routes::{App, Endpoint, body, text},
+};
+use crate::{limits::Limit, reload::Reloaded, rules::LimitSpec, service::Refusal};
+
+/// How long an order to load the rules waits for its outcome: a file system may hang.
+const RELOAD_TIME: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
+    match endpoint {
+        Endpoint::Metrics => {
+            Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+        }
+        Endpoint::Block => {
+            let block = ask::read::<ask::Block>(&body(request).await?)?;
+            let key = block.key.as_deref().map(str::as_bytes);
+            app.service.block(block.limit.as_bytes(), key, block.span).map_err(refused)?;
+            Ok(answer::json(&json!({"blocked": true})))
+        }
+        Endpoint::Unblock => {
+            let block = ask::read::<ask::Named>(&body(request).await?)?;
+            let key = block.key.as_deref().map(str::as_bytes);
+            let was_blocked = app.service.unblock(block.limit.as_bytes(), key).map_err(refused)?;
+            Ok(answer::json(&json!({"unblocked": was_blocked})))
+        }
+        Endpoint::Reset => {
+            let named = ask::read::<ask::Named>(&body(request).await?)?;
+            let key = named.key.map(String::into_bytes);
+            let its = Arc::clone(&app.service);
+            // A whole limit may hold many keys: not on a thread that serves.
+            let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
+            // A panic was told by the panic itself.
+            done.await.unwrap_or(Ok(())).map_err(refused)?;
+            Ok(answer::json(&json!({"reset": true})))
+        }
+        Endpoint::Rules => Ok(answer::json(&rules(app))),
+        Endpoint::Reload => reload(app).await,
+        // The table of routes leads nothing else here.
+        _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
+    }
+}
+
+fn refused(refusal: Refusal) -> Refused {
+    Problem::from_refusal(refusal, "#").into()
+}
+
+/// Loads the rules again, and waits for what comes of it.
+async fn reload(app: &App) -> Result<Response<Body>, Refused> {
+    let (asked, answer) = oneshot::channel();
+    let reloaded = async {
+        app.reload.send(Some(asked)).await.ok()?;
+        answer.await.ok()
+    };
+    match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
+        Some(Reloaded::Loaded { limits }) => Ok(answer::json(&json!({"reloaded": true, "limits": limits}))),
+        Some(Reloaded::Rejected { problems }) => {
+            let detail = format!("the previous rules stay active: {}", problems.join("; "));
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail).into())
+        }
+        Some(Reloaded::BuiltIn) => {
+            let detail = "these are the built-in rules; start the server with --rules FILE";
+            Err(Problem::new(StatusCode::CONFLICT, "Nothing to load", detail).into())
+        }
+        None => {
+            let detail = "the server is stopping, or its file system does not answer; its log says why";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not loaded", detail).into())
+        }
+    }
+}
+
+/// The rules in force, as they would be written.
+fn rules(app: &App) -> Value {
+    let limits = app.service.limits();
+    let loaded_at = app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
+    let limits: Vec<Value> = limits.limits().iter().map(|limit| rule(limit)).collect();
+    json!({"loaded_at": loaded_at, "limits": limits})
+}
+
+fn rule(limit: &Limit) -> Value {
+    let LimitSpec { name, policy, global, shadow, overrides, deny, sharing, .. } = limit.spec();
+    let stats = limit.limiter().stats();
+    let overrides: Map<String, Value> =
+        overrides.iter().map(|(key, own)| (key.clone(), own.to_string().into())).collect();
+    json!({
+        "name": name,
+        "limit": policy.quota(),
+        "algorithm": policy.algorithm.name(),
+        "options": policy.options(),
+        "sharing": sharing.options(),
+        "global": global,
+        "shadow": shadow,
+        "keys": stats.keys,
+        "max_keys": stats.max_keys,
+        "overrides": overrides,
+        "deny": deny,
+    })
+}
