@@ -41,6 +41,7 @@ mod occupancy;
 mod once_a_minute;
 mod open_files;
 mod options;
+mod pages;
 mod reload;
 pub mod resp;
 pub mod rules;

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -37,6 +37,8 @@ const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002
 pub(crate) struct Events {
     pub reloads: AtomicU64,
     pub reloads_refused: AtomicU64,
+    /// What was wrong with the rules when they were refused last; empty once they were loaded again.
+    rejected: Mutex<Vec<String>>,
     /// When the rules were last loaded, in nanoseconds of the server's clock.
     pub rules_loaded_at: AtomicU64,
     pub state_writes: AtomicU64,
@@ -56,6 +58,17 @@ pub(crate) struct HttpStats {
     pub evicted: AtomicU64,
     /// New connections for which not even an idle one could give way.
     pub refused: AtomicU64,
+}
+
+impl Events {
+    pub fn set_rejected(&self, problems: Vec<String>) {
+        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+    }
+
+    /// What is wrong with the rules file, as far as is known.
+    pub fn rejected(&self) -> Vec<String> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// All metrics of one server.

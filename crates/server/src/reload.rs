@@ -135,6 +135,7 @@ impl Reload {
         match loaded {
             Some(Ok(limits)) => {
                 self.events.reloads.fetch_add(1, Ordering::Relaxed);
+                self.events.set_rejected(Vec::new());
                 self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
                 tracing::info!(file = %self.sources, limits, "rules loaded");
                 self.attempts.send_modify(|attempts| *attempts += 1);
@@ -142,8 +143,10 @@ impl Reload {
             }
             Some(Err(error)) => {
                 tell(&self.sources, &error);
+                let problems: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+                self.events.set_rejected(problems.clone());
                 self.refused();
-                Some(Reloaded::Rejected { problems: error.to_string().lines().map(str::to_owned).collect() })
+                Some(Reloaded::Rejected { problems })
             }
             None => None,
         }

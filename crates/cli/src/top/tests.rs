@@ -112,7 +112,7 @@ fn a_limit_and_then_a_key_are_opened_and_left() {
     for words in [
         "token-bucket 100/1m, burst: 20; sharing: local",
         "12 keys of 1000",
-        "KEYS denied most of the last 61 s, one in 4 counted",
+        "Keys denied most of the last 61 s, one in 4 counted (Tab: asked most)",
         "eve",
         "exact",
     ] {

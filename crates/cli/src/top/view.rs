@@ -108,8 +108,8 @@ fn overview(frame: &mut Frame<'_>, app: &App, area: Rect) {
 }
 
 fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
-    let [facts, denied, keys] =
-        Layout::vertical([Constraint::Length(5), Constraint::Length(5), Constraint::Fill(1)]).areas(area);
+    let heights = [Constraint::Length(5), Constraint::Length(5), Constraint::Length(1), Constraint::Fill(1)];
+    let [facts, denied, heading, keys] = Layout::vertical(heights).areas(area);
     frame.render_widget(Paragraph::new(about(app, name)), facts);
     let recent = app.limit().and_then(|limit| limit.recent.as_ref());
     let data = recent.map(|recent| recent.denied.clone()).unwrap_or_default();
@@ -132,7 +132,8 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         };
         Row::new([shown(&key.key), key.count.to_string(), bounds])
     });
-    let head = [format!("KEYS {title}{sampled} (Tab: {other})"), "COUNT".to_owned(), "BOUNDS".to_owned()];
+    frame.render_widget(Paragraph::new(format!("Keys {title}{sampled} (Tab: {other})")), heading);
+    let head = ["KEY", "COUNT", "BOUNDS"];
     let widths = [Constraint::Fill(1), Constraint::Length(10), Constraint::Length(20)];
     let table = Table::new(rows, widths).header(Row::new(head).style(BOLD)).row_highlight_style(CHOSEN);
     frame.render_stateful_widget(table, keys, &mut TableState::new().with_selected(app.selected));

@@ -24,6 +24,8 @@ mod top;
 mod write_deadline;
 
 pub use ask::MAX_ALL;
+pub(crate) use overview::health_name;
+pub(crate) use query::texts as query_fields;
 pub(crate) use routes::{App, router};
 pub use routes::{Endpoint, MAX_BODY, Plane, ROUTES, Route, Served};
 pub(crate) use serve::{HttpConfig, serve};

@@ -142,7 +142,7 @@ fn limit_body<'a>(app: &App, limit: &'a Limit, recent: usize) -> LimitBody<'a> {
 }
 
 /// A store's health as `/readyz` and the overview name it.
-pub(super) fn health_name(health: Health) -> &'static str {
+pub(crate) fn health_name(health: Health) -> &'static str {
     match health {
         Health::Up => "up",
         Health::Slow => "slow",

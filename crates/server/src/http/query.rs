@@ -14,20 +14,34 @@ pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
 ) -> Result<[Option<Cow<'u, str>>; N], Refused> {
+    read(uri, names).map_err(bad)
+}
+
+fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], String> {
     let mut values = [const { None }; N];
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(at) = names.iter().position(|known| *known == name) else {
             let shown: String = name.chars().take(16).collect();
-            return Err(bad(format!("the query has no field `{shown}`: {}", names.join(", "))));
+            return Err(format!("the query has no field `{shown}`: {}", names.join(", ")));
         };
         let value = percent_encoding::percent_decode_str(value).decode_utf8();
-        let value = value.map_err(|_| bad(format!("`{name}` is not UTF-8")))?;
+        let value = value.map_err(|_| format!("`{name}` is not UTF-8"))?;
         if values[at].replace(value).is_some() {
-            return Err(bad(format!("the query has `{name}` twice")));
+            return Err(format!("the query has `{name}` twice"));
         }
     }
     Ok(values)
+}
+
+/// As [`fields`], for pages: what is wrong is in words.
+///
+/// # Errors
+/// As [`fields`].
+pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], String> {
+    // A form writes a blank as `+`, and encodes a plus.
+    let plain = uri.to_string().replace('+', "%20").parse::<Uri>().map_err(|error| error.to_string())?;
+    Ok(read(&plain, names)?.map(|value| value.map(Cow::into_owned)))
 }
 
 /// A whole number within bounds, or what it is without the field.

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     envoy::RateLimits,
     metrics::{Events, Metrics},
+    pages,
     reload::ReloadOrder,
     service::{self, Act, Service},
     shared::Readiness,
@@ -194,6 +195,9 @@ pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
         };
         router = router.route(path, on(filter, handler));
     }
+    if plane == Plane::Admin {
+        router = pages::add(router);
+    }
     let not_found = move |State(app): State<Arc<App>>, request: Request| async move {
         app.metrics.http_request("other", 404, tidegate_core::Nanos::ZERO);
         not_found(plane, request.uri().path())
@@ -270,12 +274,23 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
 /// name is made to lead to this machine has its own name there.
 fn refuse_foreign_pages(app: &App, headers: &HeaderMap) -> Result<(), Refused> {
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
-    if headers.get_all(header::ORIGIN).iter().all(named) {
+    let is_let_in = |origin: &HeaderValue| named(origin) || is_own_page(origin, headers);
+    if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
         return Ok(());
     }
     let detail = "a web page asks whose origin is not allowed: name it with --http-origin, or ask from a program without \
                   an Origin field";
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
+}
+
+/// Whether the page is this server's own: it was loaded from the address that is asked now. A name could lead anywhere, so the
+/// address must be an IP address, or `localhost`.
+fn is_own_page(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let is_address = host.parse::<std::net::SocketAddr>().is_ok()
+        || host.parse::<std::net::Ipv4Addr>().is_ok()
+        || host.split(':').next() == Some("localhost");
+    is_address && origin.to_str().is_ok_and(|origin| origin.strip_prefix("http://") == Some(host))
 }
 
 async fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {

@@ -1,0 +1,178 @@
+//! One limit: what it decided, who asks, a key looked up, its rule.
+
+use axum::http::Uri;
+use maud::{Markup, html};
+
+use super::{
+    Missing,
+    chart::{Size, chart},
+    layout::{layout, post},
+    overview::{pairs, rates},
+    rules::yaml,
+    shown,
+};
+use crate::{
+    heavy::TopKey,
+    history::Step,
+    http::{App, query_fields},
+    limits::Limit,
+    service::{Act, Ask, Refusal, reset_after, resolve},
+};
+
+/// How many heavy keys are listed.
+const KEYS: usize = 20;
+
+pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
+    let [name, key] = query_fields(uri, ["name", "key"]).map_err(Missing)?;
+    let name =
+        name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
+    let (rule, global) = {
+        let limits = app.service.limits();
+        let limit = found(&limits, &name)?;
+        (yaml(limit), limit.spec().global)
+    };
+    let live = format!("/live?name={}", shown::encoded(&name));
+    let looked_up = match &key {
+        Some(key) if !global => Some(standing(app, &name, key).await),
+        _ => None,
+    };
+    let head = html! {
+        p { a href="/" { "All limits" } }
+        h1 { (shown::text(&name)) }
+        @if !global {
+            form class="filter" action="/limit" {
+                input type="hidden" name="name" value=(name);
+                label for="key" { "Look up a key" }
+                input id="key" name="key" value=[key.as_deref()] autocomplete="off";
+                button type="submit" { "Look up" }
+            }
+            @if let Some(looked_up) = looked_up { (looked_up) }
+        }
+        details { summary { "Rule" } pre { code { (rule) } } }
+    };
+    Ok(layout(&name, "", Some(&live), &head, &changing(app, &name)?))
+}
+
+fn found<'l>(limits: &'l crate::limits::Limits, name: &str) -> Result<&'l Limit, Missing> {
+    let resolved = resolve(limits, name.as_bytes(), Some(&[]));
+    resolved.map(|resolved| &**resolved.limit).map_err(|refusal| Missing(refusal.to_string()))
+}
+
+/// Where a key stands, and what can be done about it.
+async fn standing(app: &App, name: &str, key: &str) -> Markup {
+    let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
+    let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
+    html! {
+        section class="card" aria-label="The key" {
+            h2 { (shown::text(key)) }
+            @match told {
+                Err(refusal) => p { (refusal.to_string()) },
+                Ok(answer) => {
+                    @let decision = answer.decision;
+                    p {
+                        @if decision.is_denied() { strong class="bad" { "Denied" } } @else { strong { "Admitted" } }
+                        ", remaining " (decision.remaining()) " of " (decision.limit())
+                        @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
+                        @else if decision.is_denied() { "; blocked, or no time is known" }
+                        @if let Some(reset) = reset_after(&decision) { "; as good as new in " (format!("{reset:.1?}")) }
+                    }
+                    (actions(name, key, true))
+                }
+            }
+        }
+    }
+}
+
+fn actions(name: &str, key: &str, all: bool) -> Markup {
+    let fields = [("limit", name), ("key", key)];
+    let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
+    html! {
+        div class="buttons" {
+            (post("/v1/block", "Block", &question("Block"), &fields))
+            (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
+            @if all { (post("/v1/reset", "Reset", &question("Forget what was used by"), &fields)) }
+        }
+    }
+}
+
+/// The part that changes each second.
+pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
+    let limits = app.service.limits();
+    let limit = found(&limits, name)?;
+    let (counts, stats, history) = (limit.counts(), limit.limiter().stats(), app.service.history());
+    let chart_of = |step, full, title: &str| {
+        let told = history.of(name, step, full)?;
+        let pairs = pairs(&told);
+        let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
+        let words = format!("{title}: {} admitted, {} denied", sum[0], sum[1]);
+        let size = Size { width: 720, height: 120, steps: 180 };
+        Some(html! { figure { figcaption { (words) } (chart(&pairs, full, size, &words)) } })
+    };
+    let recent = history.of(name, Step::Second, 10).map(|told| rates(&pairs(&told)));
+    let top = limit.top(KEYS, app.service.now());
+    Ok(html! {
+        ul class="facts" {
+            @if let Some([admitted, denied]) = recent {
+                li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
+            }
+            @if !limit.spec().global { li { (stats.keys) " keys of " (stats.max_keys) } }
+            li { "since the start: " (counts.allowed + counts.delayed) " admitted, " (counts.denied) " denied"
+                @if limit.spec().shadow { ", " (counts.shadow_denied) " would have been denied" }
+                @if counts.errors > 0 { ", " (counts.errors) " without the store" }
+            }
+            li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
+        }
+        @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {
+            (Some(minutes), Some(hours)) => { (minutes) (hours) },
+            _ => p { "No history is kept of this limit (--history-memory)." },
+        }
+        @if let Some(top) = top {
+            p {
+                "Keys of the last " (format!("{:.0}", top.span.get() as f64 / 1e9)) " s: "
+                (top.requests) " requests, " (top.denials) " denials"
+                @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
+            }
+            div class="columns" {
+                (keys(name, "Denied most", &top.denied))
+                (keys(name, "Asked most", &top.asked))
+            }
+        }
+    })
+}
+
+fn keys(name: &str, title: &str, keys: &[TopKey]) -> Markup {
+    html! {
+        section {
+            h2 { (title) }
+            @if keys.is_empty() { p { "None." } } @else {
+                table class="keys" {
+                    thead { tr {
+                        th scope="col" { "Key" } th scope="col" { "Times" } th scope="col" { "Block" }
+                    } }
+                    tbody { @for top in keys { (key_row(name, top)) } }
+                }
+            }
+        }
+    }
+}
+
+fn key_row(name: &str, top: &TopKey) -> Markup {
+    let text = str::from_utf8(&top.key).ok();
+    let key = shown::text(&String::from_utf8_lossy(&top.key));
+    // A key that is shown as it is can be named in a request.
+    let named = text.filter(|text| *text == key);
+    html! {
+        tr {
+            th scope="row" {
+                @if let Some(key) = named {
+                    a href={ "/limit?name=" (shown::encoded(name)) "&key=" (shown::encoded(key)) } { (key) }
+                } @else { (key) }
+            }
+            td {
+                (top.count)
+                @if top.at_least != top.at_most { small { " (" (top.at_least) " to " (top.at_most) ")" } }
+            }
+            td { @if let Some(key) = named { (actions(name, key, false)) } }
+        }
+    }
+}

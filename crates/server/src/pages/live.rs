@@ -1,0 +1,75 @@
+//! The part of a page that changes, rendered each second and sent as a server-sent event.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode, Uri},
+};
+use futures_util::stream;
+use maud::Markup;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::{Missing, answer as response, limit, overview, page};
+use crate::http::{App, query_fields};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What is rendered.
+enum Part {
+    Overview { q: String },
+    Limit { name: String },
+}
+
+impl Part {
+    fn render(&self, app: &App) -> Result<Markup, Missing> {
+        match self {
+            Self::Overview { q } => Ok(overview::changing(app, q)),
+            Self::Limit { name } => limit::changing(app, name),
+        }
+    }
+}
+
+pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
+    let part = match query_fields(uri, ["q", "name"]) {
+        Ok([_, Some(name)]) => Part::Limit { name },
+        Ok([q, None]) => Part::Overview { q: q.unwrap_or_default() },
+        Err(why) => return page(Err(Missing(why))),
+    };
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let events = stream::unfold((app, part, ticks), next);
+    response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
+}
+
+type Going = (Arc<App>, Part, Interval);
+
+/// The next event. The stream ends when the server stops, or when the limit is gone.
+async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallible>, Going)> {
+    ticks.tick().await;
+    if !app.ready.load(Ordering::Acquire) {
+        return None;
+    }
+    let html = part.render(&app).ok()?.into_string();
+    Some((Ok(event(&html)), (app, part, ticks)))
+}
+
+/// Each line of the data is a field of its own.
+fn event(data: &str) -> String {
+    let lines: String = data.split(['\n', '\r']).map(|line| format!("data: {line}\n")).collect();
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_with_line_ends_stays_one_event() {
+        assert_eq!(event("a\nb\r\nevent: c"), "data: a\ndata: b\ndata: \ndata: event: c\n\n");
+    }
+}

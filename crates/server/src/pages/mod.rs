@@ -1,0 +1,114 @@
+//! The dashboard that the control plane serves at `/`: every limit, one limit with its heavy keys, and the rules.
+//!
+//! The server renders all of it (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). A page's part that changes is
+//! rendered again each second and sent as a server-sent event (`live`); `page.js` puts it in place and asks before it blocks a
+//! key. Nothing comes from another host, and the policy of the pages forbids it.
+
+mod chart;
+mod layout;
+mod limit;
+mod live;
+mod overview;
+mod rules;
+mod shown;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderValue, Response, StatusCode, header},
+    routing::get,
+};
+use maud::Markup;
+
+use crate::http::App;
+
+/// What a browser may load for these pages: what this server sends, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// One file that pages need.
+struct Asset {
+    path: &'static str,
+    kind: &'static str,
+    text: &'static str,
+}
+
+const ASSETS: [Asset; 3] = [
+    Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
+    Asset { path: "/assets/style.css", kind: "text/css; charset=utf-8", text: include_str!("style.css") },
+    Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
+];
+
+/// The pages beside the control plane's other paths.
+pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
+    for Asset { path, kind, text } in ASSETS {
+        router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
+    }
+    router
+        .route(
+            "/",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(overview::page(&app, request.uri()))
+            }),
+        )
+        .route(
+            "/limit",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(limit::page(&app, request.uri()).await)
+            }),
+        )
+        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app)))))
+        .route(
+            "/live",
+            get(async |State(app): State<Arc<App>>, request: Request| live::answer(app, request.uri())),
+        )
+}
+
+/// A page, or what is wrong with the question.
+fn page(page: Result<Markup, Missing>) -> Response<Body> {
+    let kind = "text/html; charset=utf-8";
+    match page {
+        Ok(page) => answer(StatusCode::OK, kind, page.into_string().into()),
+        Err(missing) => answer(StatusCode::NOT_FOUND, kind, layout::missing(&missing.0).into_string().into()),
+    }
+}
+
+/// What there is not, in words.
+struct Missing(String);
+
+fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_pages_load_is_small_and_ours() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
+        assert!(bytes < 32 * 1024, "{bytes} bytes; a page has less than 64 KiB beside them");
+        for Asset { path, text, .. } in ASSETS {
+            let longest = text.lines().map(str::len).max().unwrap_or(0);
+            assert!(longest < 200, "{path} looks minified");
+            assert!(
+                !text.replace("http://www.w3.org/2000/svg", "").contains("://"),
+                "{path} names another host"
+            );
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Every limit, what hurts first.
+
+use axum::http::Uri;
+use maud::{Markup, html};
+
+use super::{
+    Missing,
+    chart::{Pair, Size, chart},
+    layout::layout,
+    shown,
+};
+use crate::{
+    history::{Points, Step, latency_bounds},
+    http::{App, health_name, query_fields},
+    limits::Limit,
+};
+
+/// Seconds in the small charts.
+const RECENT: usize = 60;
+/// Rates are a mean over so many seconds.
+const RATE: usize = 10;
+
+/// What a limit decided in each step, admitted and denied. What a shadow limit would have denied counts as denied.
+pub(super) fn pairs(points: &Points<5>) -> Vec<Pair> {
+    let pair = |point: &[u32; 5]| {
+        let [allowed, delayed, denied, shadow, _] = point.map(u64::from);
+        [allowed + delayed, denied + shadow]
+    };
+    points.points.iter().map(pair).collect()
+}
+
+/// The mean of the latest seconds.
+pub(super) fn rates(pairs: &[Pair]) -> [f64; 2] {
+    let last = &pairs[pairs.len().saturating_sub(RATE)..];
+    [0, 1].map(|at| last.iter().map(|pair| pair[at] as f64).sum::<f64>() / last.len().max(1) as f64)
+}
+
+struct Row<'a> {
+    limit: &'a Limit,
+    pairs: Vec<Pair>,
+    rates: [f64; 2],
+}
+
+/// What the page is asked for: names that contain this.
+pub(super) fn filter(uri: &Uri) -> Result<String, Missing> {
+    let [q] = query_fields(uri, ["q"]).map_err(Missing)?;
+    Ok(q.unwrap_or_default())
+}
+
+pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
+    let q = filter(uri)?;
+    let live = format!("/live?q={}", shown::encoded(&q));
+    let head = html! {
+        h1 { "Limits" }
+        form class="filter" role="search" action="/" {
+            label for="q" { "Name contains" }
+            input id="q" name="q" value=(q) autocomplete="off";
+            button type="submit" { "Filter" }
+        }
+    };
+    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &q)))
+}
+
+/// The part that changes each second.
+pub(super) fn changing(app: &App, q: &str) -> Markup {
+    let limits = app.service.limits();
+    let row = |limit| {
+        let limit: &Limit = limit;
+        let told = app.service.history().of(&limit.spec().name, Step::Second, RECENT);
+        let pairs = told.as_ref().map(pairs).unwrap_or_default();
+        Row { limit, rates: rates(&pairs), pairs }
+    };
+    let mut rows: Vec<Row<'_>> = limits
+        .limits()
+        .iter()
+        .filter(|limit| limit.spec().name.contains(q))
+        .map(|limit| row(limit))
+        .collect();
+    // Where equally much is denied, in the order of the file.
+    rows.sort_by(|one, other| other.rates[1].total_cmp(&one.rates[1]));
+    html! {
+        ul class="facts" {
+            li { (rows.len()) " of " (limits.limits().len()) " limits, most denied first" }
+            @if let Some(words) = answers(app) { li { (words) } }
+            @if let Some(shared) = app.service.store() {
+                li { "store " (health_name(shared.store().health())) ", " (shared.store().nodes()) " servers" }
+            }
+        }
+        table class="limits" role="table" {
+            caption class="hidden" { "Limits" }
+            thead role="rowgroup" { tr role="row" {
+                @for head in ["Limit", "Admitted/s", "Denied/s", "Denied", "Last minute", "Heaviest key", "Keys"] {
+                    th role="columnheader" scope="col" { (head) }
+                }
+            } }
+            tbody role="rowgroup" { @for row in &rows { (tr(app, row)) } }
+        }
+    }
+}
+
+fn tr(app: &App, row: &Row<'_>) -> Markup {
+    let Row { limit, pairs, rates: [admitted, denied] } = row;
+    let (spec, stats) = (limit.spec(), limit.limiter().stats());
+    let name = &spec.name;
+    let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
+    let words = format!("{} admitted and {} denied in the last minute", sum[0], sum[1]);
+    let top = limit.top(1, app.service.now());
+    let heaviest = top.as_ref().and_then(|top| Some((top.asked.first()?, top.requests)));
+    html! {
+        tr role="row" class=[(*denied > 0.0).then_some("hurts")] {
+            th role="rowheader" scope="row" {
+                a id={ "limit-" (shown::encoded(name)) } href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
+                small { (spec.policy.quota()) " " (spec.policy.algorithm.name())
+                    @if spec.shadow { " · shadow" }
+                    @if spec.global { " · global" }
+                    @if limit.sharing() != "local" { " · " (limit.sharing()) }
+                }
+            }
+            td role="cell" data-head="Admitted/s" { (shown::rate(*admitted)) }
+            td role="cell" data-head="Denied/s" { (shown::rate(*denied)) }
+            td role="cell" data-head="Denied" { (shown::share(*denied, admitted + denied)) }
+            td role="cell" class="chart" data-head="Last minute" {
+                (chart(pairs, RECENT, Size { width: 120, height: 28, steps: RECENT }, &words))
+            }
+            td role="cell" class="key" data-head="Heaviest key" {
+                @if let Some((top, all)) = heaviest {
+                    (shown::text(&String::from_utf8_lossy(&top.key))) " "
+                    small { (shown::share(top.count as f64, all.max(top.count) as f64)) }
+                } @else { "–" }
+            }
+            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (stats.keys) } }
+        }
+    }
+}
+
+/// How long answers took in the last minute.
+fn answers(app: &App) -> Option<String> {
+    let told = app.service.history().latency(Step::Second, RECENT)?;
+    let mut sums = vec![0_u64; latency_bounds().count() + 1];
+    for point in &told.points {
+        sums.iter_mut().zip(point).for_each(|(sum, count)| *sum += u64::from(*count));
+    }
+    let all: u64 = sums.iter().sum();
+    let within = |thousandths: u64| {
+        let mut seen = 0;
+        let bucket = sums.iter().position(|count| {
+            seen += count;
+            seen * 1_000 >= all * thousandths
+        })?;
+        Some(latency_bounds().nth(bucket).map_or("over 1 s".to_owned(), |bound| match bound {
+            _ if bound >= 1.0 => format!("{bound:.0} s"),
+            _ if bound >= 0.001 => format!("{} ms", bound * 1e3),
+            _ => format!("{:.0} µs", bound * 1e6),
+        }))
+    };
+    (all > 0).then_some(())?;
+    Some(format!(
+        "{all} answers in the last minute, half within {}, 99 % within {}",
+        within(500)?,
+        within(990)?
+    ))
+}

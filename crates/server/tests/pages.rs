@@ -1,0 +1,177 @@
+//! The dashboard as a browser asks for it, without a browser (scripts/pages.sh has one).
+
+mod harness;
+
+use std::{io::Read, time::Duration};
+
+use harness::{Http, Resp, Response, Running};
+use tidegate_redis_servers::eventually;
+use tidegate_server::Ended;
+
+const RULES: &str = "
+limits:
+  - {name: per-user, limit: 2/1h, algorithm: sliding-log, max_keys: 100}
+  - {name: trial, limit: 1/1h, shadow: true, deny: [eve]}
+  - {name: all, limit: 1000/1h, global: true}
+";
+
+fn page(server: &Running, path: &str) -> Response {
+    Http::connect(server.admin).send("GET", path, "")
+}
+
+#[test]
+fn every_page_loads_nothing_from_elsewhere_and_the_data_plane_has_none() {
+    let server = Running::with_rules("pages-policy", RULES);
+    for path in
+        ["/", "/limit?name=per-user", "/rules", "/assets/page.js", "/assets/style.css", "/assets/icon.svg"]
+    {
+        let response = page(&server, path);
+        assert_eq!(response.status, 200, "{path}");
+        let policy = response.header("content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert!(
+            !response.body.replace("http://www.w3.org/2000/svg", "").contains("://"),
+            "{path}: {}",
+            response.body
+        );
+        assert!(response.body.len() < 64 * 1024, "{path}");
+    }
+    assert_eq!(Http::connect(server.http).send("GET", "/", "").status, 404);
+}
+
+#[test]
+fn the_overview_has_what_hurts_first_and_can_be_filtered() {
+    let server = Running::with_rules("pages-overview", RULES);
+    let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
+    eventually("the history has begun", begun);
+    for limit in ["per-user", "trial", "trial", "trial"] {
+        server.resp(&format!("ACQUIRE {limit} alice"));
+    }
+    server.advance(Duration::from_secs(1));
+    let body = || page(&server, "/").body;
+    eventually("the second is in the page", || body().contains("1 admitted and 2 denied in the last minute"));
+    let body = body();
+    assert!(body.find("limit?name=trial").unwrap() < body.find("limit?name=per%2Duser").unwrap(), "{body}");
+    assert!(body.contains("3 of 3 limits") && body.contains("alice"), "{body}");
+    let filtered = page(&server, "/?q=tri").body;
+    assert!(filtered.contains("1 of 3 limits") && !filtered.contains("per-user"), "{filtered}");
+}
+
+#[test]
+fn a_hostile_key_is_text_and_nothing_else() {
+    let server = Running::with_rules("pages-hostile", RULES);
+    let mut client = Resp::connect(server.resp);
+    for key in [&b"<script>alert(1)</script>"[..], b"a\r\n\r\nevent: x", b"\xff\x1b[2J", b"\"'&"] {
+        let mut frame = format!("*3\r\n$7\r\nACQUIRE\r\n$8\r\nper-user\r\n${}\r\n", key.len()).into_bytes();
+        frame.extend_from_slice(key);
+        frame.extend_from_slice(b"\r\n");
+        client.send(&frame);
+        client.reply();
+    }
+    let body = page(&server, "/limit?name=per-user").body;
+    assert!(
+        body.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !body.contains("<script>alert"),
+        "{body}"
+    );
+    assert!(!body.contains('\u{1b}') && !body.contains("\nevent: x"), "{body}");
+    // Of the two that can be named in a request there are buttons.
+    assert_eq!(body.matches("action=\"/v1/block\"").count(), 2, "{body}");
+}
+
+#[test]
+fn a_limit_shows_its_keys_its_rule_and_where_a_key_stands() {
+    let server = Running::with_rules("pages-limit", RULES);
+    for _ in 0..3 {
+        server.resp("ACQUIRE per-user alice+1");
+    }
+    let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
+    for words in [
+        "Denied most",
+        "Asked most",
+        "3 requests, 1 denials",
+        "algorithm: sliding-log",
+        "remaining 0 of 2",
+        "as good as new in 3600.0s",
+        "Block alice+1 in per-user?",
+    ] {
+        assert!(body.contains(words), "{words} in {body}");
+    }
+    let global = page(&server, "/limit?name=all").body;
+    assert!(global.contains("Last 15 minutes") && !global.contains("Look up"), "{global}");
+    for (path, why) in [
+        ("/limit?name=nobody", "there is no limit `nobody`"),
+        ("/limit", "name=..."),
+        ("/?x=1", "no field `x`"),
+    ] {
+        let missing = page(&server, path);
+        assert!(missing.status == 404 && missing.body.contains(why), "{path}: {}", missing.body);
+    }
+}
+
+#[test]
+fn rules_that_were_rejected_are_shown_with_their_mistakes_until_they_are_mended() {
+    let mut server = Running::with_rules("pages-rules", RULES);
+    let path =
+        std::env::temp_dir().join(format!("tidegate-server-{}-pages-rules/rules.yaml", std::process::id()));
+    assert!(page(&server, "/rules").body.contains("deny: [&quot;eve&quot;]"));
+    server.reloading(|| std::fs::write(&path, "limits:\n  - {name: a, limit: 5}\n").unwrap());
+    let body = page(&server, "/rules").body;
+    assert!(
+        body.contains("line 2") && body.contains("was rejected") && body.contains("name: per-user"),
+        "{body}"
+    );
+    server.reloading(|| std::fs::write(&path, "limits:\n  - {name: a, limit: 5/1s}\n").unwrap());
+    let body = page(&server, "/rules").body;
+    assert!(!body.contains("was rejected") && body.contains("name: a\n  limit: 5/1s"), "{body}");
+}
+
+#[test]
+fn a_page_hears_of_changes_each_second_and_does_not_keep_the_server_from_stopping() {
+    let server = Running::with_rules("pages-live", RULES);
+    let mut client = Http::connect(server.admin);
+    client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut seen = String::new();
+    let mut stream = client.stream();
+    let mut read_until = |words: &str, seen: &mut String| {
+        while !seen.contains(words) {
+            let mut bytes = [0; 4096];
+            let read = stream.read(&mut bytes).unwrap();
+            assert_ne!(read, 0, "it ended without {words}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    };
+    read_until("data: ", &mut seen);
+    assert!(seen.contains("text/event-stream"), "{seen}");
+    server.resp("ACQUIRE per-user somebody");
+    read_until("somebody", &mut seen);
+    assert_eq!(server.stop(), Ended::Complete);
+}
+
+#[test]
+fn only_the_servers_own_pages_may_block_and_no_page_of_another_name() {
+    let server = Running::with_rules("pages-origin", RULES);
+    let block = |host: &str, origin: &str| {
+        let mut client = Http::connect(server.admin);
+        let body = r#"{"limit":"per-user","key":"eve"}"#;
+        let head = format!(
+            "POST /v1/block HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        client.write(head.as_bytes());
+        client.read().status
+    };
+    let own = server.admin.to_string();
+    assert_eq!(block(&own, &format!("http://{own}")), 200);
+    assert_eq!(block("localhost:8082", "http://localhost:8082"), 200);
+    assert_eq!(block("[::1]:8082", "http://[::1]:8082"), 200);
+    for (host, origin) in [
+        (own.as_str(), "http://evil.example"),
+        // A name that an attacker makes lead here.
+        ("evil.example:8082", "http://evil.example:8082"),
+        ("localhost.evil.example:8082", "http://localhost.evil.example:8082"),
+        (own.as_str(), "null"),
+        ("127.0.0.1:8082", "http://127.0.0.1:9999"),
+    ] {
+        assert_eq!(block(host, origin), 403, "{host} {origin}");
+    }
+}
