@@ -39,6 +39,9 @@ fi
 
 need python3 python3
 need nginx nginx
+need chromium chromium
+need node nodejs
+need npm npm
 typos=$(scripts/tools.sh typos)
 deny=$(scripts/tools.sh cargo-deny)
 
@@ -93,6 +96,12 @@ tests() { # tests TITLE CARGO-TEST-ARGUMENT...
 }
 
 tests "tests" --workspace
+if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
+    say "TIDEGATE_OFFLINE is set: the dashboard is NOT looked at with a browser"
+else
+    say "the dashboard in a browser"
+    scripts/pages.sh || failed=1
+fi
 if [ -n "${TIDEGATE_LONG:-}" ]; then
     flood=(--release -p tidegate-limiter --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys

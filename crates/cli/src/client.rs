@@ -436,10 +436,11 @@ fn written(limit: &Value) -> String {
             .map(|name| format!("{name}: true")),
     );
     let overrides = limit["overrides"].as_object().into_iter().flatten();
+    // An override has its limit's algorithm, and a rules file does not say it again.
+    let algorithm = format!("algorithm: {}, ", text("algorithm"));
+    let policy = |policy: &Value| policy.as_str().unwrap_or_default().replacen(&algorithm, "", 1);
     // A JSON string is one in YAML, too: a key may have any characters.
-    let overrides: Vec<_> = overrides
-        .map(|(key, policy)| format!("{}: {}", json!(key), policy.as_str().unwrap_or_default()))
-        .collect();
+    let overrides: Vec<_> = overrides.map(|(key, own)| format!("{}: {}", json!(key), policy(own))).collect();
     if !overrides.is_empty() {
         fields.push(format!("overrides: {{{}}}", overrides.join(", ")));
     }

@@ -74,6 +74,6 @@ mod tests {
         assert!(svg.contains(r#"d="M0.0 10.0V0.0H50.0V10.0ZM50.0 10.0V0.0H100.0V10.0Z""#), "{svg}");
         // Nothing at all is drawn as nothing.
         assert!(drawn(&[[0, 0]; 10], 10, 5).contains(r#"class="denied" d="""#));
-        drawn(&[], 0, 0);
+        drawn(&[], 0, 1);
     }
 }

@@ -83,14 +83,17 @@ async fn standing(app: &App, name: &str, key: &str) -> Markup {
     }
 }
 
+/// What can be done about a key: all of it, or only what is done in a hurry.
 fn actions(name: &str, key: &str, all: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
     html! {
         div class="buttons" {
             (post("/v1/block", "Block", &question("Block"), &fields))
-            (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
-            @if all { (post("/v1/reset", "Reset", &question("Forget what was used by"), &fields)) }
+            @if all {
+                (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
+                (post("/v1/reset", "Reset", &question("Forget what was used by"), &fields))
+            }
         }
     }
 }
@@ -104,7 +107,13 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
         let told = history.of(name, step, full)?;
         let pairs = pairs(&told);
         let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
-        let words = format!("{title}: {} admitted, {} denied", sum[0], sum[1]);
+        let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0) as f64 / told.step as f64;
+        let words = format!(
+            "{title}: {} admitted, {} denied, at most {} a second",
+            sum[0],
+            sum[1],
+            shown::rate(most)
+        );
         let size = Size { width: 720, height: 120, steps: 180 };
         Some(html! { figure { figcaption { (words) } (chart(&pairs, full, size, &words)) } })
     };

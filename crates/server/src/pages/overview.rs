@@ -90,7 +90,7 @@ pub(super) fn changing(app: &App, q: &str) -> Markup {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {
                 @for head in ["Limit", "Admitted/s", "Denied/s", "Denied", "Last minute", "Heaviest key", "Keys"] {
-                    th role="columnheader" scope="col" { (head) }
+                    th role="columnheader" scope="col" class=[(head == "Heaviest key").then_some("key")] { (head) }
                 }
             } }
             tbody role="rowgroup" { @for row in &rows { (tr(app, row)) } }

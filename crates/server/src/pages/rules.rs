@@ -34,7 +34,9 @@ pub(super) fn yaml(limit: &Limit) -> String {
     if !spec.overrides.is_empty() {
         text.push_str("  overrides:\n");
         for (key, policy) in &spec.overrides {
-            let _ = writeln!(text, "    {}: {policy}", json!(key));
+            let options = policy.options();
+            let options = if options.is_empty() { options } else { format!(", {options}") };
+            let _ = writeln!(text, "    {}: {{limit: {}{options}}}", json!(key), policy.quota());
         }
     }
     if !spec.deny.is_empty() {
@@ -63,4 +65,25 @@ pub(super) fn page(app: &App) -> Markup {
         pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
     };
     layout("Rules", "/rules", None, &head, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Nanos;
+
+    use super::*;
+    use crate::{limits::Limits, rules};
+
+    #[test]
+    fn the_rules_that_are_shown_are_those_in_force() {
+        let text = "limits:
+            - {name: a, limit: 5/1m, algorithm: token-bucket, burst: 7, overrides: {\"x: y\": {limit: 9/1m}}, deny: [eve, \"a b\"]}
+            - {name: b, limit: 100/1h, algorithm: sliding-window, slots: 60, shadow: true, max_keys: 100}
+            - {name: c, limit: 3, algorithm: concurrency, global: true}
+            - {name: d, limit: 3/1s, sharing: leased, slack: 2s, on_error: closed}";
+        let parsed = rules::parse(text).unwrap();
+        let limits = Limits::new(parsed.clone(), 10, |_| None, Nanos::ZERO).unwrap();
+        let shown: String = limits.limits().iter().map(|limit| yaml(limit)).collect();
+        assert_eq!(rules::parse(&format!("limits:\n{shown}")).unwrap(), parsed, "{shown}");
+    }
 }

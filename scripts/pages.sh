@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Looks at the dashboard with a real browser (Debian's chromium and nodejs, playwright-core and axe-core from npm): no violation
+# of accessibility rules, no error in the console, no request to another host, nothing beside the screen, at 390 and 1440
+# pixels, light and dark; a key is blocked with the keyboard alone. The traffic is real: thousands of requests.
+#
+#   scripts/pages.sh [DIRECTORY]      screenshots go there (default: target/pages)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+directory=$(realpath -m "${1:-target/pages}")
+scratch=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$scratch"' EXIT
+
+tidegate=${TIDEGATE:-}
+if [ -z "$tidegate" ]; then
+    cargo build --locked --quiet -p tidegate-cli
+    tidegate=target/debug/tidegate
+fi
+[ -d scripts/pages/node_modules ] || npm install --prefix scripts/pages --no-package-lock --no-audit --no-fund --loglevel=error
+
+cat >"$scratch/rules.yaml" <<'RULES'
+limits:
+  - {name: per-user, limit: 600/1m, algorithm: token-bucket, burst: 40}
+  - {name: logins, limit: 20/1m, algorithm: sliding-window, slots: 60}
+  - {name: search, limit: 100/1m, shadow: true}
+  - {name: everyone, limit: 5000/1s, global: true}
+  - {name: payments, limit: 3, algorithm: concurrency}
+RULES
+"$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --rules "$scratch/rules.yaml" >"$scratch/told" 2>"$scratch/log" &
+server=$!
+until grep -q '^Try:' "$scratch/told"; do
+    kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
+    read -rt 0.1 <> <(:) || true
+done
+address() { sed -n "s/^ *$1 *\(http:.*\)/\1/p" "$scratch/told"; }
+node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"

@@ -1,0 +1,140 @@
+// Opens each page of the dashboard at two widths, in both themes, and fails where the browser or axe complains.
+//
+//   node check.mjs ADMIN HTTP DIRECTORY     screenshots go to the directory
+
+import { mkdirSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { chromium } from 'playwright-core';
+
+const [admin, http, directory] = process.argv.slice(2);
+const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+mkdirSync(directory, { recursive: true });
+
+const problems = [];
+const complain = (where, what) => problems.push(`${where}: ${what}`);
+
+const acquire = (limit, key) =>
+  fetch(`${http}/v1/acquire`, { method: 'POST', body: JSON.stringify({ limit, key }) });
+
+// Some keys ask much more often than others; the busiest are denied.
+let going = true;
+async function traffic() {
+  const keys = Array.from({ length: 40 }, (_, at) => `user-${at + 1}`);
+  for (let at = 0; going; at += 1) {
+    const key = keys[Math.floor(keys.length * ((at * 0.618034) % 1) ** 3)];
+    await Promise.all([
+      acquire('per-user', key),
+      acquire('logins', at % 9 === 0 ? 'mallory@example.com' : `${key}@example.com`),
+      at % 3 === 0 ? acquire('search', key) : null,
+      at % 5 === 0 ? acquire('everyone', null) : null,
+    ]);
+    await new Promise((done) => setTimeout(done, 4 + 10 * Math.abs(Math.sin(at / 150))));
+  }
+}
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  args: ['--no-sandbox'],
+});
+const busy = traffic();
+
+async function open(path, width, theme) {
+  const context = await browser.newContext({
+    baseURL: admin,
+    colorScheme: theme,
+    viewport: { width, height: 900 },
+    bypassCSP: false,
+  });
+  const page = await context.newPage();
+  const where = `${path} at ${width}, ${theme}`;
+  page.on('console', (message) => message.type() === 'error' && complain(where, message.text()));
+  page.on('pageerror', (error) => complain(where, error));
+  page.on('request', (request) => {
+    if (!request.url().startsWith(admin)) complain(where, `asks another host: ${request.url()}`);
+  });
+  await page.goto(path);
+  return { context, page, where };
+}
+
+async function look(path, name) {
+  for (const width of [390, 1440]) {
+    for (const theme of ['light', 'dark']) {
+      const { context, page, where } = await open(path, width, theme);
+      const overflow = await page.evaluate(
+        () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+      );
+      if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
+      await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width === 390 });
+      // The pages' policy lets no script in; axe is put in past it, in a world of its own.
+      const audit = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
+      const audited = await audit.newPage();
+      await audited.goto(path);
+      await audited.addScriptTag({ path: axe });
+      const { violations } = await audited.evaluate(() => window.axe.run());
+      for (const violation of violations) {
+        complain(where, `${violation.id}: ${violation.help}: ${violation.nodes.map((node) => node.html).slice(0, 3).join(' ')}`);
+      }
+      await audit.close();
+      await context.close();
+    }
+  }
+}
+
+// A key is blocked with the keyboard alone, after a question; then it is unblocked. The page changes by itself, and stops when
+// it is told to.
+async function use() {
+  const path = '/limit?name=logins&key=mallory%40example.com';
+  const { context, page, where } = await open(path, 1440, 'light');
+  const expect = async (what, check) => {
+    for (let tries = 0; tries < 100; tries += 1) {
+      if (await check()) return;
+      await page.waitForTimeout(100);
+    }
+    complain(where, `not seen: ${what}`);
+  };
+  const status = async () => (await page.locator('#status').textContent()) ?? '';
+  const button = (name) => page.locator('section.card').getByRole('button', { name, exact: true });
+  await button('Block mallory@example.com in logins?').focus();
+  await page.keyboard.press('Enter');
+  if (!(await page.locator('#question').textContent()).includes('mallory@example.com')) complain(where, 'no question');
+  await page.keyboard.press('Escape');
+  if ((await status()) !== '') complain(where, 'a block without a yes');
+  await page.keyboard.press('Enter');
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Enter');
+  await expect('that it is done', async () => (await status()) === 'Done.');
+  const denied = await acquire('logins', 'mallory@example.com');
+  if (denied.status !== 429 || (await denied.json()).retry_after_ms !== null) complain(where, 'the key is not blocked');
+  await button('Unblock mallory@example.com in logins?').click();
+  await page.locator('#ask button.danger').click();
+  await expect('that it is unblocked', async () => (await status()) === 'Done.');
+  const shown = () => page.locator('#live').innerHTML();
+  const before = await shown();
+  await expect('a change', async () => (await shown()) !== before);
+  const link = page.locator('#live a').first();
+  await link.focus();
+  const held = await shown();
+  await expect('another change', async () => (await shown()) !== held);
+  if (!(await link.evaluate((element) => element === document.activeElement))) complain(where, 'the focus is lost');
+  await page.locator('#pause').click();
+  const paused = await shown();
+  await page.waitForTimeout(2500);
+  if ((await shown()) !== paused) complain(where, 'it changes although it is paused');
+  await context.close();
+}
+
+await new Promise((done) => setTimeout(done, Number(process.env.TRAFFIC_MS ?? 12_000)));
+await look('/', 'overview');
+await look('/limit?name=logins', 'limit');
+await look('/limit?name=logins&key=mallory%40example.com', 'key');
+await look('/rules', 'rules');
+await look('/limit?name=nobody', 'missing');
+await use();
+going = false;
+await busy;
+await browser.close();
+for (const problem of problems.filter((problem) => !/missing|nobody.*404/.test(problem) || !problem.includes('404'))) {
+  console.error(problem);
+  process.exitCode = 1;
+}
+if (!process.exitCode) console.log(`the pages are as they should be; screenshots are in ${directory}`);
