@@ -25,6 +25,7 @@ limits:
   - {name: everyone, limit: 5000/1s, global: true}
   - {name: payments, limit: 3, algorithm: concurrency}
 RULES
+touch "$scratch/told"
 "$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --rules "$scratch/rules.yaml" >"$scratch/told" 2>"$scratch/log" &
 server=$!
 until grep -q '^Try:' "$scratch/told"; do

@@ -87,12 +87,13 @@ async fn standing(app: &App, name: &str, key: &str) -> Markup {
 fn actions(name: &str, key: &str, all: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
+    let reset = format!("Reset what {} has used in {}?", shown::text(key), shown::text(name));
     html! {
         div class="buttons" {
             (post("/v1/block", "Block", &question("Block"), &fields))
             @if all {
                 (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
-                (post("/v1/reset", "Reset", &question("Forget what was used by"), &fields))
+                (post("/v1/reset", "Reset", &reset, &fields))
             }
         }
     }

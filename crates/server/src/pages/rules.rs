@@ -61,7 +61,7 @@ pub(super) fn page(app: &App) -> Markup {
                 ul { @for problem in &rejected { li { (shown::text(problem)) } } }
             }
         }
-        div class="buttons" { (post("/v1/reload", "Load the file again", "Load the rules file again?", &[])) }
+        div class="buttons" { (post("/v1/reload", "Load the file again", "Load the file again?", &[])) }
         pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
     };
     layout("Rules", "/rules", None, &head, &body)
