@@ -28,7 +28,7 @@ use crate::{
     reload::Reload,
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
-    service::Service,
+    service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
@@ -389,7 +389,7 @@ fn make_service(
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
-    Ok(Service::new(limits.with_domains(domains, None), throttle, clock))
+    Ok(Service::new(InForce::new(limits, domains, None), throttle, clock))
 }
 
 #[cfg(feature = "grpc")]
