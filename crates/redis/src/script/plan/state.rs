@@ -61,7 +61,7 @@ impl Plan {
 }
 
 /// How many count, of an answer.
-pub(super) fn live(reply: &[u8]) -> u64 {
+pub(super) fn counting(reply: &[u8]) -> u64 {
     number(&reply[1..5])
 }
 
