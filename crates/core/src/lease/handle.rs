@@ -128,7 +128,7 @@ impl Lease {
         self.piece.put_back(taken.of, taken.cost);
     }
 
-    #[state]
+    #[cold]
     #[inline(never)]
     fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
         let mut state = self.state();
@@ -139,7 +139,7 @@ impl Lease {
         }
     }
 
-    #[state]
+    #[cold]
     #[inline(never)]
     fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
         if cost > self.limit {

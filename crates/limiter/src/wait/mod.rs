@@ -13,7 +13,7 @@ mod plan;
 mod reservations;
 mod ticket;
 
-use std::{fmt, pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc};
 
 use tidegate_core::{Decision, Nanos, Policy};
 
@@ -24,12 +24,14 @@ pub(crate) use ticket::Wakes;
 use ticket::{Ticket, sleep};
 
 /// Why a wait ended without admission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// The cost can never fit, or no time can be named at which it does.
+    #[error("no wait makes room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
     Never(Decision),
     /// It would fit, but after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    #[error("{}", after_the_deadline(_0))]
     Deadline(Decision),
 }
 
@@ -42,24 +44,12 @@ impl WaitError {
     }
 }
 
-impl fmt::Display for WaitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Never(decision) => write!(
-                f,
-                "no wait makes room for this cost: {} of {} are free",
-                decision.remaining(),
-                decision.limit()
-            ),
-            Self::Deadline(decision) => match decision.retry_after() {
-                None if decision.is_denied() => f.write_str("no room before the deadline"),
-                wait => write!(f, "room only after the deadline, in {:?}", wait.unwrap_or(decision.delay())),
-            },
-        }
+fn after_the_deadline(decision: &Decision) -> String {
+    match decision.retry_after() {
+        None if decision.is_denied() => "no room before the deadline".to_owned(),
+        wait => format!("room only after the deadline, in {:?}", wait.unwrap_or(decision.delay())),
     }
 }
-
-impl std::error::Error for WaitError {}
 
 /// What a step on a line sees, under the key's lock.
 pub(crate) struct Ground<'a> {
