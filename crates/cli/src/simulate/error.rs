@@ -1,7 +1,7 @@
 //! Why there are no findings.
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -29,7 +29,7 @@ pub enum SimulateError {
     SyntheticBy,
     /// A limit does not suit an algorithm.
     #[error("{0}; or leave it out of --algorithm")]
-    Trial(#[source] TrialError),
+    Trial(#[from] TrialError),
     /// The rules file is not good.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -49,7 +49,7 @@ pub enum SimulateError {
     #[error(transparent)]
     Suggest(#[from] SuggestError),
     /// The page cannot be written.
-    #[error("cannot write the report {}: {1}", _0.display())]
+    #[error("cannot write the report {path}: {1}", path = _0.display())]
     Report(PathBuf, #[source] io::Error),
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
@@ -61,14 +61,3 @@ impl SimulateError {
         Self::Report(path.to_owned(), error)
     }
 }
-
-macro_rules! from {
-    ($($error:ty => $variant:ident),*) => {$(
-        impl From<$error> for SimulateError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        }
-    )*};
-}
-from!(InputError => Input, SyntheticError => Synthetic, TrialError => Trial, SuggestError => Suggest, RulesError => Rules);

@@ -3,8 +3,6 @@
 //! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. A frame that is not
 //! complete yet is simply read again when more has come; [`MAX_FRAME`] bounds what that can cost.
 
-use std::fmt;
-
 /// The longest frame, in bytes.
 pub const MAX_FRAME: usize = 16 * 1024;
 /// The longest single argument, in bytes.
