@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use program::{PATIENCE, Serving, scratch};
+use program::{PATIENCE, Serving, scratch, tidegate};
 use tidegate_redis_servers::{Reply, Server, eventually};
 
 /// A server process with these rules on this store, once it has reached it; generous, so that a busy machine does not make
