@@ -191,14 +191,13 @@ fn a_stores_password_comes_from_a_file_or_a_variable_and_is_told_nowhere() {
         let variables = variables.iter().copied();
         Serving::run(tidegate().args(listen).args(arguments).envs(variables))
     };
-    let by: [(&[(&str, &str)], &[&str]); 4] = [
-        (&[], &["--store-password-file", &right]),
-        (&[("TIDEGATE_STORE_PASSWORD_FILE", &right)], &[]),
-        (&[("TIDEGATE_STORE_PASSWORD", "my?Secret99word")], &[]),
-        (&[], &["--store-password", "my?Secret99word"]),
-    ];
-    for (variables, arguments) in by {
-        let server = start(variables, arguments);
+    let secret = "my?Secret99word";
+    for server in [
+        start(&[], &["--store-password-file", &right]),
+        start(&[("TIDEGATE_STORE_PASSWORD_FILE", &right)], &[]),
+        start(&[("TIDEGATE_STORE_PASSWORD", secret)], &[]),
+        start(&[], &["--store-password", secret]),
+    ] {
         eventually("it is ready", || server.get("/readyz").contains("\"ready\""));
         assert!(!server.told.contains(PART), "{}", server.told);
     }

@@ -94,16 +94,15 @@ impl State {
         let Some(found) = &self.found else { return };
         if let Some(shared) = service.store() {
             let file = self.file.path().display();
-            match found.nodes() {
-                Some(nodes) => {
-                    shared.store().recall_nodes(nodes);
-                    tracing::info!(%file, nodes, "the number of servers that share the store is recalled");
-                }
-                None => tracing::warn!(
+            if let Some(nodes) = found.nodes() {
+                shared.store().recall_nodes(nodes);
+                tracing::info!(%file, nodes, "the number of servers that share the store is recalled");
+            } else {
+                tracing::warn!(
                     %file,
                     "the state file was written by a server without --store; the limits are in the store now, and the file \
                      is about to be replaced",
-                ),
+                );
             }
             return;
         }
