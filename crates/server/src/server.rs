@@ -352,9 +352,6 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
 /// The store that the options name.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
-    if options.state.is_some() {
-        return Err(StoreOptionError::WithState);
-    }
     let prefix = &options.store_prefix;
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
         return Err(StoreOptionError::Prefix(prefix.clone()));
