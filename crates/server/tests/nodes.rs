@@ -51,7 +51,9 @@ fn servers_that_start_while_the_store_is_down_take_the_share_that_they_had() {
     let store = Server::start(&[]);
     let address = store.address();
     let servers = three(&directory, &address);
-    servers.iter().for_each(|server| counts(server, 3));
+    for server in &servers {
+        counts(server, 3);
+    }
     for server in servers {
         assert_eq!(server.stop(), Ended::Complete);
     }
@@ -73,7 +75,9 @@ fn a_store_that_was_emptied_and_dies_leaves_each_server_its_share() {
     let directory = scratch("nodes-emptied");
     let mut store = Server::start(&[]);
     let servers = three(&directory, &store.address());
-    servers.iter().for_each(|server| counts(server, 3));
+    for server in &servers {
+        counts(server, 3);
+    }
     store.ask(&["FLUSHALL"]);
     eventually("somebody has counted again, from one", || {
         // Its own name is in the set, and the others' come within their next heartbeat.
