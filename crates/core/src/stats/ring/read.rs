@@ -205,7 +205,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         Head(self.next.load(Ordering::Acquire))
     }
 
-    /// The lowest gauge value in the slots from number `oldest` to the head's, of those that have ended.
+    /// The lowest gauge value in the ended slots from number `oldest` to the head's.
     pub(in crate::stats) fn lowest_until(&self, at: usize, head: Head, oldest: u64) -> Option<u64> {
         (0..self.depth - 1)
             .filter_map(|back| {
