@@ -39,6 +39,7 @@ fi
 
 need python3 python3
 need nginx nginx
+need curl curl
 typos=$(scripts/tools.sh typos)
 deny=$(scripts/tools.sh cargo-deny)
 

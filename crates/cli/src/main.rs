@@ -7,6 +7,8 @@ mod manual;
 mod metrics;
 mod serve;
 mod simulate;
+mod systemd;
+mod token;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ enum Command {
     Unblock(client::Unblock),
     Reset(client::Reset),
     Reload(client::Reload),
+    Token(token::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Unblock(args) => client::unblock(&args),
         Command::Reset(args) => client::reset(&args),
         Command::Reload(args) => client::reload(&args),
+        Command::Token(args) => token::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

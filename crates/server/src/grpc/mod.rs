@@ -42,4 +42,6 @@ pub(crate) struct GrpcStats {
 pub(crate) struct Shared {
     pub rates: Arc<crate::envoy::RateLimits>,
     pub stats: Arc<GrpcStats>,
+    /// What clients may do.
+    pub door: crate::access::Door,
 }

@@ -1,8 +1,8 @@
 //! Which path leads to which service.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::http::{Request, Response};
+use axum::http::{HeaderMap, Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
@@ -13,6 +13,10 @@ use tonic::{Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
 
 use super::Shared;
+use crate::{
+    access::{Door, Rights, Role},
+    http::{drain, http_rights},
+};
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -21,6 +25,7 @@ const CALL_TIME: Duration = Duration::from_secs(10);
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
+    door: Door,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     health: TowerToHyperService<HealthServer<H>>,
 }
@@ -28,21 +33,23 @@ pub(super) struct Routes<H> {
 /// By hand, as `H` need not be `Clone`.
 impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
-        Self { rls: self.rls.clone(), health: self.health.clone() }
+        Self { door: self.door.clone(), rls: self.rls.clone(), health: self.health.clone() }
     }
 }
 
 impl<H: Health> Routes<H> {
     pub fn new(shared: Shared, health: HealthServer<H>) -> Self {
+        let door = shared.door.clone();
         let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
-        Self { rls: TowerToHyperService::new(rls), health: TowerToHyperService::new(health) }
+        Self { door, rls: TowerToHyperService::new(rls), health: TowerToHyperService::new(health) }
     }
 
-    /// Answers one call; on a spare slot only about health.
+    /// Answers one call; on a spare slot only about health. `names` are those in the client's certificate, if it has one.
     pub async fn call(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         is_spare: bool,
+        names: Option<&[String]>,
     ) -> Result<Response<Body>, Infallible> {
         use hyper::service::Service as _;
         // `/package.Service/Method`
@@ -54,7 +61,16 @@ impl<H: Health> Routes<H> {
             let what = "all connections are in use; ask again later, or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
-        if name == SERVICE_NAME {
+        let rights = match permit(&self.door, request.headers(), names) {
+            Ok(rights) => rights,
+            Err(status) => {
+                drain(request.into_body()).await;
+                return Ok(status.into_http());
+            }
+        };
+        let is_rls = name == SERVICE_NAME;
+        request.extensions_mut().insert(rights);
+        if is_rls {
             let late = |_| {
                 let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
                 Ok(Status::deadline_exceeded(what).into_http())
@@ -64,4 +80,18 @@ impl<H: Health> Routes<H> {
         let what = format!("the services are {SERVICE_NAME} and {HEALTH}");
         Ok(Status::unimplemented(what).into_http())
     }
+}
+
+/// What the sender of a call may do; refused if that is not to ask for decisions.
+#[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
+fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
+    let rights = http_rights(door, headers, names).map_err(|_| {
+        let what = "a token is needed (metadata `authorization: Bearer TOKEN`), or a client certificate, that the server knows";
+        Status::unauthenticated(what)
+    })?;
+    if rights.may(Role::Decide) {
+        return Ok(rights);
+    }
+    let what = format!("{} may not ask for decisions: it needs the role `decide`", rights.name);
+    Err(Status::permission_denied(what))
 }
