@@ -18,7 +18,7 @@ use tidegate_server::{
 /// Prints the limits in the file, or every mistake with its line, the reason and what to do. Exits with 1 if the file cannot be
 /// used.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = REFERENCE)]
+#[command(after_long_help = format!("{REFERENCE}\n\n{STORE}"))]
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as serve --envoy-config takes them
     file: PathBuf,
@@ -101,6 +101,26 @@ gate of the library. Such a program follows the file by itself; the server only 
               # name: N instead of arg; in_flight: N or max_wait; max_values
   system:     [{ qps: 5000, cpu: 0.9 }]                          # load, mean_rt, in_flight
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
+
+/// What those who share limits over a store must know of it.
+pub const STORE: &str = "\
+About the store:
+  Lost data      what Redis forgets is admitted once more: writes lost in a crash or a failover,
+                 FLUSHALL, and limits whose keys were evicted
+  Persistence    appendonly yes: a crash loses about one second of writes
+  Eviction       maxmemory-policy noeviction: when the memory is full, Redis refuses writes and
+                 each limit follows its on_error. volatile-ttl where the server also holds other
+                 data
+  Clock          limits follow the clock of the Redis server. If it steps forward, limits recover
+                 early by that step; if it steps back, limits do not recover until it has caught
+                 up
+  Left unused    exact: nothing. leased: what one server holds is denied to the others until it
+                 is used or given back (slack). reported: a server that has used its unreported
+                 units denies until its report is answered. `tidegate simulate --nodes N --mode
+                 MODE` shows how much that is
+  Rights (ACL)   ~PREFIX:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen
+                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard; in a cluster also
+                 what tells a client where the slots are. PREFIX is serve's --store-prefix";
 
 pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
