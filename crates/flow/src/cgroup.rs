@@ -137,7 +137,7 @@ fn processors(quota: u64, period: u64) -> Option<f64> {
 }
 
 fn unexpected(file: &Path) -> io::Error {
-    io::Error::other(format!("{} is not as expected", file.display()))
+    io::Error::other(format!("{} has unexpected content", file.display()))
 }
 
 #[cfg(all(test, not(loom)))]

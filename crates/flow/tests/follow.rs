@@ -213,7 +213,7 @@ fn a_failure_stands_until_the_rules_are_what_the_source_says() {
     ];
     let found = failures(steps, report);
     let refused = "script: rules rejected; the previous rules stay active: flow rule 0 (-5/1s): \
-                   the threshold is -5; it must be a number from 0 on";
+                   the threshold is -5; it must be a number, 0 or greater";
     let (refused, down) = (Some(refused.to_owned()), Some("script: down".to_owned()));
     assert_eq!(found, [None, refused.clone(), down.clone(), refused.clone(), None, None]);
     let reports: Vec<_> = reports.try_iter().map(Result::err).collect();
