@@ -57,7 +57,9 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     );
     assert_eq!(error.rules.len(), 15);
     assert!(
-        error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number, 0 or greater"),
+        error
+            .to_string()
+            .contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number, 0 or greater"),
         "{error}"
     );
     assert_eq!(gate.rules(), good);

@@ -94,7 +94,10 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
 fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
     let sig = &function.sig;
     if let Some(constant) = &sig.constness {
-        return Err(Error::new_spanned(constant, "a guarded function cannot be const: it checks rules at run time"));
+        return Err(Error::new_spanned(
+            constant,
+            "a guarded function cannot be const: it checks rules at run time",
+        ));
     }
     if sig.asyncness.is_none() && is_future(output) {
         let text = "the guard would leave when this function returns, before its future runs; make it an async fn, or \
