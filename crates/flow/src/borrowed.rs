@@ -99,7 +99,7 @@ impl Borrowed {
         }
     }
 
-    /// Returns units whose slot has not begun. False if they are already counted as passed.
+    /// Gives back units whose slot has not begun. False if they are already counted as passed.
     pub(crate) fn give_back(&self, slot: u64, n: u32) -> bool {
         let is_there = self.lock().take(slot, n.into());
         if is_there {

@@ -16,7 +16,7 @@
 //! let db = gate.resource("db");
 //! let mut guard = gate.enter(&db)?;
 //! if let Err(error) = "nan".parse::<i32>() {
-//!     guard.fail(&error); // the breaker hears of it
+//!     guard.fail(&error); // breakers record it
 //! }
 //! assert_eq!(gate.enter(&db).unwrap_err().kind(), BlockKind::Isolation);
 //! drop(guard);

@@ -1,4 +1,4 @@
-//! `#[guard]`: a function as a resource of a Tidegate gate.
+//! `#[guard]` turns a function into a resource of a Tidegate gate.
 //!
 //! ```
 //! use tidegate_flow::{Blocked, Gate, rules::{FlowRule, Rules}};
@@ -30,17 +30,19 @@ mod options;
 use proc_macro::TokenStream;
 use syn::{ItemFn, parse_macro_input};
 
-/// Enters a resource around a function: a blocked call does not run, and the rules learn how every other call went.
+/// Enters a resource around a function. A blocked call does not run. For every other call, the rules receive its
+/// outcome.
 ///
-/// Works on functions and methods, sync and async. An async function sleeps out a delay (of a throttle, or of a
-/// prioritized call that borrows) on the gate's timer, and dropping its future cancels the call. A sync function blocks
-/// its thread for the delay.
+/// It works on functions and methods, sync and async. A throttle, or a prioritized call that borrows, may cause a
+/// delay. An async function sleeps for the delay on the gate's timer, and dropping its future cancels the call. A sync
+/// function blocks its thread for the delay.
 ///
-/// A function that is not async and returns a future is refused, as it is done before its future runs; under
-/// `#[async_trait]`, guard a function that the method calls. So are a `const` one, and one that returns `impl Trait`.
+/// The attribute rejects a function that is not async but returns a future, because the function returns before its
+/// future runs. Under `#[async_trait]`, guard a function that the method calls. The attribute also rejects `const`
+/// functions and functions that return `impl Trait`.
 ///
-/// A `Blocked` that has become part of an error of one's own cannot be seen, and is a failure unless `failed` says
-/// otherwise.
+/// The attribute cannot recognise a `Blocked` inside another error type. Such an error counts as a failure unless
+/// `failed` says otherwise.
 ///
 /// | option | meaning |
 /// |---|---|

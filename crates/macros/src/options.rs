@@ -1,4 +1,4 @@
-//! The options of the attribute.
+//! Parses the options of the attribute.
 
 use syn::{
     Expr, Path, Token,

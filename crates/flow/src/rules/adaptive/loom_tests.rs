@@ -4,7 +4,7 @@ use loom::thread;
 
 use super::*;
 
-/// One unit more after each call.
+/// Raises the limit by one unit after each call.
 struct Counting;
 
 impl ConcurrencyLimit for Counting {

@@ -10,7 +10,7 @@ fn all() -> [Algorithm; 3] {
     ]
 }
 
-/// Calls that end 10 ms apart, from a time on.
+/// Runs calls that end 10 ms apart, starting at `from_ms`.
 fn learn(adaptive: &Adaptive, from_ms: u64, calls: u64, rt: Duration, failed: bool) {
     for call in 0..calls {
         let sample = CallSample { rt: rt.into(), in_flight: adaptive.units(), failed };
@@ -33,7 +33,7 @@ fn traffic_that_the_limit_does_not_block_teaches_nothing() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
         let before = adaptive.units();
         for round in 0..20 {
-            // Slower and faster than ever before, and with long pauses.
+            // Response times that rise and fall sharply, with long pauses.
             learn(&adaptive, round * 60_000, 500, BASE * (round as u32 % 7 + 1), false);
         }
         assert_eq!(adaptive.units(), before, "{algorithm:?}");

@@ -78,7 +78,7 @@ fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
         let probe = breaker.enter(Nanos::from_secs(20), &quiet);
         slept.join().unwrap();
         if let Ok(Some(_)) = probe {
-            // Not lost before ten open times have passed.
+            // The probe is not lost before ten open times have passed.
             assert_eq!(breaker.enter(Nanos::from_secs(29), &quiet), Err(None));
         }
     });

@@ -44,7 +44,7 @@ fn slow_calls_open_it_and_a_fast_probe_closes_it() {
     assert!(run(&breaker, 9_999, 1, false).is_err());
     assert!(run(&breaker, 11_000, 1, false).is_ok());
     assert_eq!(breaker.state(), BreakerState::Closed);
-    // The calls from before are forgotten: one slow call among few opens nothing.
+    // The earlier calls are forgotten: one slow call among few does not open the breaker.
     for _ in 0..9 {
         run(&breaker, 11_000, 60, false).unwrap();
     }
@@ -85,7 +85,7 @@ fn calls_leave_the_interval_slot_by_slot() {
     for at in (0..20_000).step_by(5_000) {
         run(&breaker, at, 1, true).unwrap();
     }
-    // The first of the four has left when the fifth comes.
+    // The first of the four has left the interval when the fifth arrives.
     run(&breaker, 20_000, 1, true).unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
     run(&breaker, 20_001, 1, true).unwrap();
@@ -170,7 +170,7 @@ fn good_probes_close_it_however_seldom_they_come() {
     let breaker = Breaker::new(rule.probes(5));
     run(&breaker, 0, 1, true).unwrap();
     for (round, free) in [(1, 2), (2, 2), (3, 1)] {
-        // Two calls that overlap, every five seconds; of the last two the second finds all five places taken.
+        // Two overlapping calls every five seconds. The second call of the last pair finds all five permits in use.
         let calls = [(); 2].map(|()| breaker.enter(ms(round * 5_000), &quiet));
         assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free);
         for probe in calls.into_iter().flatten().flatten() {

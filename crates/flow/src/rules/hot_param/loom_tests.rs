@@ -31,7 +31,7 @@ fn two_threads_never_take_more_than_a_values_share() {
 #[test]
 fn units_in_flight_are_given_back_however_their_value_moves() {
     model(|| {
-        // One value is kept, so each thread pushes the other's value into its record and out of it.
+        // Only one value is kept whole, so each thread evicts the other's value to its record and brings its own back.
         let rule = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
         let param = Arc::new(HotParam::new(HotParamRule { max_values: 1, ..rule }));
         let call = |param: &HotParam, value| {

@@ -1,4 +1,4 @@
-//! Circuit breakers in Sentinel's words.
+//! Circuit breakers in Sentinel's format.
 
 use crate::rules::InvalidRule;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Degrade {
     #[serde(alias = "statIntervalInMs")]
     stat_interval_ms: Option<i64>,
     regex: Option<bool>,
-    // Of Sentinel for Go.
+    // Fields of Sentinel for Go.
     strategy: Option<IgnoredAny>,
     threshold: Option<IgnoredAny>,
     retry_timeout_ms: Option<IgnoredAny>,
@@ -44,7 +44,8 @@ impl Degrade {
                 Trip::SlowRatio { rt, ratio: self.slow_ratio_threshold.unwrap_or(1.0) }
             }
             1 => Trip::ErrorRatio { ratio: count },
-            // A cast saturates; what is negative was refused above. More than 2.5 are more than 2.
+            // The cast saturates; negative values were rejected above. For whole counts, more than 2.5 means more than
+            // 2.
             #[allow(clippy::cast_sign_loss)]
             2 => Trip::ErrorCount { count: count as u64 },
             other => {
