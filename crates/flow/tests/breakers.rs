@@ -1,4 +1,4 @@
-//! Breakers beside other rules, seen from outside.
+//! Breakers together with other rules, through the public API.
 #![cfg(not(loom))]
 
 use std::{
@@ -14,7 +14,7 @@ use tidegate_flow::{
 
 type Heard = Arc<Mutex<Vec<(String, BreakerState, BreakerState)>>>;
 
-/// A gate with a breaker for each open time, all of which one failed call has opened.
+/// Returns a gate with one breaker for each open time. One failed call has opened all of them.
 fn opened(open_seconds: &[u64], probes: u32) -> (Gate, Arc<ManualTimer>, Heard) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
@@ -42,7 +42,7 @@ fn a_breaker_whose_probe_another_breaker_refuses_is_open_again_and_listeners_hea
     assert_eq!(r.breakers()[0], ("1".to_owned(), BreakerState::Open));
     let (open, half) = (BreakerState::Open, BreakerState::HalfOpen);
     assert_eq!(*heard.lock().unwrap(), [("1".to_owned(), open, half), ("1".to_owned(), half, open)]);
-    // Both let the same probe through, and close.
+    // Both admit the same probe, and close.
     timer.advance(Duration::from_secs(19));
     drop(r.enter().unwrap());
     assert!(r.breakers().iter().all(|(_, state)| *state == BreakerState::Closed));

@@ -1,4 +1,4 @@
-//! Flow rules and isolation, one thread, manual time.
+//! Flow rules and isolation, on one thread with a manual clock.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -69,7 +69,7 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
     let most = |rule: FlowRule| {
         let (gate, timer) = with_flow(vec![rule]);
         let r = gate.resource("r");
-        // The worst case: all at the end of one slot, and again as soon as that slot has left.
+        // The worst case: all units at the end of one slot, and again as soon as that slot has left the window.
         timer.advance(ms(99));
         let mut passed = Vec::new();
         for at in (99..3_000).step_by(3) {
@@ -90,7 +90,7 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
 fn an_interval_of_ones_own_is_kept_apart_from_the_second() {
     for (interval, half) in [(60_000, 30_000), (500, 200), (50, 20)] {
         let (gate, timer) = with_flow(vec![FlowRule::new("r", 4).interval(ms(interval))]);
-        timer.set(Nanos::from_secs(1_020)); // where a slot of each begins
+        timer.set(Nanos::from_secs(1_020)); // A slot of each interval begins here.
         let r = gate.resource("r");
         assert_eq!(passes(&r, 9), 4, "{interval} ms");
         assert_eq!(retry_after(&r.enter().unwrap_err()), u128::from(interval));
@@ -194,7 +194,7 @@ fn a_warm_throttle_spaces_calls_by_the_rate_of_the_moment() {
     let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);
     let r = gate.resource("r");
     assert_eq!(r.enter().unwrap().delay(), ms(0));
-    // Cold: 100 tokens, 50 above the line: 0.3 s between two.
+    // Cold, with 100 tokens, 50 of them above the line: 0.3 s between two calls.
     let delay = r.enter().unwrap().delay();
     assert!(delay.abs_diff(ms(300)) < ms(1), "{delay:?}");
 }
@@ -310,7 +310,7 @@ fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
     assert!(r.enter().is_ok() && r.enter().is_ok());
     assert_eq!(r.enter().unwrap_err().rule(), "spaced");
     assert_eq!(r.entry().count(2).enter().unwrap_err().rule(), "wide");
-    // Neither has used up anything: the third of three passes when its place has come.
+    // Neither has used anything: the third of three calls passes at its place.
     let (gate, timer) = with_flow(gate.rules().flow);
     let r = gate.resource("r");
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Following sources: files, and sources of one's own.
+//! Following sources: files and custom sources.
 #![cfg(not(loom))]
 
 use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
@@ -13,7 +13,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A directory of its own that goes with the test.
+/// A directory for one test, which is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -125,7 +125,7 @@ fn a_source_of_ones_own_changes_only_its_kinds() {
     assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
 }
 
-/// A source that says one thing after the other, and then nothing new.
+/// A source that runs its steps one after another and then reports no changes.
 struct Script(std::vec::IntoIter<Step>);
 
 enum Step {
@@ -133,7 +133,7 @@ enum Step {
     Fail,
     Panic,
     Nothing,
-    /// Nothing, after the test has looked.
+    /// No change; waits until the test has checked.
     Wait(mpsc::Sender<()>, mpsc::Receiver<()>),
 }
 
@@ -162,7 +162,7 @@ impl RuleSource for Script {
     }
 }
 
-/// Follows a script, and what each [`Step::Wait`] finds to be the failure.
+/// Follows a script and returns the failure at each [`Step::Wait`].
 fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>) -> Vec<Option<String>> {
     let mut waits = Vec::new();
     let steps: Vec<_> = steps

@@ -1,4 +1,4 @@
-//! Guards leave however they go, and count what happened.
+//! Guards exit however they are dropped, and count the outcome.
 #![cfg(not(loom))]
 
 use std::{
@@ -221,7 +221,7 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
 
 #[test]
 fn a_probe_that_another_rule_blocks_gives_its_place_back() {
-    // Both breakers open with the same failure; the first tries again while the second still blocks.
+    // Both breakers open at the same failure. The first may try a probe while the second still blocks.
     let mut rules = breaker(1);
     let first = BreakerRule { id: Some("first".into()), ..rules.breakers[0].clone() };
     let second = BreakerRule { id: Some("second".into()), open_time: ms(60_000), ..first.clone() };
@@ -274,7 +274,7 @@ fn a_listener_that_panics_takes_nothing_with_it() {
     gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
     let r = gate.resource("r");
     let call = || r.entry().arg("a").enter();
-    // A guard that leaves while a panic is under way: a second one would end the process.
+    // A guard that exits during a panic: a second panic would abort the process.
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let _guard = call().unwrap();
         panic!("in the call");

@@ -1,4 +1,4 @@
-//! Hot parameters: a share for each value.
+//! Hot parameters: a separate share for each value.
 #![cfg(not(loom))]
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -184,7 +184,8 @@ fn a_value_in_flight_that_had_to_go_is_counted_when_it_comes_back() {
 
 #[test]
 fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
-    // Who asks for how much in which millisecond: x has a place and loses it, or shares one and gets one of its own.
+    // The value, the millisecond and the units of each call. In `loses`, x has a place and loses it. In `gets`, x
+    // shares one and then gets its own.
     let loses = [("x", 0, 1), ("b", 1, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_001, 5)];
     let gets = [("b", 1, 1), ("c", 1_000, 1), ("x", 1_999, 4), ("x", 2_000, 5), ("x", 2_001, 5)];
     let shares =
@@ -218,7 +219,7 @@ fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
     assert!(enter("a", 10), "and now that of c, and b's call is a second ago, too");
 }
 
-/// What a value may have, as the rule's page says it, told by an oracle that works in whole milliseconds.
+/// The documented share of a value, computed by an oracle in whole milliseconds.
 #[derive(Default)]
 struct Oracle(HashMap<u8, (u64, u64)>);
 
@@ -256,7 +257,7 @@ proptest! {
             let got = r.entry().arg(u32::from(value)).count(n).enter();
             prop_assert_eq!(got.is_ok(), want, "value {} at {} asks {}", value, ms, n);
             if let Err(blocked) = got && let Some(wait) = blocked.retry_after() {
-                // The same calls again, and then this one: a nanosecond early it is refused, in time it is not.
+                // Repeat the same calls, then this one: it is refused one nanosecond early and admitted in time.
                 for (early, passes) in [(1, false), (0, true)] {
                     let (again, timer) = gate(rule(threshold).burst(burst));
                     for &(at, value, n) in &asked {
@@ -274,7 +275,8 @@ proptest! {
     }
 }
 
-/// Calls of few values with fewer places: the value, how long after the call before in ms, and the units.
+/// Calls of a few values that compete for fewer places: the value, the time since the previous call in ms, and the
+/// units.
 fn crowd() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
     prop::collection::vec((0..6_u8, prop_oneof![3 => 0..60_u64, 1 => 0..1_200_u64], 1..4_u32), 1..250)
 }

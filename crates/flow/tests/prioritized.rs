@@ -1,4 +1,4 @@
-//! Prioritized entries: they borrow from slots to come, wait for them, and never pass a threshold.
+//! Prioritized entries borrow from future slots, wait for them, and never exceed a threshold.
 #![cfg(not(loom))]
 
 use std::{
@@ -20,7 +20,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Two slots of 500 ms, as Sentinel has them, from a whole second on.
+/// Returns a gate with two slots of 500 ms, as in Sentinel, which starts at a whole second.
 fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>, Resource) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let layout = Layout::new(2, ms(1_000)).unwrap();
@@ -179,7 +179,7 @@ fn a_system_rule_is_kept_in_the_slot_that_is_borrowed_too() {
     }
     timer.advance(ms(600));
     assert!(other.entry().inbound().count(2).enter().is_ok());
-    // In the next slot those ten have left, and these two have not.
+    // In the next slot those ten units have left the window, but these two have not.
     let waiting: Vec<_> = (0..10).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
     assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second has its twelve");
     timer.advance(ms(400));
@@ -232,7 +232,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Against the plain list of what started when: in the slots of a window never more than the threshold starts.
+    /// Compares with a plain list of starts: the slots of a window never contain more starts than the threshold.
     #[test]
     fn no_window_sees_more_than_its_threshold_start(steps in prop::collection::vec(step(), 1..120), slots in 1..5_u32, strict: bool) {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
@@ -246,7 +246,7 @@ proptest! {
         let rule = if strict { rule.strict() } else { rule };
         gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
         let r = gate.resource("r");
-        // The slot in which each call starts, and its units.
+        // The slot in which each call starts, with its units.
         let mut started: Vec<(u64, u64)> = Vec::new();
         let mut waiting: Vec<(Guard<'_>, u64, u64)> = Vec::new();
         let slot = || gate.now().get() / 1_000_000 / length;

@@ -1,4 +1,4 @@
-//! Rules about certain traffic: another resource's, one origin's or each one's, a context's.
+//! Rules on part of the traffic: another resource's, that of one origin or of each origin, or a context's.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -97,7 +97,7 @@ fn each_other_origin_has_its_own_share_of_any_interval() {
             );
             timer.advance(ms(interval));
         }
-        // One of the flood gets the last place, all others share one.
+        // One origin of the flood gets the last place, and all others share one.
         let flood: usize = (0..100).map(|n| passes_from(&r, &format!("made up {n}"), 1)).sum();
         assert_eq!(flood, 1 + 2, "{interval} ms");
         assert_eq!(passes_from(&r, "a", 5), 2);

@@ -1,4 +1,4 @@
-//! Rules from texts: JSON in the words of Sentinel, and YAML.
+//! Rules from texts: JSON in Sentinel's format, and YAML.
 #![cfg(not(loom))]
 
 use std::time::Duration;
