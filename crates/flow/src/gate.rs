@@ -105,7 +105,7 @@ impl Gate {
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
         debug_assert!(
             Arc::ptr_eq(&self.table.shared, &resource.state.shared),
-            "the resource {} is another gate's; enter it there, or by Resource::enter",
+            "the resource {} belongs to another gate; enter it there, or use Resource::enter",
             resource.name()
         );
         resource.enter()

@@ -44,12 +44,12 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
         timer.advance(Duration::from_millis(100));
         r.enter().unwrap().cancel();
     }
-    assert_eq!(limit(), 2, "a cancelled call teaches nothing");
+    assert_eq!(limit(), 2, "a cancelled call does not change the limit");
     for _ in 0..200 {
         timer.advance(Duration::from_millis(100));
         r.enter().unwrap().mark_failed();
     }
-    assert_eq!(limit(), 1, "never below its bound");
+    assert_eq!(limit(), 1, "the limit stays at or above its lower bound");
     // Changes to other rules do not affect the adaptive rule.
     gate.update(|rules| {
         rules.isolation.push(IsolationRule::new("r", 10));

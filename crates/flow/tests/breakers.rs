@@ -54,7 +54,7 @@ fn a_good_probe_after_a_cancelled_one_closes_the_breaker_however_much_later_it_c
     let r = gate.resource("r");
     timer.advance(Duration::from_secs(1));
     r.enter().unwrap().cancel();
-    assert_eq!(r.breakers()[0].1, BreakerState::Open, "nobody is inside");
+    assert_eq!(r.breakers()[0].1, BreakerState::Open, "no probe is in flight");
     timer.advance(Duration::from_secs(10));
     let probe = r.enter().unwrap();
     timer.advance(Duration::from_millis(1));
@@ -71,7 +71,7 @@ fn two_good_calls_every_five_seconds_close_a_breaker_that_wants_five() {
     for free in [2, 2, 1] {
         timer.advance(Duration::from_secs(5));
         let calls = [r.enter(), r.enter()];
-        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free, "five places in all");
+        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free, "five permits in all");
         timer.advance(Duration::from_millis(10));
     }
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -104,12 +104,12 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     drop(before);
     assert_eq!(state(), BreakerState::Closed, "it began before the rule");
     load(vec![breaker("other")]);
-    assert_eq!(r.breakers(), [], "the rule is gone");
+    assert_eq!(r.breakers(), [], "the rule was removed");
     timer.advance(Duration::from_millis(10));
     load(vec![breaker("r")]);
     after.mark_failed();
     drop(after);
-    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which is gone");
+    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which was removed");
     let mut now = r.enter().unwrap();
     now.mark_failed();
     drop(now);

@@ -104,9 +104,9 @@ fn an_entry_that_is_refused_late_gives_back_what_its_rules_keep_apart() {
     assert_eq!((refused.kind(), refused.rule()), (BlockKind::Flow, "1/1s"), "the other call was faster");
     timer.advance(ms(1_000));
     let third = r.enter().expect("the third in a minute");
-    assert_eq!(third.delay(), ms(1_000), "behind the other call, not behind the refused one");
+    assert_eq!(third.delay(), ms(1_000), "it queues behind the other call, not behind the refused one");
     drop(third);
-    assert_eq!(r.breakers()[0].1, BreakerState::Closed, "it was no probe");
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed, "it was not a probe");
     assert_eq!(r.node().in_flight(), 0);
 }
 

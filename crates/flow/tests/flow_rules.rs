@@ -48,7 +48,7 @@ fn a_rate_lets_its_threshold_pass_in_each_second() {
     assert_eq!(passes(&r, 1), 0);
     timer.advance(ms(1));
     assert_eq!(passes(&r, 15), 10);
-    assert!(gate.resource("other").enter().is_ok(), "another resource is not concerned");
+    assert!(gate.resource("other").enter().is_ok(), "the rule does not affect another resource");
 }
 
 #[test]
@@ -143,7 +143,11 @@ fn throttled_calls_are_told_when_to_go_ahead() {
     assert_eq!(r.enter().unwrap().delay(), ms(250));
     timer.advance(ms(10_000));
     assert_eq!(r.entry().count(5).enter().unwrap().delay(), ms(0));
-    assert_eq!(r.entry().count(2).enter().unwrap().delay(), ms(200), "a batch needs its room before itself");
+    assert_eq!(
+        r.entry().count(2).enter().unwrap().delay(),
+        ms(200),
+        "a batch needs its whole interval before it"
+    );
 }
 
 #[test]
@@ -210,8 +214,8 @@ fn an_origin_has_its_own_share() {
     let from = |origin| r.entry().origin(origin).enter().is_ok();
     assert_eq!([from("mobile"), from("mobile"), from("mobile")], [true, true, false]);
     assert_eq!([from("web"), from("web"), from("tv"), from("tv")], [true, false, true, false]);
-    assert_eq!(passes(&r, 9), 1, "those who say nothing are one of the others");
-    assert!(!from("car"), "everybody's share is used up");
+    assert_eq!(passes(&r, 9), 1, "entries without an origin count as one of the others");
+    assert!(!from("car"), "the common limit is used up");
     assert_eq!(r.origins(), ["car", "mobile", "tv", "web"]);
     let counts = |origin| r.origin(origin).unwrap().counts(gate.now());
     assert_eq!((counts("mobile").pass, counts("mobile").block), (2, 1));
@@ -253,7 +257,7 @@ fn a_related_resource_goes_first() {
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     assert_eq!(passes(&read, 50), 50);
     assert_eq!(passes(&write, 2), 2);
-    assert_eq!(passes(&read, 1), 0, "two writes and this read would be above two");
+    assert_eq!(passes(&read, 1), 0, "two writes and this read would exceed two");
     timer.advance(ms(1_000));
     assert_eq!(passes(&read, 1), 1);
 }
@@ -293,7 +297,7 @@ fn an_authority_rule_looks_at_the_origin() {
     assert!(from("a", "x").is_ok() && from("a", "z").is_err());
     assert!(from("d", "x").is_err() && from("d", "z").is_ok());
     assert_eq!(from("a", "z").unwrap_err().kind(), BlockKind::Authority);
-    assert!(gate.resource("a").enter().is_ok(), "who says nothing is not judged");
+    assert!(gate.resource("a").enter().is_ok(), "an entry without an origin is not checked");
 }
 
 #[test]
@@ -340,7 +344,7 @@ fn a_question_takes_nothing() {
     assert_eq!(r.enter().unwrap().delay(), ms(0));
     timer.advance(ms(50));
     drop(ask());
-    assert_eq!(r.enter().unwrap().delay(), ms(50), "the question has moved no place");
+    assert_eq!(r.enter().unwrap().delay(), ms(50), "the query has not changed the throttle");
     let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
     assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
 }
@@ -359,11 +363,11 @@ fn an_empty_origin_is_none_and_all_others_includes_it() {
     })
     .unwrap();
     let (w, f) = (gate.resource("w"), gate.resource("f"));
-    assert!(w.entry().origin("").enter().is_ok(), "a white list lets those pass that name nobody");
+    assert!(w.entry().origin("").enter().is_ok(), "an allow list admits entries without an origin");
     assert!(w.entry().origin("stranger").enter().is_err());
     let passed = (0..3).filter(|_| f.entry().origin("").enter().is_ok()).count();
     let more = (0..3).filter(|_| f.enter().is_ok()).count();
-    assert_eq!((passed, more), (2, 0), "those without an origin are one of the others");
-    assert!(f.entry().origin("other").enter().is_ok(), "each other origin by itself");
+    assert_eq!((passed, more), (2, 0), "entries without an origin count as one of the others");
+    assert!(f.entry().origin("other").enter().is_ok(), "each other origin has its own limit");
     assert_eq!(f.origins(), ["other"]);
 }

@@ -53,7 +53,7 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
     fs::rename(dir.0.join("bad"), &path).unwrap();
     let said = next().unwrap_err();
     assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
-    assert_eq!(loaded(), "2/1s", "the old rules go on");
+    assert_eq!(loaded(), "2/1s", "the previous rules stay active");
     assert_eq!(follower.failure(), Some(said));
 
     fs::remove_file(&path).unwrap();
@@ -179,7 +179,7 @@ fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>)
     let gate = Gate::new();
     let report = move |result: Result<(), &SourceError>| {
         reports.send(result.map_err(ToString::to_string)).unwrap();
-        assert!(result.is_ok(), "a report that panics ends nothing");
+        assert!(result.is_ok(), "a panic in the report does not end the follower");
     };
     let follower = gate.follow(Script(steps.into_iter()), report).unwrap();
     let look = |(arrived, go): (mpsc::Receiver<()>, mpsc::Sender<()>)| {

@@ -35,8 +35,8 @@ fn five_in_one_second() {
     assert_eq!(passes(&r, "a", 6), 5);
     let blocked = r.entry().arg("a").enter().unwrap_err();
     assert_eq!((blocked.kind(), blocked.retry_after()), (BlockKind::HotParam, Some(s(1))));
-    assert_eq!(passes(&r, "b", 6), 5, "another value has its own");
-    assert!(r.enter().is_ok(), "without the argument there is nothing to check");
+    assert_eq!(passes(&r, "b", 6), 5, "another value has its own share");
+    assert!(r.enter().is_ok(), "an entry without the argument is not checked");
     timer.advance(Duration::from_millis(3_001));
     assert_eq!(passes(&r, "a", 1), 1);
 }
@@ -58,7 +58,7 @@ fn five_and_a_burst_of_three() {
     let (r, timer) = gate(rule(5).burst(3));
     assert_eq!(passes(&r, "a", 9), 8);
     timer.advance(s(1));
-    assert_eq!(passes(&r, "a", 9), 5, "a second renews five of the eight");
+    assert_eq!(passes(&r, "a", 9), 5, "one second renews five of the eight units");
     timer.advance(s(2));
     assert_eq!(passes(&r, "a", 9), 8);
 }
@@ -145,11 +145,11 @@ fn flood(kept: usize, values: u32) {
     }
     let enter = |n: u32| r.entry().arg(n).enter().is_ok();
     assert!((0..values).all(enter), "each value has its own share");
-    assert!((values..values + values / 10).all(enter), "whoever comes after the flood, too");
+    assert!((values..values + values / 10).all(enter), "values after the flood also have their own share");
     for value in ["a", "b", "c"] {
         assert_eq!(passes(&r, value, 1), 0, "{value} has used up its share");
     }
-    assert!(r.crowded() > u64::from(values / 2), "what was forgotten is counted: {}", r.crowded());
+    assert!(r.crowded() > u64::from(values / 2), "forgotten values are counted: {}", r.crowded());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
     timer.advance(Duration::from_millis(880));
     assert!(enter("c", 1), "after a second the place is free");
     timer.advance(Duration::from_millis(120));
-    assert!(enter("a", 10), "and now that of c, and b's call is a second ago, too");
+    assert!(enter("a", 10), "the place of c is free, and b's call is also one second ago");
 }
 
 /// The documented share of a value, computed by an oracle in whole milliseconds.
@@ -341,7 +341,7 @@ proptest! {
         }
         drop(inside);
         for value in 0..6_u32 {
-            prop_assert!(r.entry().arg(value).count(threshold).enter().is_ok(), "all is free again");
+            prop_assert!(r.entry().arg(value).count(threshold).enter().is_ok(), "all units are free again");
         }
     }
 }

@@ -53,7 +53,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         thread::park_timeout(Duration::from_millis(5));
         is_so()
     });
-    assert!(so, "never so: {what}");
+    assert!(so, "the condition never held: {what}");
 }
 
 fn watched(dir: &Path, rules: Rules) -> (Gate, MachineWatch) {

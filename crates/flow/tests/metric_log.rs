@@ -157,7 +157,7 @@ fn a_logger_writes_each_second_and_at_its_end_what_is_left() {
     until(|| passed(&dir) == [2]);
     drop(gate.resource("/foo|x").enter());
     drop(logger);
-    assert_eq!(passed(&dir), [2, 1], "the second under way, too");
+    assert_eq!(passed(&dir), [2, 1], "including the current second");
 }
 
 #[test]
@@ -308,5 +308,5 @@ fn a_log_is_found_by_the_name_that_it_was_opened_with() {
     let found = read(&dir.0, "my.app", &Query::default()).unwrap();
     assert_eq!((found.lines.len(), found.files), (2, 1));
     let none = read(&dir.0, "other", &Query::default()).unwrap();
-    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log of that name");
+    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log with that name");
 }

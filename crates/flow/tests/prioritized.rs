@@ -59,13 +59,13 @@ fn ten_borrow_the_next_slot_and_fill_the_window_that_it_begins() {
     timer.advance(ms(600));
     let waiting = prioritized(&r, 11);
     assert_eq!(waiting.len(), 10, "the eleventh is blocked");
-    assert_eq!(r.node().in_flight(), 10, "who waits is in flight");
+    assert_eq!(r.node().in_flight(), 10, "a waiting call is in flight");
     assert!(waiting.iter().all(|guard| guard.delay() == ms(400)));
     let counts = r.node().counts(gate.now());
     assert_eq!((counts.pass, counts.occupied, counts.block), (10, 10, 1), "they pass in their slot");
     timer.advance(ms(400));
     let blocked = r.enter().unwrap_err();
-    assert_eq!(r.node().counts(gate.now()).pass, 10, "those of the first slot have left");
+    assert_eq!(r.node().counts(gate.now()).pass, 10, "the units of the first slot have left the window");
     assert_eq!(r.node().in_flight(), 10);
     drop(waiting);
     assert_eq!(r.node().in_flight(), 0);
@@ -181,7 +181,7 @@ fn a_system_rule_is_kept_in_the_slot_that_is_borrowed_too() {
     assert!(other.entry().inbound().count(2).enter().is_ok());
     // In the next slot those ten units have left the window, but these two have not.
     let waiting: Vec<_> = (0..10).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
-    assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second has its twelve");
+    assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second already has twelve units");
     timer.advance(ms(400));
     let inside: Vec<_> = (0..12).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
     assert_eq!(inside.len(), 10);

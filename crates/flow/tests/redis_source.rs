@@ -46,7 +46,7 @@ fn follow(gate: &Gate, source: impl Fn() -> RedisSource) -> (Follower, Receiver<
             return (follower, reports);
         }
     }
-    panic!("the server does not answer in time, ever");
+    panic!("the server never answers in time");
 }
 
 struct Followed {
@@ -99,7 +99,7 @@ fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
     change(&mut redis, r#"[{"resource":"abc","count":3},{"resource":"abc","count":-1}]"#);
     let said = followed.failure("the threshold is -1");
     assert!(said.contains("the Redis key rules:flow"), "{said}");
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 2)], "the old rules go on");
+    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 2)], "the previous rules stay active");
     // The failure is recorded before it is reported. It is still set, or a stalled server has set another one.
     assert!(followed.follower.failure().is_some());
 
@@ -165,7 +165,7 @@ fn a_message_wakes_a_source_that_waits() {
         assert_eq!(followed.load(), [FlowRule::new("abc", round)]);
         woken
     });
-    assert!(is_woken, "a message never had the key read");
+    assert!(is_woken, "no message ever caused a read of the key");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_server_that_comes_back_is_followed_again() {
     let followed = Followed::new(&server);
     server.kill();
     followed.next().unwrap_err();
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the old rules go on");
+    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the previous rules stay active");
     server.start_again();
     change(&mut connect(&server), &flow(2));
     // In between the server may be up while the key is not set yet.

@@ -83,7 +83,7 @@ fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
     gate.update(|rules| rules.flow.insert(0, FlowRule::new("t", 1_000))).unwrap();
     gate.update(|rules| rules.isolation.push(IsolationRule::new("r", 7))).unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
-    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the place before is remembered");
+    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the throttle keeps its last place");
 
     gate.update(|rules| rules.breakers[0] = breaker.min_calls(2)).unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -123,7 +123,7 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
     assert_eq!(kind(), BlockKind::HotParam);
 
     gate.load(rules(2)).unwrap();
-    assert_eq!(kind(), BlockKind::HotParam, "the value's own count went on");
+    assert_eq!(kind(), BlockKind::HotParam, "the value's count continues");
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
     gate.load(Rules { flow: vec![FlowRule::in_flight("r", 2)], ..Rules::default() }).unwrap();
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
@@ -155,11 +155,11 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
 
     load(vec![rule(3).max_values(5)]);
     inside.push(enter("a").unwrap());
-    assert!(enter("a").is_err(), "two came in under the old rule, one under the new one");
+    assert!(enter("a").is_err(), "two calls entered under the old rule and one under the new rule");
     load(vec![rule(1).exception("b", 2)]);
     drop(inside.pop());
     drop(inside.pop());
-    assert!(enter("a").is_err(), "one is inside still");
+    assert!(enter("a").is_err(), "one call is still in flight");
     assert_eq!([enter("b"), enter("b")].iter().filter(|entered| entered.is_ok()).count(), 1);
 
     // An added rule counts separately, whatever its position, and the existing rule continues.
@@ -169,7 +169,7 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
     drop(other);
     load(vec![rule(2)]);
     let _both = [enter("a").unwrap(), enter("a").unwrap()];
-    assert!(enter("a").is_err(), "the exits have brought no count below zero");
+    assert!(enter("a").is_err(), "the exits have not brought a count below zero");
 
     // A rule that counts something else starts with new state.
     load(vec![HotParamRule { key: ParamKey::Index(-1), ..rule(2) }]);
@@ -183,7 +183,7 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     assert!(before.enter().is_ok());
     gate.load(Rules { flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)], ..Rules::default() })
         .unwrap();
-    assert!(before.enter().is_err(), "the entry from before counts");
+    assert!(before.enter().is_err(), "the earlier entry counts");
     assert!(gate.resource("b").enter().is_err());
 }
 
@@ -228,7 +228,7 @@ fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
 
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "the resource r is another gate's")]
+#[should_panic(expected = "the resource r belongs to another gate")]
 fn a_resource_is_not_entered_in_another_gate_unnoticed() {
     let _ = Gate::new().enter(&Gate::new().resource("r"));
 }
@@ -293,7 +293,7 @@ fn resources_beyond_the_bound_share_a_place_that_is_seen() {
     assert_eq!(names, ["made up 0", "made up 1", "made up 2", "*overflow*"]);
     let overflow = gate.resource("made up 9");
     let counts = overflow.node().counts(gate.now());
-    assert_eq!((counts.pass, counts.block), (5, 2), "together they have one share");
+    assert_eq!((counts.pass, counts.block), (5, 2), "they share one limit");
     assert_eq!(overflow.enter().unwrap_err().resource(), "made up 9");
     // A resource that a rule names always has its own place.
     let guarded = gate.resource("guarded");

@@ -75,11 +75,15 @@ fn never_more_than(threshold: u32) {
             }
         }
     });
-    assert_eq!(most_in_a_second(&steps, &passed), u64::from(threshold), "all of it, and never more");
+    assert_eq!(
+        most_in_a_second(&steps, &passed),
+        u64::from(threshold),
+        "the threshold is reached and never exceeded"
+    );
     assert_eq!(r.node().in_flight(), 0);
     let all: u64 = passed.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     let counted: u64 = r.node().seconds(timer.now()).iter().map(|second| second.counts.pass).sum();
-    assert_eq!(counted, all, "who passed was counted, once");
+    assert_eq!(counted, all, "every passed call is counted exactly once");
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn calls_in_flight_never_exceed_their_bounds() {
     assert_eq!(r.node().in_flight(), 0);
     let all = (0..4_u32).map(|value| (0..3).map(|_| r.entry().arg(value).enter()).collect::<Vec<_>>());
     let all: Vec<_> = all.flatten().collect();
-    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every place is free again");
+    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every permit is free again");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_rate_counts_all_resources_and_only_what_comes_in() {
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     assert!(enter(&a).is_some() && enter(&b).is_some() && enter(&a).is_some());
     assert!(enter(&b).is_none());
-    assert!(b.enter().is_ok(), "outbound calls are not asked");
+    assert!(b.enter().is_ok(), "outbound calls are not checked");
     let counts = gate.inbound().counts(gate.now());
     assert_eq!((counts.pass, counts.block), (3, 1));
     timer.advance(Duration::from_secs(1));

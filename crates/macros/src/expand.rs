@@ -209,7 +209,7 @@ fn arguments(function: &ItemFn) -> syn::Result<Vec<Ident>> {
         FnArg::Receiver(_) => Ok(Ident::new("self", Span::call_site())),
         FnArg::Typed(argument) => match &*argument.pat {
             Pat::Ident(name) => Ok(name.ident.clone()),
-            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments that are plain names")),
+            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments with plain names")),
         },
     };
     function.sig.inputs.iter().map(name).collect()
@@ -345,7 +345,7 @@ mod tests {
                 parse_quote!(
                     fn f(gate: &Gate, (a, b): (u8, u8)) {}
                 ),
-                "arguments that are plain names",
+                "arguments with plain names",
             ),
         ] {
             let said = refused(options, &function);

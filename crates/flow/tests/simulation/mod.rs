@@ -196,7 +196,7 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
             Rules { adaptive: vec![AdaptiveRule::new("r", algorithm.clone())], ..Rules::default() }
         }
     };
-    gate.load(rules).expect("possible rules");
+    gate.load(rules).expect("valid rules");
     let r = gate.resource("r");
     let mut chance = Chance(u64::from(scenario.workers) << 32 | scenario.load.to_bits() >> 32);
     chance.0 = chance.0.wrapping_add(scenario.seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
