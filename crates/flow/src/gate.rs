@@ -32,7 +32,7 @@ use crate::{
 /// gate.load(Rules { flow: vec![FlowRule::new("orders", 2)], ..Rules::default() })?;
 /// let orders = gate.resource("orders");
 ///
-/// let first = gate.enter(&orders)?; // leaves when dropped
+/// let first = gate.enter(&orders)?; // exits when dropped
 /// let second = gate.enter(&orders)?;
 /// let blocked = gate.enter(&orders).unwrap_err();
 /// assert_eq!((blocked.resource(), blocked.rule()), ("orders", "2/1s"));
@@ -251,8 +251,8 @@ impl GateBuilder {
         Self { max_origins_in_all, ..self }
     }
 
-    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long. Default: 500
-    /// ms.
+    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long.
+    /// Default: 500 ms.
     #[must_use]
     pub fn max_priority_wait(self, max_priority_wait: Duration) -> Self {
         Self { max_priority_wait, ..self }

@@ -165,7 +165,7 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
         }
         _ => {
             let text =
-                "give it a resource (and perhaps a gate), or a handle: #[guard(resource = \"orders\")]";
+                "name a resource (and, if needed, a gate) or a handle: #[guard(resource = \"orders\")]";
             return Err(Error::new(Span::call_site(), text));
         }
     };
@@ -199,7 +199,7 @@ fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     if function.sig.receiver().is_some() {
         return Ok(quote!(self.gate));
     }
-    let text = "where is the gate? give the function an argument named gate, or the attribute gate = …";
+    let text = "there is no gate; give the function an argument named gate, or the attribute gate = …";
     Err(Error::new_spanned(&function.sig.ident, text))
 }
 
@@ -324,14 +324,14 @@ mod tests {
                         Ok(())
                     }
                 ),
-                "where is the gate?",
+                "there is no gate",
             ),
             (
                 "",
                 parse_quote!(
                     fn f(gate: &Gate) {}
                 ),
-                "give it a resource",
+                "name a resource",
             ),
             (
                 r#"resource = "r", handle = h"#,
@@ -352,6 +352,6 @@ mod tests {
             assert!(said.contains(says), "{said}");
         }
         let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");
-        assert!(unknown.to_string().contains("known are resource"), "{unknown}");
+        assert!(unknown.to_string().contains("the options are resource"), "{unknown}");
     }
 }
