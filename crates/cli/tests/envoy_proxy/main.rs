@@ -4,5 +4,6 @@
 mod envoy;
 #[path = "../program/mod.rs"]
 mod program;
+mod rlqs;
 mod rls;
 mod web;

@@ -42,7 +42,8 @@ fn serving(name: &str, arguments: &[&str]) -> Serving {
     Serving::with(&[&["--envoy-config", file.to_str().unwrap()], arguments].concat())
 }
 
-fn grpc(server: &Serving) -> String {
+/// Where the server listens for Envoy.
+pub fn grpc(server: &Serving) -> String {
     let line = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).expect("it serves gRPC");
     line.trim().split(',').next().unwrap().to_owned()
 }
