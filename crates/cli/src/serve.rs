@@ -85,7 +85,7 @@ pub struct Args {
     ///
     /// While the store does not answer, each server enforces its part of a limit with `on_error: local`: the limit divided by the
     /// number of servers last counted, but at least by this number. A server that starts while the store is down has counted
-    /// none.
+    /// none, unless --state remembers how many there were.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
     /// Prefix of the keys in the store; servers with the same prefix share their limits
@@ -94,7 +94,11 @@ pub struct Args {
     /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
     store_deadline: Timeout,
-    /// File that keeps the state of the limits across restarts; not with --store, where the store keeps it
+    /// File that keeps the state of the limits across restarts; with --store, how many servers share the store
+    ///
+    /// With --store, the store keeps the limits. The file keeps the number of servers that share it: a server that starts while
+    /// the store is down divides its limits with `on_error: local` by that number. The number goes up as soon as more servers
+    /// are counted, and down when fewer were counted for 15 seconds.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses what was used in at most this time

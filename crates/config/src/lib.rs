@@ -2,6 +2,7 @@
 //! mistakes in one go.
 //!
 //! [`parse`] makes a tree of a YAML text; [`Fields`] takes a mapping apart; [`Complaints`] collects each [`Problem`].
+//! [`file::Watch`] notices that files have changed.
 //!
 //! ```
 //! use tidegate_config::{Complaints, Fields, parse};
@@ -17,6 +18,7 @@
 //! ```
 
 mod fields;
+pub mod file;
 mod nearest;
 mod problem;
 mod tree;

@@ -8,7 +8,10 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::{
+    fmt::Write as _,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// A key of a limit, as bytes. Nothing is formatted or allocated for it.
 ///
@@ -133,6 +136,32 @@ impl Key for IpAddr {
             Self::V6(address) => address.with_bytes(read),
         }
     }
+}
+
+/// The key of a client by its network address, as text that can be read where keys are looked at: an IPv4 address in full, of an
+/// IPv6 address the first `ipv6_prefix` bits (at most 128), as one client usually has all addresses that begin with the same 64. An
+/// IPv4 address that is mapped to IPv6 is the IPv4 address.
+///
+/// ```
+/// use tidegate_core::address_key;
+/// assert_eq!(address_key("2001:db8:1:2::9".parse()?, 64), "2001:db8:1:2::/64");
+/// assert_eq!(address_key("::ffff:192.0.2.7".parse()?, 64), "192.0.2.7");
+/// # Ok::<(), core::net::AddrParseError>(())
+/// ```
+#[must_use]
+pub fn address_key(address: IpAddr, ipv6_prefix: u8) -> String {
+    // As long as an IPv4 address can be.
+    let mut text = String::with_capacity(15);
+    // Writing to a `String` does not fail.
+    let _ = match address.to_canonical() {
+        IpAddr::V4(address) => write!(text, "{address}"),
+        IpAddr::V6(address) if ipv6_prefix >= 128 => write!(text, "{address}"),
+        IpAddr::V6(address) => {
+            let network = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or_default();
+            write!(text, "{}/{ipv6_prefix}", Ipv6Addr::from(u128::from(address) & network))
+        }
+    };
+    text
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ mod time;
 pub use algorithm::Algorithm;
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Decision, Denied, Outcome};
-pub use key::Key;
+pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};

@@ -269,8 +269,12 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
-    pub async fn wait(&self, cost: u32, deadline: Option<Nanos>) -> Result<Decision, WaitError> {
-        wait(self, cost, deadline, &self.clock).await
+    pub fn wait(
+        &self,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> impl Future<Output = Result<Decision, WaitError>> {
+        wait(self, cost, deadline, &self.clock)
     }
 
     /// [`wait`](Self::wait) for at most `span`.
@@ -282,7 +286,7 @@ impl<T: Timer> Limiter<T> {
     }
 }
 
-impl<C> Home for Limiter<C> {
+impl<C> Home for &Limiter<C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         // First, so that it is dropped last: nobody is woken while the state is held.
         let mut wakes = Wakes::default();

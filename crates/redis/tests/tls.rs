@@ -1,11 +1,14 @@
 //! A store by TLS.
 #![cfg(feature = "servers")]
 
+mod waiting;
+
 use std::{fs, path::PathBuf, process::Command};
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Health, Source, Store};
-use tidegate_redis_servers::{PATIENCE, Sentinel, Server, eventually, free_port};
+use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually, free_port};
+use waiting::{reach, until};
 
 /// Tells the inner run of the test where to go.
 const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
@@ -120,4 +123,16 @@ async fn an_address_without_tls_of_a_server_with_it_is_told_for_what_it_is() {
         "redis+sentinel://127.0.0.1:PORT/main",
     ];
     told(&addresses, secured.port, "write rediss for redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_cut_is_not_taken_for_a_server_with_tls() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    proxy.refuse(true);
+    proxy.cut();
+    until("it is down", || store.health() == Health::Down).await;
+    let why = store.trouble().expect("it is down").to_string();
+    assert!(why.contains("cannot reach the store") && !why.contains("TLS"), "{why}");
 }

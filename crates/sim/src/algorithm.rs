@@ -1,9 +1,6 @@
 //! Algorithms as a command line names them: `sliding-window:slots=60:mode=balanced`.
 
-use std::{
-    fmt::{self, Write as _},
-    str::FromStr,
-};
+use std::{fmt::Write as _, str::FromStr};
 
 use tidegate_core::{ParsePolicyError, Policy, PolicyError, Quota};
 
@@ -123,35 +120,17 @@ impl FromStr for AlgorithmSpec {
 }
 
 /// Why a text names no algorithm that can be replayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// It names none, or the options are wrong.
-    Parse(ParsePolicyError),
+    #[error(transparent)]
+    Parse(#[from] ParsePolicyError),
     /// This one limits what is in flight.
+    #[error(
+        "{0} limits what is in flight, and a log does not say when each request ended; choose an algorithm that limits a rate, such as sliding-window"
+    )]
     InFlight(&'static str),
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Parse(e) => e.fmt(f),
-            Self::InFlight(name) => write!(
-                f,
-                "{name} limits what is in flight, and a log does not say when each request ended; choose an algorithm \
-                 that limits a rate, such as sliding-window"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SpecError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Parse(e) => Some(e),
-            Self::InFlight(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -134,25 +134,26 @@ impl SlidingLog {
         (if next >= rank { next - rank } else { next + (self.limit - rank) }) as usize
     }
 
-    /// How many are beyond and still count at `now`, where `live` entries do: they go with the oldest entry.
-    fn live_beyond(&self, log: Log<'_>, live: u32, now: u64) -> u32 {
-        let counts = log.beyond > 0 && live == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
+    /// How many are beyond and still count at `now`, where `counting` entries do: they go with the oldest entry.
+    fn counting_beyond(&self, log: Log<'_>, counting: u32, now: u64) -> u32 {
+        let counts =
+            log.beyond > 0 && counting == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
         if counts { log.beyond } else { 0 }
     }
 
     /// How many entries still count at `now`.
-    fn live(&self, log: Log<'_>, now: u64) -> u32 {
-        let (mut live, mut dead) = (0, log.len + 1);
+    fn counting(&self, log: Log<'_>, now: u64) -> u32 {
+        let (mut counting, mut dead) = (0, log.len + 1);
         // Entries grow older with their rank: search for the first dead rank.
-        while dead - live > 1 {
-            let rank = live + (dead - live) / 2;
+        while dead - counting > 1 {
+            let rank = counting + (dead - counting) / 2;
             if now - log.newest(rank) < self.lifetime {
-                live = rank;
+                counting = rank;
             } else {
                 dead = rank;
             }
         }
-        live
+        counting
     }
 
     /// From `now`, which may be older than the newest entry, until nothing counts.
@@ -169,10 +170,10 @@ impl SlidingLog {
     pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u32) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        let beyond = self.live_beyond(log, live, now);
+        let counting = self.counting(log, now);
+        let beyond = self.counting_beyond(log, counting, now);
         let left = if beyond == MANY { MANY } else { beyond.saturating_sub(count) };
-        let len = live - count.saturating_sub(beyond).min(live);
+        let len = counting - count.saturating_sub(beyond).min(counting);
         state[0] = Head { next: log.head.next, len, beyond: left }.word();
     }
 
@@ -276,7 +277,7 @@ impl Algorithm for SlidingLog {
         let asked = now;
         let now = log.no_earlier_than_newest(now);
         if cost > self.limit {
-            let room = self.limit - self.live(log, now);
+            let room = self.limit - self.counting(log, now);
             return never_fits(self.limit, u64::from(room), self.reset(log, asked));
         }
         // The rank of the entry that must be dead for the cost to fit.
@@ -284,13 +285,13 @@ impl Algorithm for SlidingLog {
         if cost > 0 && rank <= log.len {
             let age = now - log.newest(rank);
             if age < self.lifetime {
-                let room = self.limit - self.live(log, now);
+                let room = self.limit - self.counting(log, now);
                 // By the caller's clock, which may be behind the log's.
                 let wait = self.lifetime - age + (now - asked.get());
                 return Decision::deny(self.limit, wait, u64::from(room), 1, self.reset(log, asked));
             }
         }
-        let room = self.limit - self.live(log, now) - cost;
+        let room = self.limit - self.counting(log, now) - cost;
         let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
         Decision::allow(self.limit, u64::from(room), 1, reset)
     }
@@ -304,7 +305,7 @@ impl Algorithm for SlidingLog {
         let now = log.no_earlier_than_newest(now);
         let Head { mut next, len, mut beyond } = log.head;
         if beyond > 0 {
-            beyond = self.live_beyond(log, self.live(log, now), now);
+            beyond = self.counting_beyond(log, self.counting(log, now), now);
         }
         for _ in 0..cost.min(self.limit) {
             state[1 + next as usize] = now;
@@ -316,9 +317,9 @@ impl Algorithm for SlidingLog {
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        let beyond = self.live_beyond(log, live, now);
-        let taken = cost.min(live);
+        let counting = self.counting(log, now);
+        let beyond = self.counting_beyond(log, counting, now);
+        let taken = cost.min(counting);
         let (head, oldest) = (log.head, log.oldest());
         // What is beyond was taken before all others, so it comes back after them.
         let left = if beyond == MANY { MANY } else { beyond - (cost - taken).min(beyond) };
@@ -370,10 +371,10 @@ impl Algorithm for SlidingLog {
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        match self.live_beyond(log, live, now) {
+        let counting = self.counting(log, now);
+        match self.counting_beyond(log, counting, now) {
             MANY => u32::MAX,
-            beyond => live + beyond,
+            beyond => counting + beyond,
         }
     }
 

@@ -6,8 +6,8 @@ use crate::{Decision, Nanos};
 
 use super::{
     Answer, Grant, Request, Terms,
-    cold::Cold,
     piece::{Generation, Piece, Spend},
+    state::LeaseState,
     sync::{Mutex, MutexGuard},
 };
 
@@ -23,7 +23,7 @@ pub struct Lease {
     piece: Piece,
     terms: Terms,
     limit: u32,
-    cold: Mutex<Cold>,
+    state: Mutex<LeaseState>,
 }
 
 /// What was [taken](Lease::take) from a lease's piece.
@@ -42,7 +42,12 @@ impl Lease {
     /// Nothing taken yet: the first request goes to the authority.
     #[must_use]
     pub fn new(terms: Terms) -> Self {
-        Self { piece: Piece::default(), terms, limit: terms.limit(), cold: Mutex::new(Cold::default()) }
+        Self {
+            piece: Piece::default(),
+            terms,
+            limit: terms.limit(),
+            state: Mutex::new(LeaseState::default()),
+        }
     }
 
     /// What was agreed on.
@@ -88,29 +93,29 @@ impl Lease {
         if cost > self.limit {
             return Err(None);
         }
-        let mut cold = self.cold();
-        if let Some((decision, renew, of)) = self.spend_reserves(&mut cold, cost, now) {
+        let mut state = self.state();
+        if let Some((decision, renew, of)) = self.spend_reserves(&mut state, cost, now) {
             return Ok(Taken { decision, renew, cost, of });
         }
-        Err(cold.ahead_for(&self.piece, &self.terms, cost, now))
+        Err(state.ahead_for(&self.piece, &self.terms, cost, now))
     }
 
     /// Spends from the piece, which another thread may have opened meanwhile, or from the one in reserve.
     fn spend_reserves(
         &self,
-        cold: &mut Cold,
+        state: &mut LeaseState,
         cost: u32,
         now: Nanos,
     ) -> Option<(Decision, Option<Request>, Generation)> {
         loop {
             if let Spend::Spent { decision, low, of } = self.piece.spend(self.limit, cost, now) {
-                cold.look(&self.piece, &self.terms, now);
-                let renewal = if low { cold.renewal(&self.terms, now) } else { None };
+                state.look(&self.piece, &self.terms, now);
+                let renewal = if low { state.renewal(&self.terms, now) } else { None };
                 return Some((decision, renewal, of));
             }
-            cold.look(&self.piece, &self.terms, now);
-            cold.end_if_over(&self.piece, &self.terms, now);
-            if !cold.open_spare(&self.piece, &self.terms, now) {
+            state.look(&self.piece, &self.terms, now);
+            state.end_if_over(&self.piece, &self.terms, now);
+            if !state.open_spare(&self.piece, &self.terms, now) {
                 return None;
             }
         }
@@ -126,9 +131,9 @@ impl Lease {
     #[cold]
     #[inline(never)]
     fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
-        let mut cold = self.cold();
-        cold.look(&self.piece, &self.terms, now);
-        match cold.renewal(&self.terms, now) {
+        let mut state = self.state();
+        state.look(&self.piece, &self.terms, now);
+        match state.renewal(&self.terms, now) {
             Some(request) => Answer::Renew(decision, request),
             None => Answer::Decided(decision),
         }
@@ -140,24 +145,24 @@ impl Lease {
         if cost > self.limit {
             return Answer::Decided(Decision::too_large(self.limit, self.piece.left().into(), 1, 0));
         }
-        let mut cold = self.cold();
-        if let Some((decision, renewal, _)) = self.spend_reserves(&mut cold, cost, now) {
+        let mut state = self.state();
+        if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {
             return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
         }
-        if let Some(denied) = cold.refusal(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.refusal(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
-        if let Some(denied) = cold.probe(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.probe(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
-        cold.asked_for(cost);
-        Answer::Refill(cold.request(&self.terms, cost, now))
+        state.asked_for(cost);
+        Answer::Refill(state.request(&self.terms, cost, now))
     }
 
     /// Takes in the authority's answer; returns the decision for the caller who waits for it, if one does.
     #[must_use = "the decision is the waiting caller's"]
     pub fn granted(&self, request: Request, grant: &Grant, now: Nanos) -> Decision {
-        self.cold().granted(&self.piece, &self.terms, &request, grant, now);
+        self.state().granted(&self.piece, &self.terms, &request, grant, now);
         grant.decision
     }
 
@@ -165,33 +170,33 @@ impl Lease {
     /// it stays charged until the algorithm forgets it. Until an answer comes again callers are told to ask the authority, each
     /// for itself.
     pub fn failed(&self, request: Request) {
-        self.cold().failed(&self.piece, &request);
+        self.state().failed(&self.piece, &request);
     }
 
     /// What there is to say without anybody asking: units that are no longer needed go back, a report is due. Call it
     /// about every quarter of the [slack](Terms::slack), or whenever something is sent to the authority anyway.
     pub fn returning(&self, now: Nanos) -> Option<Request> {
-        self.cold().idle(&self.piece, &self.terms, now)
+        self.state().idle(&self.piece, &self.terms, now)
     }
 
     /// Whether it holds nothing and has nothing to say: nobody need call [`returning`](Self::returning) before the next
     /// [`ask`](Self::ask).
     pub fn is_idle(&self, now: Nanos) -> bool {
-        let mut cold = self.cold();
-        cold.look(&self.piece, &self.terms, now);
-        cold.is_idle(&self.terms)
+        let mut state = self.state();
+        state.look(&self.piece, &self.terms, now);
+        state.is_idle(&self.terms)
     }
 
     /// Gives back everything: the node leaves. Whoever still asks is decided by the authority.
     pub fn close(&self, now: Nanos) -> Vec<Request> {
-        let mut cold = self.cold();
-        cold.close(&self.piece, &self.terms, now);
-        std::iter::from_fn(|| cold.idle(&self.piece, &self.terms, now)).collect()
+        let mut state = self.state();
+        state.close(&self.piece, &self.terms, now);
+        std::iter::from_fn(|| state.idle(&self.piece, &self.terms, now)).collect()
     }
 
-    fn cold(&self) -> MutexGuard<'_, Cold> {
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
         // Nothing under the lock panics; were it otherwise, a half-counted demand would be no reason to fail.
-        self.cold.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

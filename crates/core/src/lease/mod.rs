@@ -77,12 +77,12 @@
 //!
 //! Requests and grants may be lost, late, or in any order, but must not be repeated: each is one step of the authority's.
 
-mod cold;
 mod demand;
 mod handle;
 mod message;
 mod piece;
 mod refusals;
+mod state;
 mod sync;
 mod terms;
 

@@ -18,7 +18,7 @@ extern crate alloc;
 
 use alloc::{boxed::Box, vec::Vec};
 
-use super::{Counts, Event, Head, Layout, Ring, Slot, window::from_low};
+use super::{Counts, Event, Head, Layout, Ring, Slot, counts::from_low};
 use crate::{
     Nanos,
     sync::{AtomicU64, Ordering},

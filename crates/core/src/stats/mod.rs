@@ -17,6 +17,7 @@
 //! # Ok::<(), tidegate_core::stats::LayoutError>(())
 //! ```
 
+mod counts;
 mod headroom;
 mod layout;
 mod minute;
@@ -24,8 +25,9 @@ mod ring;
 mod trailing;
 mod window;
 
+pub use counts::{Counts, Event, Slot};
 pub use headroom::Headroom;
 pub use layout::{Layout, LayoutError, MAX_SLOTS, MIN_SLOT, View};
 pub use ring::{Head, Ring, Tally};
 pub use trailing::Trailing;
-pub use window::{Counts, Event, Look, Passed, Slot, Window};
+pub use window::{Look, Passed, Window};

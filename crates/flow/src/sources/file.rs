@@ -1,11 +1,8 @@
 //! A file that is looked at every now and then.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{io, path::PathBuf, time::Duration};
+
+use tidegate_config::file::{Look, Watch, read};
 
 use super::{RuleSource, RuleUpdate, SourceError};
 
@@ -14,18 +11,16 @@ const MAX_BYTES: u64 = 16 << 20;
 
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
-/// Rules in a file. Its content is compared, not its date, so that it does not matter how it is replaced: written
-/// over, renamed over, or behind a symbolic link that is turned, as in a Kubernetes `ConfigMap`. A change is loaded when
-/// two looks agree on it: a file that somebody is still writing is not taken for a shorter one. A file that is not
-/// there, or empty for the moment, is an error, and the rules from before go on.
+/// Rules in a file. Its content is compared, not its date: see [`Watch`]. A file that is not there, or empty for the moment, is an
+/// error, and the rules from before stay in force.
 pub struct FileSource {
     path: PathBuf,
     parse: Parse,
     pause: Duration,
-    /// What was loaded.
-    loaded: Option<String>,
-    /// What the last look saw, if it was something else.
-    seen: Option<String>,
+    /// From the first look on.
+    watch: Option<Watch>,
+    /// Whether the file has said something that is not loaded yet, because it could not be read or made no sense.
+    is_owed: bool,
 }
 
 impl FileSource {
@@ -38,8 +33,8 @@ impl FileSource {
             path: path.into(),
             parse: Box::new(parse),
             pause: Duration::from_secs(1),
-            loaded: None,
-            seen: None,
+            watch: None,
+            is_owed: true,
         }
     }
 
@@ -62,11 +57,8 @@ impl FileSource {
     }
 
     fn read(&self) -> io::Result<String> {
-        let mut text = String::new();
-        File::open(&self.path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(io::Error::other("the file is larger than 16 MiB"));
-        }
+        let text = String::from_utf8(read(&self.path, MAX_BYTES)?)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))?;
         if text.trim().is_empty() {
             return Err(io::Error::other("the file is empty; to have no rules, write [] or {}"));
         }
@@ -80,19 +72,21 @@ impl RuleSource for FileSource {
     }
 
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
-        let text = self.read().map_err(SourceError::Read)?;
-        if self.loaded.as_ref() == Some(&text) {
-            self.seen = None;
-            return Ok(None);
+        let look = if let Some(watch) = &mut self.watch {
+            watch.look()
+        } else {
+            let path = self.path.clone();
+            self.watch = Some(Watch::new(move || Some(vec![path.clone()]), MAX_BYTES));
+            Look::Changed
+        };
+        match look {
+            Look::Unsettled => return Ok(None),
+            Look::Same if !self.is_owed => return Ok(None),
+            // Reading it says why it is gone.
+            Look::Same | Look::Changed | Look::Gone => self.is_owed = true,
         }
-        let is_settled = self.loaded.is_none() || self.seen.as_ref() == Some(&text);
-        if !is_settled {
-            self.seen = Some(text);
-            return Ok(None);
-        }
-        let update = (self.parse)(&text)?;
-        self.loaded = Some(text);
-        self.seen = None;
+        let update = (self.parse)(&self.read().map_err(SourceError::Read)?)?;
+        self.is_owed = false;
         Ok(Some(update))
     }
 

@@ -493,14 +493,13 @@ impl<T: Timer> KeyedLimiter<T> {
     ///
     /// # Errors
     /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
-    pub async fn wait(
+    pub fn wait(
         &self,
         key: impl Key,
         cost: u32,
         deadline: Option<Nanos>,
-    ) -> Result<Decision, WaitError> {
-        let tag = self.tag_of(&key);
-        wait(&OneKey { limiter: self, tag }, cost, deadline, &self.clock).await
+    ) -> impl Future<Output = Result<Decision, WaitError>> {
+        wait(OneKey { limiter: self, tag: self.tag_of(&key) }, cost, deadline, &self.clock)
     }
 
     /// [`wait`](Self::wait) for at most `span`.

@@ -1,40 +1,28 @@
 //! What can go wrong with a table.
 
-use std::fmt;
-
 use tidegate_core::Nanos;
 
 /// Why a limiter cannot be built, or given a policy whose states are wider: its states have no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A bound of no keys.
+    #[error("the bound on keys is 0; allow at least one")]
     NoKeys,
     /// More than 2⁴⁰ bytes.
+    #[error(
+        "the states of that many keys take more than 1 TiB; lower max_keys, or choose an algorithm with a smaller state"
+    )]
     TooLarge,
     /// The system has not that much memory to reserve.
+    #[error(
+        "the system refused {bytes} bytes for the states; lower max_keys, or choose an algorithm with a smaller state"
+    )]
     OutOfMemory {
         /// What was asked for.
         bytes: usize,
     },
 }
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoKeys => f.write_str("the bound on keys is 0; allow at least one"),
-            Self::TooLarge => f.write_str(
-                "the states of that many keys take more than 1 TiB; lower max_keys, or choose an algorithm with a smaller state",
-            ),
-            Self::OutOfMemory { bytes } => write!(
-                f,
-                "the system refused {bytes} bytes for the states; lower max_keys, or choose an algorithm with a smaller state"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
 
 /// What happens to a new key when an exhausted key's record would have to be forgotten for it.
 ///
@@ -74,13 +62,6 @@ pub(crate) enum NoRoom {
 }
 
 /// A joint decision over more keys of one table than it has places for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table has no room for all the keys of this joint decision; raise max_keys")]
 pub struct Full;
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the table has no room for all the keys of this joint decision; raise max_keys")
-    }
-}
-
-impl std::error::Error for Full {}

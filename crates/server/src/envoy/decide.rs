@@ -14,8 +14,8 @@ use super::{
     overrides::{self, Overrides},
 };
 use crate::{
-    limits::{Limit, Limits},
-    service::{Act, Part, Refusal, Service, reset_after},
+    limits::Limit,
+    service::{Act, InForce, Part, Refusal, Service, reset_after},
 };
 
 /// What a denied request consumes.
@@ -90,9 +90,9 @@ impl RateLimits {
         if question.descriptors.is_empty() {
             return Err(Unanswered::NoDescriptors);
         }
-        let limits = arc_swap::Guard::into_inner(self.service.limits());
-        let mut places = self.places(&limits, question, now)?;
-        let descriptors = limits.descriptors();
+        let in_force = self.service.in_force();
+        let mut places = self.places(&in_force, question, now)?;
+        let descriptors = in_force.descriptors();
         drop_replaced(descriptors, &mut places);
         let mut found: Vec<&mut Found> = places
             .iter_mut()
@@ -104,12 +104,17 @@ impl RateLimits {
             Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await?,
             Consume::Each => take_each(descriptors, &mut takes, now).await?,
         };
-        Ok(self.answer(&limits, question, &places, is_over, now))
+        Ok(self.answer(descriptors, question, &places, is_over, now))
     }
 
     /// Where each descriptor leads.
-    fn places(&self, limits: &Limits, question: &Question<'_>, now: Nanos) -> Result<Vec<Place>, Unanswered> {
-        let descriptors = limits.descriptors();
+    fn places(
+        &self,
+        in_force: &InForce,
+        question: &Question<'_>,
+        now: Nanos,
+    ) -> Result<Vec<Place>, Unanswered> {
+        let descriptors = in_force.descriptors();
         // As theirs: a domain that nobody configured has no limits, not even those that requests bring along.
         let is_known = descriptors.domains.domain(question.domain).is_some();
         question
@@ -122,7 +127,7 @@ impl RateLimits {
                 let cost = cost(question, descriptor)?;
                 let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
                 if let Some(wanted) = descriptor.limit {
-                    let limit = self.overrides.limit(limits, question.domain, wanted, now)?;
+                    let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
                     return Ok(Place::Limited(Found {
                         rule: None,
                         limit,
@@ -208,13 +213,12 @@ impl RateLimits {
 
     fn answer(
         &self,
-        limits: &Limits,
+        descriptors: &Descriptors,
         question: &Question<'_>,
         places: &[Place],
         is_over: bool,
         now: Nanos,
     ) -> Answer {
-        let descriptors = limits.descriptors();
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
         let mut metadata: Vec<(String, String)> = Vec::new();

@@ -8,7 +8,7 @@ use super::{
     messages::{Caller, Event, Queues, ToAuthority, ToNode},
     node::{Lives, Node},
 };
-use crate::replay::{Candidate, Delays, KeyState, RecentTimes, Row, Stretch};
+use crate::replay::{Candidate, KeyState, RecentTimes, Row, Stretch};
 
 /// The nodes, the authority and the network, for the key that the replay is at; and what was counted over all keys.
 #[derive(Debug)]
@@ -55,12 +55,7 @@ impl FleetRun {
             requests: 0,
             charged: 0,
             denied: 0,
-            row: Row {
-                algorithm: candidate.spec.label().to_owned(),
-                denied_over_time: vec![0; stretches],
-                delays: candidate.spec.delays().then(Delays::default),
-                ..Row::default()
-            },
+            row: Row::of(candidate, stretches),
             figures: Shared::new(terms.mode()),
         }
     }

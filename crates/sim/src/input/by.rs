@@ -145,23 +145,15 @@ impl fmt::Display for By {
 }
 
 /// Why a text names no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ByError {
     /// Nothing stands before, between or after the commas.
+    #[error(
+        "name one or more of ip, path, method, status, user-agent, host, global, or (for JSON lines) a field, joined by commas as in ip,path"
+    )]
     Empty,
 }
-
-impl fmt::Display for ByError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "name one or more of ip, path, method, status, user-agent, host, global, or (for JSON lines) a field, \
-             joined by commas as in ip,path",
-        )
-    }
-}
-
-impl std::error::Error for ByError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,6 @@
 //! Whose address it is: what a limit by `ip` counts as one client.
 
-use std::{
-    borrow::Cow,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::{borrow::Cow, net::IpAddr};
 
 /// The client that an address in a log stands for, as `tidegate_tower` keys it: an IPv4 address in full, of an IPv6
 /// address the first 64 bits (`2001:db8:1:2::/64`), since one client has all of them. An IPv4 address written as IPv6
@@ -14,11 +11,7 @@ pub(super) fn client(text: &[u8]) -> Cow<'_, [u8]> {
         return text.into();
     }
     match address(text) {
-        Some(IpAddr::V4(address)) => address.to_string().into_bytes().into(),
-        Some(IpAddr::V6(address)) => {
-            let network = u128::from(address) >> 64 << 64;
-            format!("{}/64", Ipv6Addr::from(network)).into_bytes().into()
-        }
+        Some(address) => tidegate_core::address_key(address, 64).into_bytes().into(),
         None => text.into(),
     }
 }

@@ -48,31 +48,37 @@ impl Unparsed {
 }
 
 /// Why there is nothing to replay.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
     /// A source cannot be opened.
+    #[error("cannot open {source_name}: {error}")]
     Open {
         /// Which.
         source_name: String,
         /// Why.
+        #[source]
         error: io::Error,
     },
     /// A source breaks off, or cannot be unpacked.
+    #[error("cannot read {source_name}{}: {error}", after_line(*after))]
     Read {
         /// Which.
         source_name: String,
         /// Lines (or numbers) read before.
         after: u64,
         /// Why.
+        #[source]
         error: io::Error,
     },
     /// None of the first lines has an accepted form.
+    #[error("{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)]
     UnknownFormat {
         /// Of which source.
         source_name: String,
     },
     /// Not one line is a request.
+    #[error("none of {} {} parses as {format}{}; {}", unparsed.count, format.parts(), first_of(unparsed), Format::ACCEPTED)]
     NothingParsed {
         /// How the lines were read.
         format: Format,
@@ -80,11 +86,13 @@ pub enum InputError {
         unparsed: Unparsed,
     },
     /// There are no requests at all: an empty file, or zeros alone.
+    #[error("there are no requests in {source_name}")]
     NoRequests {
         /// The sources.
         source_name: String,
     },
     /// The form has nothing of the kind that the limit is to be keyed by.
+    #[error("{}", no_such_key(by, *format))]
     By {
         /// The key.
         by: By,
@@ -92,6 +100,9 @@ pub enum InputError {
         format: Format,
     },
     /// The sources have different forms.
+    #[error(
+        "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say --format-in"
+    )]
     Mixed {
         /// The form of those before.
         before: Format,
@@ -101,6 +112,7 @@ pub enum InputError {
         format: Format,
     },
     /// Every request was left out by a filter.
+    #[error("all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude", write_utc(span.0), write_utc(span.1))]
     AllExcluded {
         /// How many there were.
         requests: u64,
@@ -108,65 +120,28 @@ pub enum InputError {
         span: (u64, u64),
     },
     /// More than 4,294,967,295 keys.
+    #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
     /// Requests per second cannot be followed.
+    #[error("requests per second have no lines that could be followed")]
     NoLines,
 }
 
-impl fmt::Display for InputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { source_name, error } => write!(f, "cannot open {source_name}: {error}"),
-            Self::Read { source_name, after: 0, error } => write!(f, "cannot read {source_name}: {error}"),
-            Self::Read { source_name, after, error } => {
-                write!(f, "cannot read {source_name} after line {after}: {error}")
-            }
-            Self::UnknownFormat { source_name } => {
-                write!(f, "{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)
-            }
-            Self::NothingParsed { format, unparsed } => {
-                write!(f, "none of {} {} parses as {format}", unparsed.count, format.parts())?;
-                if let Some(first) = unparsed.first.first() {
-                    write!(f, " ({first})")?;
-                }
-                write!(f, "; {}", Format::ACCEPTED)
-            }
-            Self::NoRequests { source_name } => write!(f, "there are no requests in {source_name}"),
-            Self::By { by, format: Format::Rate } => {
-                write!(f, "requests per second do not say who asked: use --by global instead of --by {by}")
-            }
-            Self::By { by, format } => {
-                let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
-                write!(
-                    f,
-                    "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
-                    unknown.map_or("such field", Field::name)
-                )
-            }
-            Self::Mixed { before, source_name, format } => write!(
-                f,
-                "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say \
-                 --format-in"
-            ),
-            Self::AllExcluded { requests, span } => write!(
-                f,
-                "all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude",
-                write_utc(span.0),
-                write_utc(span.1)
-            ),
-            Self::NoLines => f.write_str("requests per second have no lines that could be followed"),
-            Self::TooManyKeys => {
-                f.write_str("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")
-            }
-        }
-    }
+fn after_line(after: u64) -> String {
+    if after == 0 { String::new() } else { format!(" after line {after}") }
 }
 
-impl std::error::Error for InputError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Open { error, .. } | Self::Read { error, .. } => Some(error),
-            _ => None,
-        }
+fn first_of(unparsed: &Unparsed) -> String {
+    unparsed.first.first().map(|first| format!(" ({first})")).unwrap_or_default()
+}
+
+fn no_such_key(by: &By, format: Format) -> String {
+    if format == Format::Rate {
+        return format!("requests per second do not say who asked: use --by global instead of --by {by}");
     }
+    let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
+    format!(
+        "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
+        unknown.map_or("such field", Field::name)
+    )
 }

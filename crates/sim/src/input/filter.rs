@@ -83,16 +83,9 @@ impl fmt::Display for Condition {
 }
 
 /// A text that is no condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a field and a pattern with `=` between them, as in path=/health* or status=5*")]
 pub struct ConditionError;
-
-impl fmt::Display for ConditionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write a field and a pattern with `=` between them, as in path=/health* or status=5*")
-    }
-}
-
-impl std::error::Error for ConditionError {}
 
 /// A moment, in nanoseconds since 1970.
 ///
@@ -118,16 +111,9 @@ impl FromStr for Moment {
 }
 
 /// A text that is no moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a time such as 2015-05-17, 2015-05-17T10:05:03Z or 17/May/2015:10:05:03 +0000")]
 pub struct MomentError;
-
-impl fmt::Display for MomentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write a time such as 2015-05-17, 2015-05-17T10:05:03Z or 17/May/2015:10:05:03 +0000")
-    }
-}
-
-impl std::error::Error for MomentError {}
 
 /// Which requests are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -107,19 +107,11 @@ impl FromStr for Format {
 }
 
 /// A name of no form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "choose common, combined, vhost_combined, envoy or alb (access logs), jsonl, or rate; or leave it out to have it detected"
+)]
 pub struct UnknownFormat;
-
-impl fmt::Display for UnknownFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "choose common, combined, vhost_combined, envoy or alb (access logs), jsonl, or rate; or leave it out to \
-             have it detected",
-        )
-    }
-}
-
-impl std::error::Error for UnknownFormat {}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! Lines of bounded length out of a stream, and why a line may be no request.
 
 use std::{
-    fmt,
     io::{self, BufRead},
     ops::ControlFlow,
 };
@@ -67,32 +66,44 @@ fn without_return(line: &[u8]) -> &[u8] {
 }
 
 /// Why a line (or, in a file of requests per second, a number) is no request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
     /// Longer than a mebibyte.
+    #[error("longer than 1 MiB")]
     TooLong,
     /// Nothing that looks like `host ident user [time] …`.
+    #[error("no `host ident user [time] …`")]
     NotAccessLog,
     /// A bracket holds no time as access logs write it.
+    #[error("no time such as [17/May/2015:10:05:03 +0000]")]
     AccessTime,
     /// No request in quotes behind the time.
+    #[error("no request in quotes behind the time")]
     NoRequest,
     /// No status behind the request.
+    #[error("no status behind the request")]
     NoStatus,
     /// The key asks for a user agent and the line has none: the common log format.
+    #[error("no user agent (the common log format has none)")]
     NoUserAgent,
     /// No JSON object.
+    #[error("no JSON object")]
     NotJson,
     /// The key asks for a host and the line has none: only `vhost_combined`, ALB, Envoy and JSON have it.
+    #[error("no host (vhost_combined, ALB, Envoy and JSON logs have one)")]
     NoHost,
     /// Not what Envoy writes.
+    #[error("no `[time] \"request\" status flags …` as Envoy writes it")]
     NotEnvoy,
     /// Not what an AWS load balancer writes.
+    #[error("no `type time elb client:port target:port …` as an ALB writes it")]
     NotAlb,
     /// The second column of a load balancer's line is no time.
+    #[error("no time in the second column, such as 2015-05-17T10:05:03.186641Z")]
     AlbTime,
     /// The key asks for a field that the line does not have.
+    #[error("no field `{name}`; there are {has}")]
     NoField {
         /// What was asked for.
         name: String,
@@ -100,6 +111,7 @@ pub enum LineError {
         has: String,
     },
     /// None of the fields that hold the time is there.
+    #[error("no field `{name}` that holds the time (name it with --time-field); there are {has}")]
     NoTime {
         /// Where it was looked for.
         name: String,
@@ -107,44 +119,12 @@ pub enum LineError {
         has: String,
     },
     /// The time field holds no time.
+    #[error("the field `{0}` holds neither an RFC 3339 time nor a number of seconds since 1970")]
     Time(String),
     /// No whole number from 0 to 4294967295.
+    #[error("no whole number of requests")]
     NotCount,
 }
-
-impl fmt::Display for LineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong => f.write_str("longer than 1 MiB"),
-            Self::NotAccessLog => f.write_str("no `host ident user [time] …`"),
-            Self::AccessTime => f.write_str("no time such as [17/May/2015:10:05:03 +0000]"),
-            Self::NoRequest => f.write_str("no request in quotes behind the time"),
-            Self::NoStatus => f.write_str("no status behind the request"),
-            Self::NoUserAgent => f.write_str("no user agent (the common log format has none)"),
-            Self::NotJson => f.write_str("no JSON object"),
-            Self::NoHost => f.write_str("no host (vhost_combined, ALB, Envoy and JSON logs have one)"),
-            Self::NotEnvoy => f.write_str("no `[time] \"request\" status flags …` as Envoy writes it"),
-            Self::NotAlb => f.write_str("no `type time elb client:port target:port …` as an ALB writes it"),
-            Self::AlbTime => f.write_str("no time in the second column, such as 2015-05-17T10:05:03.186641Z"),
-            Self::NoField { name, has } => write!(f, "no field `{name}`; there are {has}"),
-            Self::NoTime { name, has } => {
-                write!(
-                    f,
-                    "no field `{name}` that holds the time (name it with --time-field); there are {has}"
-                )
-            }
-            Self::Time(name) => {
-                write!(
-                    f,
-                    "the field `{name}` holds neither an RFC 3339 time nor a number of seconds since 1970"
-                )
-            }
-            Self::NotCount => f.write_str("no whole number of requests"),
-        }
-    }
-}
-
-impl std::error::Error for LineError {}
 
 #[cfg(test)]
 mod tests {

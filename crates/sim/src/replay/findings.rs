@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::Quota;
 
-use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline};
+use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline, trial::Candidate};
 use crate::fleet::{Fleet, Shared};
 
 /// What came out of one trial.
@@ -58,6 +58,16 @@ pub struct Row {
 }
 
 impl Row {
+    /// Of a candidate that has not begun, with a timeline of so many stretches.
+    pub(crate) fn of(candidate: &Candidate, stretches: usize) -> Self {
+        Self {
+            algorithm: candidate.spec.label().to_owned(),
+            denied_over_time: vec![0; stretches],
+            delays: candidate.spec.delays().then(Delays::default),
+            ..Self::default()
+        }
+    }
+
     /// Adds what another thread counted for other keys.
     pub(crate) fn absorb(&mut self, other: &Self) {
         self.admitted += other.admitted;

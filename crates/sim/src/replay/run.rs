@@ -1,11 +1,6 @@
 //! One algorithm with one quota on its way through a workload.
 
-use super::{
-    exact::RecentTimes,
-    findings::{Delays, Row},
-    key_state::KeyState,
-    trial::Candidate,
-};
+use super::{exact::RecentTimes, findings::Row, key_state::KeyState, trial::Candidate};
 
 /// A stretch of one key's requests, in order of time, with what all runs need to know about each.
 #[derive(Debug, Default)]
@@ -34,12 +29,7 @@ impl CandidateRun {
             state: KeyState::new(candidate.policy),
             admitted: RecentTimes::new(window),
             denied: 0,
-            row: Row {
-                algorithm: candidate.spec.label().to_owned(),
-                denied_over_time: vec![0; stretches],
-                delays: candidate.spec.delays().then(Delays::default),
-                ..Row::default()
-            },
+            row: Row::of(candidate, stretches),
         }
     }
 

@@ -1,7 +1,5 @@
 //! What is tried: a quota, and the algorithms that are to keep it.
 
-use std::fmt;
-
 use tidegate_core::{Policy, PolicyError, Quota};
 
 use crate::{algorithm::AlgorithmSpec, fleet::Fleet};
@@ -61,24 +59,14 @@ impl Trial {
 }
 
 /// A quota that does not suit an algorithm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{algorithm} with {quota}: {error}")]
 pub struct TrialError {
     /// The algorithm.
     pub algorithm: String,
     /// The quota.
     pub quota: Quota,
     /// Why not.
+    #[source]
     pub error: PolicyError,
-}
-
-impl fmt::Display for TrialError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with {}: {}", self.algorithm, self.quota, self.error)
-    }
-}
-
-impl std::error::Error for TrialError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }

@@ -217,14 +217,19 @@ fn largest(takes: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// Why no limit can be suggested.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuggestError {
     /// The window makes no quota.
-    Window(QuotaError),
+    #[error(transparent)]
+    Window(#[from] QuotaError),
     /// The algorithm's options do not suit the window.
-    Algorithm(PolicyError),
+    #[error(transparent)]
+    Algorithm(#[from] PolicyError),
     /// No limit denies little enough.
+    #[error(
+        "{algorithm} denies more than {goal} with any limit up to {highest}: allow a larger share, or change its options"
+    )]
     Unattainable {
         /// The algorithm.
         algorithm: String,
@@ -233,28 +238,4 @@ pub enum SuggestError {
         /// The highest limit that was tried.
         highest: u32,
     },
-}
-
-impl fmt::Display for SuggestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Window(error) => error.fmt(f),
-            Self::Algorithm(error) => error.fmt(f),
-            Self::Unattainable { algorithm, goal, highest } => write!(
-                f,
-                "{algorithm} denies more than {goal} with any limit up to {highest}: allow a larger share, or change \
-                 its options"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SuggestError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Window(error) => Some(error),
-            Self::Algorithm(error) => Some(error),
-            Self::Unattainable { .. } => None,
-        }
-    }
 }

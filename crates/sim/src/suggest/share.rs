@@ -56,13 +56,6 @@ impl fmt::Display for Share {
 }
 
 /// A text that is no share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a percentage from 0% to 100%, with at most seven digits behind the point, as in 1% or 0.1%")]
 pub struct ParseShareError;
-
-impl fmt::Display for ParseShareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write a percentage from 0% to 100%, with at most seven digits behind the point, as in 1% or 0.1%")
-    }
-}
-
-impl std::error::Error for ParseShareError {}

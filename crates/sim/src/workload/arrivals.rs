@@ -71,25 +71,16 @@ impl fmt::Display for Arrival {
 }
 
 /// Why a text names no arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseArrivalError {
     /// Neither poisson nor bursty.
+    #[error("choose poisson, bursty, or bursty with a bias as in bursty=0.8")]
     Unknown,
     /// A bias that is no number above 0.5 and below 1.
+    #[error("the bias must be above 0.5 and below 1, as in bursty=0.8")]
     Bias,
 }
-
-impl fmt::Display for ParseArrivalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "choose poisson, bursty, or bursty with a bias as in bursty=0.8",
-            Self::Bias => "the bias must be above 0.5 and below 1, as in bursty=0.8",
-        })
-    }
-}
-
-impl std::error::Error for ParseArrivalError {}
 
 /// A stretch of time and how many requests fall into it.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Made-up traffic: sources whose popularity follows Zipf's law.
 
-use std::{cmp::Reverse, collections::BinaryHeap, fmt, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use rand_xoshiro::{Xoshiro256PlusPlus, rand_core::SeedableRng};
 use tidegate_core::{MAX_WINDOW, Nanos};
@@ -213,31 +213,22 @@ impl Iterator for Merged {
 }
 
 /// Why no such traffic can be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyntheticError {
     /// The number of sources is out of bounds.
+    #[error("--sources must be from 1 to 100000000")]
     Sources,
     /// The number of requests is out of bounds.
+    #[error("--requests must be from 1 to 1000000000000")]
     Requests,
     /// The duration is out of bounds.
+    #[error("--duration must be longer than nothing and at most 366 days, as in 1h or 10m")]
     Duration,
     /// The exponent is out of bounds.
+    #[error("--zipf must be from 0 (all sources alike) to 10")]
     Zipf,
 }
-
-impl fmt::Display for SyntheticError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sources => "--sources must be from 1 to 100000000",
-            Self::Requests => "--requests must be from 1 to 1000000000000",
-            Self::Duration => "--duration must be longer than nothing and at most 366 days, as in 1h or 10m",
-            Self::Zipf => "--zipf must be from 0 (all sources alike) to 10",
-        })
-    }
-}
-
-impl std::error::Error for SyntheticError {}
 
 #[cfg(test)]
 mod tests {

@@ -34,7 +34,7 @@ enum Next {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Cold {
+pub(crate) struct LeaseState {
     /// What the piece was opened with.
     current: Held,
     /// Fetched ahead, to be opened when the current one is used up.
@@ -64,7 +64,7 @@ pub(crate) struct Cold {
     barren_until: Nanos,
 }
 
-impl Cold {
+impl LeaseState {
     /// Counts what threads have spent since the last look.
     pub fn look(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
         let left = piece.left();
