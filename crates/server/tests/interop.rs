@@ -245,10 +245,14 @@ fn compare() -> Vec<String> {
     let (mut compared, mut left_out, mut over) = (0, 0, 0);
     for number in 0..REQUESTS {
         let request = random.request();
-        let ask = |client: &mut RateLimitServiceClient<Channel>| {
-            runtime.block_on(client.should_rate_limit(request.clone())).unwrap().into_inner()
-        };
-        let (ours, theirs) = (ask(&mut ours_asked), ask(&mut theirs_asked));
+        let (ours, theirs) = runtime.block_on(async {
+            let asked = (
+                ours_asked.should_rate_limit(request.clone()),
+                theirs_asked.should_rate_limit(request.clone()),
+            );
+            let (ours, theirs) = tokio::join!(asked.0, asked.1);
+            (ours.unwrap().into_inner(), theirs.unwrap().into_inner())
+        });
         let mut comparable = true;
         for ((descriptor, ours), theirs) in request.descriptors.iter().zip(shown(&ours)).zip(shown(&theirs)) {
             let entries = format!("{:?}", descriptor.entries);

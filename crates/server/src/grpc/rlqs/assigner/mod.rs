@@ -29,9 +29,9 @@ use super::{
 use crate::{
     envoy::counts::Fate,
     grpc::GrpcStats,
-    limits::{Limit, Limits},
+    limits::Limit,
     once_a_minute::OnceAMinute,
-    service::{Act, Service},
+    service::{Act, InForce, Service},
 };
 
 const SECOND: u64 = Nanos::from_secs(1).get();
@@ -104,7 +104,7 @@ struct Group {
 struct Assigner {
     service: Arc<Service>,
     stats: Arc<GrpcStats>,
-    limits: Arc<Limits>,
+    in_force: Arc<InForce>,
     streams: HashMap<u64, Stream>,
     held: Slab<Held>,
     /// The last one that was charged for.
@@ -143,10 +143,10 @@ pub(in crate::grpc) async fn assign(
 
 impl Assigner {
     fn new(service: Arc<Service>, stats: Arc<GrpcStats>) -> Self {
-        let limits = arc_swap::Guard::into_inner(service.limits());
+        let in_force = service.in_force();
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        Self { service, stats, limits, streams, held, second, full }
+        Self { service, stats, in_force, streams, held, second, full }
     }
 
     /// Charges for this second, if that is not done.
@@ -245,7 +245,7 @@ impl Assigner {
             }
             None => {
                 let domain = stream.domain.clone();
-                let place = place(&self.limits, &domain, &bucket);
+                let place = place(&self.in_force, &domain, &bucket);
                 let held = Held { stream: id, bucket: bucket.clone(), domain, part: Part::new(now), place };
                 let at = self.held.insert(held);
                 stream.buckets.insert(bucket.clone(), at);
@@ -255,7 +255,7 @@ impl Assigner {
         let held = &mut self.held[at];
         let owed = held.part.report(usage.num_requests_allowed, usage.num_requests_denied, now);
         let place = held.place.clone();
-        count(&self.limits, &place, usage.num_requests_allowed, usage.num_requests_denied);
+        count(&self.in_force, &place, usage.num_requests_allowed, usage.num_requests_denied);
         if let Place::Limited(charged) = &place {
             // What was admitted without an assignment counts all the same, as far as there is room.
             if owed > 0 {
@@ -311,14 +311,13 @@ impl Assigner {
 
     /// After a change of the configuration all buckets lead where it says.
     fn follow_limits(&mut self) {
-        let limits = self.service.limits();
-        if Arc::ptr_eq(&limits, &self.limits) {
+        let in_force = self.service.in_force();
+        if Arc::ptr_eq(&in_force, &self.in_force) {
             return;
         }
-        self.limits = Arc::clone(&limits);
-        drop(limits);
+        self.in_force = in_force;
         for (_, held) in &mut self.held {
-            held.place = place(&self.limits, &held.domain, &held.bucket);
+            held.place = place(&self.in_force, &held.domain, &held.bucket);
             held.part.keep_all();
         }
     }
@@ -453,8 +452,8 @@ impl Charged {
 }
 
 /// Where a bucket leads.
-fn place(limits: &Limits, domain: &str, bucket: &Bucket) -> Place {
-    let descriptors = limits.descriptors();
+fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
+    let descriptors = in_force.descriptors();
     let mut key = Vec::new();
     let Some(found) = descriptors.domains.find_unordered(domain, bucket, &mut key) else {
         return Place::Free { rule: None };
@@ -474,13 +473,13 @@ fn place(limits: &Limits, domain: &str, bucket: &Bucket) -> Place {
 }
 
 /// Counts what an Envoy reports for dashboards.
-fn count(limits: &Limits, place: &Place, admitted: u64, denied: u64) {
+fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u64) {
     let (rule, limit) = match place {
         Place::Free { rule: Some(rule) } => (*rule, 0),
         Place::Limited(charged) => (charged.rule, charged.terms.limit),
         Place::Free { rule: None } => return,
     };
-    let counts = limits.descriptors().counts(rule);
+    let counts = in_force.descriptors().counts(rule);
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
         if hits > 0 {
             // How near the limit was at each of them Envoy does not tell.

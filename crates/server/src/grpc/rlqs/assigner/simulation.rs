@@ -15,7 +15,7 @@ use proptest::{
 use tidegate_core::ManualClock;
 
 use super::*;
-use crate::{rules::Keeping, sources::Sources, throttle::Throttle};
+use crate::{limits::Limits, rules::Keeping, sources::Sources, throttle::Throttle};
 
 const STEP: Nanos = Nanos::from_millis(50);
 const START: Nanos = Nanos::from_secs(1_700_049_600);
@@ -130,7 +130,7 @@ impl World {
         fs::remove_file(&file).unwrap();
         let clock = Arc::new(ManualClock::new(START));
         let limits = Limits::new(loaded.rules, 100, |_| None, START).unwrap();
-        let limits = limits.with_domains(loaded.domains, None);
+        let limits = InForce::new(limits, loaded.domains, None);
         let throttle = Throttle::new(10, None).unwrap();
         let its: Arc<dyn tidegate_core::Clock> = Arc::<ManualClock>::clone(&clock);
         let service = Arc::new(Service::new(limits, throttle, its));
