@@ -203,7 +203,7 @@ fn a_change_of_the_configuration_reaches_an_open_stream() {
     envoy.report("second", 0, 1);
     assert_eq!(envoy.told(), "50");
     let change = |text: &str| {
-        std::fs::write(&path, CONFIG.replace("{unit: second, requests_per_unit: 100}", text)).unwrap()
+        std::fs::write(&path, CONFIG.replace("{unit: second, requests_per_unit: 100}", text)).unwrap();
     };
     let orders = server.orders();
     server.reloading(|| {

@@ -46,7 +46,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 
 const REQUESTS: usize = 20_000;
-const CONFIG: &str = r#"
+const CONFIG: &str = r"
 domain: mix
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 150, name: users}}
@@ -69,7 +69,7 @@ descriptors:
   - {key: pool, value: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: pool, value: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 400}}
   - {key: spend, rate_limit: {unit: hour, requests_per_unit: 60}}
-"#;
+";
 
 /// envoyproxy/ratelimit before its own Redis.
 struct Theirs {
