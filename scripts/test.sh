@@ -2,23 +2,8 @@
 # Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long
 # ones, and runs all simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
-#
-# scripts/test.sh --interop runs instead the comparison with envoyproxy/ratelimit, which needs Go to build that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-case "${1:-}" in
-"") ;;
---interop)
-    TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
-    export TIDEGATE_RATELIMIT
-    exec timeout --signal=INT 30m cargo test --all-features --locked -p tidegate-server --test interop -- --ignored --nocapture
-    ;;
-*)
-    echo "scripts/test.sh takes nothing, or --interop" >&2
-    exit 2
-    ;;
-esac
 
 say() { printf '\n== %s\n' "$*"; }
 
