@@ -63,7 +63,8 @@ impl<'a> Fields<'a> {
         let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()) };
         for (key, value) in entries {
             let Some(name) = key.text() else {
-                complaints.add(Problem::at(key.line, format!("{} is no option of {what}", key.describe())));
+                complaints
+                    .add(Problem::at(key.line, format!("{} is not an option of {what}", key.describe())));
                 continue;
             };
             if !known.contains(&name) {

@@ -78,7 +78,7 @@ pub fn abridged(text: &str) -> String {
 /// Parses a text with one document; `None` if the text has no document.
 ///
 /// # Errors
-/// If the text is not valid YAML, has anchors or a second document, or nests values 16 or more levels deep.
+/// If the text is not valid YAML, has anchors or a second document, or nests values more than 16 levels deep.
 pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
     parse_nested(text, MAX_DEPTH)
 }

@@ -124,7 +124,7 @@ async fn short() -> Result<(), Box<dyn std::error::Error>> {
             return Ok(());
         }
     }
-    Err("guarded, no more was answered in time".into())
+    Err("the guard did not increase the answers in time".into())
 }
 
 #[tokio::main]

@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     gate.on_breaker_change(|change| println!("          breaker: {:?} -> {:?}", change.from, change.to));
     let backend = gate.resource("backend");
 
-    println!("time      good failed blocked | asked of the server");
+    println!("time      good failed blocked | requests to the server");
     let mut bothered = 0;
     for tick in 0..20 {
         server.is_ill.store((4..12).contains(&tick), Ordering::Relaxed);
@@ -112,9 +112,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let health = if (4..12).contains(&tick) { "ill " } else { "well" };
         println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}", tick * 100);
     }
-    println!("while it was ill, the server was asked {bothered} times by 80 calls");
+    println!("while it failed, the server received {bothered} requests from 80 calls");
     if bothered > 50 || backend.breakers()[0].1 != BreakerState::Closed {
-        return Err("the client did not leave the server alone, or did not come back".into());
+        return Err("the breaker did not protect the failing server, or did not close again".into());
     }
     Ok(())
 }

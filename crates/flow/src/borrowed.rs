@@ -290,7 +290,7 @@ mod loom_tests {
                 let node = node.clone();
                 thread::spawn(move || node.borrowed.settle(&node.window, later))
             };
-            assert!(!node.pass(later), "one passed in the slot before, and one was borrowed");
+            assert!(!node.pass(later), "one unit passed in the previous slot, and one was borrowed");
             other.join().unwrap();
         });
     }

@@ -26,8 +26,7 @@
 //!
 //! Guarantees:
 //!
-//! - No threshold is exceeded, whatever the number of threads: the gate decides on an entry and counts it in one atomic
-//!   step.
+//! - No threshold is exceeded, whatever the number of threads: the gate decides on an entry and counts it in one step.
 //! - A blocked entry consumes nothing from any rule. It is counted as blocked.
 //! - A guard exits in `Drop`: after an error, during a panic, and when a future is cancelled.
 //! - Entering never blocks a thread to wait. It returns the delay, or [`Entry::enter_async`] sleeps for it

@@ -94,7 +94,10 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
 fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
     let sig = &function.sig;
     if let Some(constant) = &sig.constness {
-        return Err(Error::new_spanned(constant, "a guarded function cannot be const: it asks the rules"));
+        return Err(Error::new_spanned(
+            constant,
+            "a guarded function cannot be const: it checks rules at run time",
+        ));
     }
     if sig.asyncness.is_none() && is_future(output) {
         let text = "the guard would leave when this function returns, before its future runs; make it an async fn, or \
@@ -162,7 +165,7 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
         }
         _ => {
             let text =
-                "give it a resource (and perhaps a gate), or a handle: #[guard(resource = \"orders\")]";
+                "name a resource (and, if needed, a gate) or a handle: #[guard(resource = \"orders\")]";
             return Err(Error::new(Span::call_site(), text));
         }
     };
@@ -196,7 +199,7 @@ fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     if function.sig.receiver().is_some() {
         return Ok(quote!(self.gate));
     }
-    let text = "where is the gate? give the function an argument named gate, or the attribute gate = …";
+    let text = "there is no gate; give the function an argument named gate, or the attribute gate = …";
     Err(Error::new_spanned(&function.sig.ident, text))
 }
 
@@ -206,7 +209,7 @@ fn arguments(function: &ItemFn) -> syn::Result<Vec<Ident>> {
         FnArg::Receiver(_) => Ok(Ident::new("self", Span::call_site())),
         FnArg::Typed(argument) => match &*argument.pat {
             Pat::Ident(name) => Ok(name.ident.clone()),
-            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments that are plain names")),
+            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments with plain names")),
         },
     };
     function.sig.inputs.iter().map(name).collect()
@@ -321,14 +324,14 @@ mod tests {
                         Ok(())
                     }
                 ),
-                "where is the gate?",
+                "there is no gate",
             ),
             (
                 "",
                 parse_quote!(
                     fn f(gate: &Gate) {}
                 ),
-                "give it a resource",
+                "name a resource",
             ),
             (
                 r#"resource = "r", handle = h"#,
@@ -342,13 +345,13 @@ mod tests {
                 parse_quote!(
                     fn f(gate: &Gate, (a, b): (u8, u8)) {}
                 ),
-                "arguments that are plain names",
+                "arguments with plain names",
             ),
         ] {
             let said = refused(options, &function);
             assert!(said.contains(says), "{said}");
         }
         let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");
-        assert!(unknown.to_string().contains("known are resource"), "{unknown}");
+        assert!(unknown.to_string().contains("the options are resource"), "{unknown}");
     }
 }

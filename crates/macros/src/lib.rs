@@ -46,13 +46,13 @@ use syn::{ItemFn, parse_macro_input};
 ///
 /// | option | meaning |
 /// |---|---|
-/// | `resource = "name"` | the resource; any expression that is a `&str` |
-/// | `gate = expr` | the gate; without it, the argument named `gate`, or else `self.gate` |
-/// | `handle = expr` | instead of both: a `Resource`, which saves the look-up |
-/// | `fallback = path` | called with the function's arguments and the `Blocked`; async for an async function. Without it, the function returns `Err(blocked.into())` |
-/// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, but for a `Blocked` of a resource further in, by itself or as a `dyn Error`; another type never |
-/// | `count = expr`, `origin = expr`, `context = expr`, `inbound`, `prioritized` | as of an `Entry` |
-/// | `args(expr, …)` | the arguments that hot-parameter rules see |
+/// | `resource = "name"` | the resource: any expression of type `&str` |
+/// | `gate = expr` | the gate. Default: the argument named `gate`, or else `self.gate` |
+/// | `handle = expr` | a `Resource`, instead of `resource` and `gate`; saves the lookup |
+/// | `fallback = path` | the function to call when a rule blocks, with the original arguments and the `Blocked`. It must be async if the function is async. Default: return `Err(blocked.into())` |
+/// | `failed = expr` | decides from a reference to the return value whether the call failed. Default: a `Result` failed if it is an `Err`, unless the error is a `Blocked` of a nested resource, either directly or as a `dyn Error`. Other types never fail |
+/// | `count = expr`, `origin = expr`, `context = expr`, `inbound`, `prioritized` | the same as the methods of `Entry` |
+/// | `args(expr, …)` | the arguments for hot-parameter rules |
 #[proc_macro_attribute]
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as options::Options);

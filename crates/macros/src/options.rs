@@ -49,7 +49,7 @@ impl Parse for Options {
                     let known = "resource, gate, handle, fallback, failed, count, origin, context, inbound, prioritized, args";
                     return Err(syn::Error::new(
                         name.span(),
-                        format!("unknown option `{name}`; known are {known}"),
+                        format!("unknown option `{name}`; the options are {known}"),
                     ));
                 }
             }

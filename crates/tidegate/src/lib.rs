@@ -38,20 +38,20 @@
 //!
 //! Waiting is first come, first served, and works with any async runtime.
 //!
-//! # Bound what is in flight
+//! # Limit concurrency
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
 //!
 //! let downloads = KeyedLimiter::new(Policy::concurrency(2))?;
 //! if let Ok(permit) = downloads.permit("alice", 1) {
-//!     // The permit comes back when it is dropped.
+//!     // Dropping the permit releases it.
 //!     drop(permit);
 //! }
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! # Test with a clock of your own
+//! # Test with a manual clock
 //!
 //! ```
 //! use std::time::Duration;
@@ -66,16 +66,16 @@
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! # Guard, share, and limit at the door
+//! # Optional features
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
-//! | `redis-source` | `flow`, and rules that are read from Redis |
-//! | `redis` | the module `redis`: limits that several processes share |
-//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper; with `flow` and `redis` also gates and shared limits |
-//! | `grpc` | middleware that answers gRPC calls as they expect it |
-//! | `reqwest` | the same middleware for reqwest's clients |
+//! | `redis-source` | `flow`, and rules read from a Redis key |
+//! | `redis` | the module `redis`: limits shared by several processes |
+//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper. With `flow` and `redis`, also gates and shared limits |
+//! | `grpc` | middleware with gRPC responses for gRPC calls |
+//! | `reqwest` | the same middleware for reqwest clients |
 //!
 //! The trait [`KeyedLimit`] covers local and shared limits.
 #![cfg_attr(docsrs, feature(doc_cfg))]

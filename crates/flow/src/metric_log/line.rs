@@ -66,7 +66,7 @@ impl fmt::Display for MetricLine {
 #[non_exhaustive]
 pub enum ParseLineError {
     /// The line does not have eight to eleven fields.
-    #[error("a metric line has 8 to 11 fields between bars, this has {0}")]
+    #[error("a metric line has 8 to 11 fields separated by `|`, but this one has {0}")]
     Fields(usize),
     /// A field is not a number.
     #[error("a count is not a number: {0}")]

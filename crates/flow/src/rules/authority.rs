@@ -38,7 +38,7 @@ impl AuthorityRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if self.origins.iter().any(String::is_empty) || self.origins.is_empty() {
-            return Err("the rule must name at least one origin, and each by a name".into());
+            return Err("the rule must name at least one origin, and no name may be empty".into());
         }
         Ok(())
     }

@@ -41,10 +41,10 @@ pub struct SystemRule {
 impl SystemRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         if self.load.is_some_and(|load| !load.is_finite() || load < 0.0) {
-            return Err("the load must be a number from 0 on".into());
+            return Err("the load must be a number, 0 or greater".into());
         }
         if self.cpu.is_some_and(|cpu| !(0.0..=1.0).contains(&cpu)) {
-            return Err("the processor's share must be from 0 to 1".into());
+            return Err("the CPU usage must be from 0 to 1".into());
         }
         let Self { load: None, cpu: None, mean_rt: None, in_flight: None, qps: None, .. } = self else {
             return Ok(());

@@ -65,7 +65,7 @@ impl Threshold {
             if value.is_finite() && value >= 0.0 {
                 Ok(())
             } else {
-                Err(format!("the threshold is {value}; it must be a number from 0 on").into())
+                Err(format!("the threshold is {value}; it must be a number, 0 or greater").into())
             }
         };
         match self {

@@ -175,7 +175,7 @@ mod tests {
         let second = take(0);
         assert_eq!([first, second].map(|reservation| reservation.start()), [ms(250), ms(350)]);
         throttle.put_off(&mut first, ms(300)).unwrap();
-        assert_eq!(first.start(), ms(450), "the second goes ahead as it was told");
+        assert_eq!(first.start(), ms(450), "the second call starts at its reserved time");
         throttle.give_back(first);
         assert_eq!(take(0).start(), ms(450));
         let mut second = second;

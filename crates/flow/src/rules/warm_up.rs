@@ -42,10 +42,10 @@ impl WarmUp {
         let span = (2.0 * volume / (1.0 + factor)).floor();
         let max = warning + span;
         if span < 1.0 {
-            return Err("the warm-up period is too short for the threshold; lengthen one of them".into());
+            return Err("the warm-up period is too short for the threshold; increase one of them".into());
         }
         if max > TOKENS as f64 {
-            return Err("the warm-up lets more than 1073741823 pass on its way; shorten the period".into());
+            return Err("more than 1073741823 units would pass during the warm-up; shorten the period".into());
         }
         let slope = (factor - 1.0) / count / (max - warning);
         // Checked above to be below 2³⁰. The bucket starts full, so the resource starts cold.

@@ -135,5 +135,5 @@ fn ask(gate: &Gate, source: &mut impl RuleSource) -> Asked {
 fn said_in(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("reading the rules panicked: {}", text.unwrap_or("it did not say why"))
+    format!("reading the rules panicked: {}", text.unwrap_or("no message"))
 }

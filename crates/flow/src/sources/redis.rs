@@ -104,7 +104,7 @@ impl RedisSource {
             match value.filter(|text| !text.trim().is_empty()) {
                 Some(text) => Ok(Some(text).filter(|text| self.loaded.as_ref() != Some(text))),
                 None => Err(SourceError::Read(io::Error::other(format!(
-                    "the key {} is not there, or empty; to have no rules, set it to [] or {{}}",
+                    "the key {} is missing or empty; to have no rules, set it to [] or {{}}",
                     self.key
                 )))),
             }

@@ -103,11 +103,11 @@ fn an_algorithm_of_ones_own_decides() {
     learn(&call);
     assert_eq!(adaptive.units(), 8);
     learn(&CallSample { in_flight: 9, ..call });
-    assert_eq!(adaptive.units(), 8, "a panic teaches nothing and goes nowhere");
+    assert_eq!(adaptive.units(), 8, "a panic does not change the limit and does not propagate");
     let later = Nanos::from_secs(1_000);
     (0..20).for_each(|_| adaptive.learn(later, &CallSample { failed: true, ..call }));
     for at in 0..20 {
         adaptive.learn(Nanos::from_millis(1_001_000 + at * 100), &CallSample { failed: true, ..call });
     }
-    assert_eq!(adaptive.units(), 1, "what is no number is the lower bound");
+    assert_eq!(adaptive.units(), 1, "NaN becomes the lower bound");
 }

@@ -4,7 +4,7 @@
 //!             too many bad calls                open time has passed, a first probe
 //!   CLOSED ─────────────────────→ OPEN ────────────────────────────────────→ HALF OPEN
 //!     ↑                            ↑ ↑                                         │ │  │
-//!     │                            │ └──── the last probe inside was given up ─┘ │  │
+//!     │                            │ └──── the last probe is cancelled ────────┘ │  │
 //!     │                            └────── a bad probe, or one that never ended ─┘  │
 //!     └──────────────────────────────────── all probes good ────────────────────────┘
 //! ```

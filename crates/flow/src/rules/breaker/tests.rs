@@ -109,7 +109,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     breaker.settle(probes[0], Verdict::Good, ms(5_001), &quiet);
     breaker.settle(probes[1], Verdict::Good, ms(5_001), &quiet);
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    assert_eq!(enter(), Err(None), "a good probe leaves no place for another");
+    assert_eq!(enter(), Err(None), "a successful probe keeps its permit");
     breaker.settle(probes[2], Verdict::Good, ms(5_001), &quiet);
     assert_eq!(breaker.state(), BreakerState::Closed);
 
@@ -118,7 +118,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     breaker.settle(probes[0], Verdict::Bad, ms(6_000), &quiet);
     assert_eq!(breaker.state(), BreakerState::Open);
     breaker.settle(probes[1], Verdict::Good, ms(6_000), &quiet);
-    assert_eq!(breaker.state(), BreakerState::Open, "a late probe of a period that has ended says nothing");
+    assert_eq!(breaker.state(), BreakerState::Open, "a late probe of an earlier half-open state is ignored");
     assert_eq!(breaker.enter(ms(10_999), &quiet), Err(Some(Duration::from_millis(1))));
     assert!(breaker.enter(ms(11_000), &quiet).unwrap().is_some());
 }
@@ -130,7 +130,7 @@ fn a_probe_that_did_not_run_gives_its_place_back() {
         let probe = breaker.enter(ms(at), &quiet).unwrap().unwrap();
         assert_eq!(breaker.enter(ms(at), &quiet), Err(None));
         breaker.settle(probe, Verdict::None, ms(at), &quiet);
-        assert_eq!(breaker.state(), BreakerState::Open, "nobody is inside");
+        assert_eq!(breaker.state(), BreakerState::Open, "no probe is in flight");
     }
     let probe = breaker.enter(ms(6_000), &quiet).unwrap().unwrap();
     breaker.settle(probe, Verdict::Good, ms(6_000), &quiet);
@@ -245,7 +245,7 @@ fn sixty_four_threads_get_exactly_the_probes_of_each_period() {
             for _ in 0..64 {
                 scope.spawn(|| {
                     if let Ok(probe) = breaker.enter(ms(at), &quiet) {
-                        probes.lock().unwrap().push(probe.expect("no free pass while half open"));
+                        probes.lock().unwrap().push(probe.expect("a half-open breaker admits only probes"));
                     }
                 });
             }

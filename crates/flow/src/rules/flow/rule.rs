@@ -184,7 +184,7 @@ impl FlowRule {
             );
         }
         if matches!(&self.origins, Origins::Only(name) if name.is_empty()) {
-            return Err("the origin has no name; give it one, or make the rule about any".into());
+            return Err("the origin has no name; give it one, or apply the rule to any origin".into());
         }
         if self.measure == Measure::InFlight {
             if self.behaviour != Behaviour::Reject {
@@ -218,7 +218,7 @@ impl FlowRule {
             Behaviour::Reject => own_layout(self.interval).map(drop),
             Behaviour::Throttle { .. } => match self.relation {
                 Relation::Related(_) => {
-                    Err("a throttle spaces the resource's own calls, whatever passes elsewhere; \
+                    Err("a throttle spaces the resource's own calls and cannot measure another resource; \
                                              make the relation direct, or the behaviour reject"
                         .into())
                 }

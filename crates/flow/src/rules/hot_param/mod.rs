@@ -283,7 +283,7 @@ mod tests {
         let second = take();
         assert_eq!([&first, &second].map(|held| held.start), [ms(250), ms(350)]);
         param.put_off(&arg, &mut first, 1, ms(300)).unwrap();
-        assert_eq!(first.start, ms(450), "the second goes ahead as it was told");
+        assert_eq!(first.start, ms(450), "the second call starts at its reserved time");
         param.give_back(&first, 1);
         assert_eq!(take().start, ms(450));
     }

@@ -36,7 +36,7 @@ impl Degrade {
         no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
         let count = required("count", self.count)?;
         if !count.is_finite() || count < 0.0 {
-            return Err(format!("count is {count}; it must be a number from 0 on").into());
+            return Err(format!("count is {count}; it must be a number, 0 or greater").into());
         }
         let trip = match self.grade.unwrap_or(0) {
             0 => {

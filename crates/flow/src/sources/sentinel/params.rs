@@ -76,7 +76,7 @@ fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> 
             ).into());
         }
     };
-    arg.ok_or_else(|| format!("the exception {text} is no {class}").into())
+    arg.ok_or_else(|| format!("the exception {text} is not a valid {class}").into())
 }
 
 fn units(what: &str, count: f64) -> Result<u32, InvalidRule> {

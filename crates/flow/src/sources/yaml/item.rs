@@ -76,7 +76,7 @@ impl<'a> Item<'a, '_> {
 
     /// Reads a whole number from 0 of up to 64 bits.
     pub(super) fn large(&mut self, name: &str) -> Option<u64> {
-        self.fields.read(name, "a whole number from 0 on", self.complaints, |text| text.parse().ok())
+        self.fields.read(name, "a whole number, 0 or greater", self.complaints, |text| text.parse().ok())
     }
 
     /// Reads a whole number of either sign.
