@@ -24,6 +24,7 @@ pub const MAX_KEYS: u32 = 1 << 20;
 /// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080 and the Redis protocol on port 6380. SIGHUP
 /// loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = crate::check::STORE)]
 pub struct Args {
     /// Address to serve HTTP on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
@@ -67,7 +68,8 @@ pub struct Args {
     /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
     /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
-    /// The rules say what a limit does while the store does not answer: `tidegate check --help`.
+    /// The rules say what a limit does while the store does not answer: `tidegate check --help`. What the store must keep, and
+    /// which rights its user needs, stands below.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// The store's password (better as a variable: other users can see a command line)

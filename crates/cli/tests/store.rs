@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::TcpStream,
+    path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
@@ -219,4 +220,48 @@ fn a_stores_password_comes_from_a_file_or_a_variable_and_is_told_nowhere() {
     let help =
         tidegate().args(["serve", "--help"]).env("TIDEGATE_STORE_PASSWORD", "Secret99").output().unwrap();
     assert!(!String::from_utf8_lossy(&help.stdout).contains(PART));
+}
+
+/// The rights in a text, sorted: the first words with a plus sign that stand one after another.
+fn rights(text: &str) -> Vec<&str> {
+    let words =
+        text.split(|c: char| c.is_whitespace() || "`,;.!/\\".contains(c)).filter(|word| !word.is_empty());
+    let is_right = |word: &&str| word.starts_with('+') && word[1..].bytes().all(|c| c.is_ascii_lowercase());
+    let mut rights: Vec<&str> = words.skip_while(|word| *word != "+eval").take_while(is_right).collect();
+    rights.sort_unstable();
+    rights
+}
+
+#[test]
+fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let help = |command: &str| {
+        let help = tidegate().args([command, "--help"]).output().unwrap().stdout;
+        String::from_utf8(help).unwrap()
+    };
+    let places = [
+        ("serve --help", help("serve")),
+        ("check --help", help("check")),
+        ("README.md", page("README.md")),
+        ("share.md", page("docs/src/share.md")),
+    ];
+    // What is forgotten, persistence, eviction, the clock, and the modes with what they leave unused.
+    let subjects = [
+        ["admitted", "crash"],
+        ["appendonly yes", "second"],
+        ["noeviction", "volatile-ttl"],
+        ["steps forward", "steps back"],
+        ["unused", "leased"],
+    ];
+    let library = page("crates/redis/src/lib.rs");
+    let needed = rights(&library);
+    assert_eq!(needed.len(), 15, "{needed:?}");
+    for (place, text) in &places {
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in subjects {
+            assert!(words.iter().all(|word| line.contains(word)), "{place} says nothing of {words:?}");
+        }
+        assert_eq!(rights(text), needed, "{place}");
+    }
 }

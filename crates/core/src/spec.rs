@@ -1,7 +1,7 @@
-//! An algorithm by its name, with the options that it takes, as configuration writes them.
+//! An algorithm named together with its options, as configuration files write it.
 //!
-//! Each algorithm's own file holds its [`Entry`]: name, aliases, options, how to build it, and how to say what it is. The
-//! `registry` finds them by name.
+//! Each algorithm's own file holds its [`Entry`]: its name, aliases and options, how to build it, and how to write it. The
+//! `registry` finds entries by name.
 
 mod registry;
 
@@ -10,22 +10,22 @@ use core::{fmt, time::Duration};
 pub use self::registry::ParsePolicyError;
 use crate::{Policy, PolicyError, Quota, write_duration};
 
-/// The option that every algorithm takes that limits a rate.
+/// The option that every rate-limiting algorithm accepts.
 const COUNT_DENIED: &str = "count_denied";
-/// The most options that one algorithm has.
+/// The largest number of options of one algorithm.
 const MOST_OPTIONS: usize = 2;
 
-/// What the registry knows of an algorithm.
+/// An algorithm's entry in the registry.
 pub(crate) struct Entry {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
     pub options: &'static [Known],
-    /// Whether it limits how much in how long; otherwise what is in flight.
+    /// Whether the algorithm limits a rate; otherwise it limits work in flight.
     pub limits_rate: bool,
     pub build: fn(&AlgorithmSpec, Amount) -> Result<Policy, PolicyError>,
 }
 
-/// How much: units in a window, or permits.
+/// The amount: units in a window, or permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Quota(Quota),
@@ -41,13 +41,13 @@ impl Amount {
     }
 }
 
-/// An option that an algorithm takes.
+/// An option of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Known {
-    /// Its name, as files write it. In a text its underscores may be hyphens.
+    /// The option's name in files. In text, hyphens may replace the underscores.
     pub name: &'static str,
-    /// What it takes.
+    /// The values that the option accepts.
     pub wants: Wants,
 }
 
@@ -57,20 +57,20 @@ impl Known {
     }
 }
 
-/// What an option takes.
+/// The values that an option accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wants {
-    /// Nothing, `true` or `false`.
+    /// `true` or `false`; no value means `true`.
     Flag,
     /// A whole number.
     Count {
-        /// The least that it may be.
+        /// The smallest number allowed.
         least: u32,
     },
     /// A duration, as in `500ms`.
     Span,
-    /// One of these words, of which the first is the default.
+    /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),
 }
 
@@ -89,13 +89,13 @@ impl fmt::Display for Wants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Of a [`Wants::Flag`].
+    /// The value of a [`Wants::Flag`].
     Flag(bool),
-    /// Of a [`Wants::Count`].
+    /// The value of a [`Wants::Count`].
     Count(u32),
-    /// Of a [`Wants::Span`].
+    /// The value of a [`Wants::Span`].
     Span(Duration),
-    /// Of a [`Wants::OneOf`].
+    /// The value of a [`Wants::OneOf`].
     Word(&'static str),
 }
 
@@ -110,10 +110,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// An algorithm by name, with its options, before it has a quota.
+/// An algorithm with its options, but without a quota.
 ///
-/// Written as the name with options behind colons: `fixed-window:first-hit`, `sliding-window:slots=60:mode=balanced`,
-/// `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`, `concurrency:hold=30s`.
+/// The text form is the name followed by the options, each after a colon: `fixed-window:first-hit`,
+/// `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`, `concurrency:hold=30s`.
 ///
 /// ```
 /// use tidegate_core::AlgorithmSpec;
@@ -142,25 +142,25 @@ impl AlgorithmSpec {
         self.entry.name
     }
 
-    /// Other names that it is read by.
+    /// The algorithm's aliases.
     #[must_use]
     pub const fn aliases(&self) -> &'static [&'static str] {
         self.entry.aliases
     }
 
-    /// Whether it limits how much in how long, and so needs a window; otherwise it limits what is in flight.
+    /// Whether the algorithm limits a rate and so needs a window. Otherwise it limits work in flight.
     #[must_use]
     pub const fn limits_rate(&self) -> bool {
         self.entry.limits_rate
     }
 
-    /// The options that it takes, beside `count_denied`, which every algorithm takes that limits a rate.
+    /// The algorithm's options, without `count_denied`, which every rate-limiting algorithm accepts.
     #[must_use]
     pub const fn known(&self) -> &'static [Known] {
         self.entry.options
     }
 
-    /// Whether denied requests consume too.
+    /// Whether denied requests also consume units.
     #[must_use]
     pub const fn counts_denied(&self) -> bool {
         self.count_denied
@@ -199,25 +199,25 @@ impl AlgorithmSpec {
         matches!(self.get(option), Some(Value::Word(chosen)) if chosen == word)
     }
 
-    /// The options that have been set, in the algorithm's order.
+    /// The options that are set, in the algorithm's order.
     pub fn options(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let own = self.entry.options.iter().zip(self.values);
         let own = own.filter_map(|(known, value)| Some((known.name, value?)));
         own.chain(self.count_denied.then_some((COUNT_DENIED, Value::Flag(true))))
     }
 
-    /// The algorithm with a quota.
+    /// The policy of this algorithm with the quota.
     ///
     /// # Errors
-    /// When the quota does not suit the algorithm or its options: see [`PolicyError`].
+    /// If the quota does not suit the algorithm or its options: see [`PolicyError`].
     pub fn policy(&self, quota: Quota) -> Result<Policy, PolicyError> {
         self.build(Amount::Quota(quota))
     }
 
-    /// The algorithm with so many permits, where it limits what is in flight.
+    /// The policy of this algorithm with this many permits, if the algorithm limits work in flight.
     ///
     /// # Errors
-    /// When it limits a rate, or the number does not suit its options.
+    /// If the algorithm limits a rate, or the number does not suit its options.
     pub fn permits(&self, permits: u32) -> Result<Policy, PolicyError> {
         self.build(Amount::Permits(permits))
     }
@@ -242,7 +242,7 @@ impl fmt::Debug for AlgorithmSpec {
     }
 }
 
-/// In the form that it is read from.
+/// Writes the form that is parsed.
 impl fmt::Display for AlgorithmSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry.name)?;
@@ -256,7 +256,7 @@ impl fmt::Display for AlgorithmSpec {
     }
 }
 
-/// Whether this option is called so.
+/// Whether `name` names this option.
 fn same(name: &str, option: &str) -> bool {
     name.bytes().eq(option.bytes().map(|byte| if byte == b'-' { b'_' } else { byte }))
 }

@@ -1,5 +1,5 @@
-//! The registry: every algorithm by its name. Files of rules, command lines and `"sliding-log 100/1m".parse::<Policy>()` read and
-//! print by nothing else.
+//! The registry: every algorithm by its name. Rule files, command lines and `"sliding-log 100/1m".parse::<Policy>()` all parse
+//! and print through it.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, str::FromStr};
@@ -12,26 +12,27 @@ use crate::{
 };
 
 impl AlgorithmSpec {
-    /// Every algorithm there is, with its default options.
+    /// All algorithms, each with its default options.
     #[must_use]
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         ENTRIES.iter().map(|entry| Self::of(entry))
     }
 
-    /// The algorithm of this name or alias, with its default options.
+    /// The algorithm with this name or alias, with its default options.
     ///
     /// # Errors
-    /// [`ParsePolicyError::Algorithm`] where there is none.
+    /// [`ParsePolicyError::Algorithm`] if there is none.
     pub fn named(name: &str) -> Result<Self, ParsePolicyError> {
         let is_it = |entry: &&&Entry| entry.name == name || entry.aliases.contains(&name);
         let entry = ENTRIES.iter().find(is_it).ok_or_else(|| ParsePolicyError::Algorithm(name.into()))?;
         Ok(Self::of(entry))
     }
 
-    /// Sets an option from its text; `None` is an option without a value. The default is as good as none.
+    /// Sets an option from its text; `None` means that the option was written without a value. Setting the default value is
+    /// the same as not setting the option.
     ///
     /// # Errors
-    /// When the algorithm has no such option, or the option takes something else.
+    /// If the algorithm has no such option, or the option does not accept the value.
     pub fn set(&mut self, option: &str, value: Option<&str>) -> Result<(), ParsePolicyError> {
         if same(COUNT_DENIED, option) && self.entry.limits_rate {
             let Value::Flag(on) = read(option, Wants::Flag, value)? else { return Ok(()) };
@@ -52,7 +53,7 @@ impl AlgorithmSpec {
     }
 }
 
-/// The algorithm that is meant where none is named: the sliding window, exact enough to surprise nobody, at any limit.
+/// The algorithm used if none is named: the sliding window, which is accurate enough to avoid surprises at any limit.
 impl Default for AlgorithmSpec {
     fn default() -> Self {
         Self::of(DEFAULT)
@@ -90,8 +91,8 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
     value.ok_or_else(|| ParsePolicyError::Value { option: option.into(), wants })
 }
 
-/// A policy from its quota, `100/1m`, by the sliding window; or with an algorithm before it,
-/// `token-bucket:burst=20 100/1m`, `concurrency:hold=30s 10`.
+/// Parses a policy: a quota such as `100/1m`, which means a sliding window, or an algorithm followed by its amount, such as
+/// `token-bucket:burst=20 100/1m` or `concurrency:hold=30s 10`.
 ///
 /// ```
 /// use tidegate_core::{Policy, Quota};
@@ -127,17 +128,17 @@ impl FromStr for Policy {
     }
 }
 
-/// The sliding window, strict, with ten slots: what [`Policy::sliding_window`] builds.
+/// The strict sliding window with ten slots, as [`Policy::sliding_window`] builds it.
 impl From<Quota> for Policy {
     fn from(quota: Quota) -> Self {
         Self::sliding_window(quota)
     }
 }
 
-/// In the form that it is read from: `token-bucket:burst=20 10/1s`.
+/// Writes the form that is parsed: `token-bucket:burst=20 10/1s`.
 ///
-/// Reading it back gives an equal policy, in the fewest words: a burst that is a whole window's worth is written as that
-/// window's quota.
+/// Parsing the text gives an equal policy. The text is the shortest one: a burst equal to the units of a whole window is
+/// written as that window's quota.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut spec, amount) = self.written();
@@ -149,7 +150,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Why a text is no algorithm or no policy.
+/// Why a text is not an algorithm or a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParsePolicyError {
@@ -157,27 +158,27 @@ pub enum ParsePolicyError {
     Algorithm(String),
     /// The algorithm has no such option.
     Option {
-        /// What was given.
+        /// The option that was given.
         option: String,
-        /// For which algorithm.
+        /// The algorithm that was named.
         algorithm: &'static str,
     },
-    /// The option takes something else.
+    /// The option does not accept the value.
     Value {
-        /// Which option.
+        /// The option.
         option: String,
-        /// What it takes.
+        /// The values that it accepts.
         wants: Wants,
     },
-    /// The algorithm stands alone.
+    /// The quota or number of permits after the algorithm is missing.
     NoQuota(&'static str),
-    /// The quota cannot be read.
+    /// The quota cannot be parsed.
     Quota(ParseQuotaError),
-    /// The number of permits cannot be read.
+    /// The number of permits cannot be parsed.
     Permits,
-    /// The parts are well formed, but make no sense together.
+    /// The parts are well formed but do not fit together.
     Policy(PolicyError),
-    /// No text, or more than two words.
+    /// The text is empty or has more than two words.
     Form,
 }
 
@@ -222,7 +223,7 @@ impl core::error::Error for ParsePolicyError {
     }
 }
 
-/// Only while a name of the registry itself is looked up, which is there.
+/// Used only while the registry looks up one of its own names, which always exists.
 impl From<ParsePolicyError> for fmt::Error {
     fn from(_: ParsePolicyError) -> Self {
         Self

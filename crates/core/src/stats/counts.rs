@@ -1,52 +1,52 @@
-//! What is counted, and what the counts of some slots come to.
+//! The counted events, and the sums of their counts over some slots.
 
 use core::time::Duration;
 
 use crate::Nanos;
 
-/// The highest value that a gauge keeps.
+/// The highest value of a gauge.
 pub(super) const COMPLEMENT: u64 = (1 << 48) - 2;
 
-/// What is counted.
+/// The counted events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// Units that were let through.
+    /// Admitted units.
     Pass = 0,
-    /// Units whose call has ended, well or not.
+    /// Units whose call has ended, with or without an error.
     Success = 1,
-    /// The sum of response times in microseconds, each times the units of its call.
+    /// The sum of response times in microseconds, each multiplied by the units of its call.
     Rt = 2,
-    /// Units whose call ended with an error (they are in `Success` too, as Sentinel counts).
+    /// Units whose call ended with an error (`Success` counts them too, as in Sentinel).
     Exception = 3,
-    /// Units that were turned away.
+    /// Denied units.
     Block = 4,
-    /// Units let through on the account of a later slot.
+    /// Units admitted in advance, on the account of a later slot.
     OccupiedPass = 5,
 }
 
-/// The sums of some slots, or of one.
+/// The sums of one or more slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Units let through.
+    /// Admitted units.
     pub pass: u64,
-    /// Units turned away.
+    /// Denied units.
     pub block: u64,
-    /// Units whose call has ended, well or not.
+    /// Units whose call has ended, with or without an error.
     pub success: u64,
     /// Units whose call ended with an error.
     pub exception: u64,
-    /// Units let through on the account of a later slot.
+    /// Units admitted in advance, on the account of a later slot.
     pub occupied: u64,
-    /// The sum of the response times, in whole microseconds a call.
+    /// The sum of the response times, in whole microseconds per call.
     pub rt: Duration,
-    /// The shortest response time, in whole microseconds; `None` where no call ended.
+    /// The shortest response time, in whole microseconds; `None` if no call ended.
     pub min_rt: Option<Duration>,
-    /// The most units in flight at once.
+    /// The maximum number of units in flight.
     pub max_in_flight: u64,
 }
 
 impl Counts {
-    /// The mean response time; zero where no call ended.
+    /// The mean response time; zero if no call ended.
     #[must_use]
     pub fn mean_rt(&self) -> Duration {
         self.rt.checked_div(u32::try_from(self.success).unwrap_or(u32::MAX)).unwrap_or_default()
@@ -77,11 +77,11 @@ impl Counts {
 pub struct Slot {
     /// When the slot began.
     pub start: Nanos,
-    /// What happened in it.
+    /// The counts of the slot.
     pub counts: Counts,
 }
 
-/// The highest is kept as the lowest of complements.
+/// A maximum is stored as the minimum of complements.
 pub(super) const fn to_low(value: u64) -> u64 {
     COMPLEMENT.saturating_sub(value)
 }

@@ -27,16 +27,16 @@ use ticket::{Admitted, Outcome, Ticket, sleep};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The cost can never fit, or no time can be named at which it does.
-    #[error("no wait makes room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
+    /// The cost can never fit, or it is unknown when it fits.
+    #[error("waiting cannot make room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
     Never(Decision),
-    /// It would fit, but after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    /// The cost would fit only after the deadline. Returned as soon as that is known, not when the deadline has passed.
     #[error("{}", after_the_deadline(_0))]
     Deadline(Decision),
 }
 
 impl WaitError {
-    /// The answer that the wait ended on: a denial, or a leaky bucket's delay that ends after the deadline.
+    /// The decision that ended the wait: a denial, or a leaky bucket's delay that ends after the deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,

@@ -179,6 +179,11 @@ impl Monitor {
 
     /// Notes a failure: one that leaves no doubt, or that calls for a heartbeat.
     pub fn failed(&self, shard: usize, error: &StoreError) {
+        // A store that was never reached is down already; a caller who has waited in vain need not wait for a heartbeat too to
+        // be told what for.
+        if *error == StoreError::TimedOut && self.runner.connector.made() == 0 {
+            self.blame(error);
+        }
         if error.is_certain() {
             self.open(shard, error);
         } else if !error.is_about_the_key() && self.breakers[shard].suspect() {
