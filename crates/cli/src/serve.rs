@@ -29,6 +29,7 @@ pub const MAX_KEYS: u32 = 1 << 20;
 /// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
 /// control plane on port 8082. SIGHUP loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = crate::check::STORE)]
 pub struct Args {
     /// Address to serve HTTP on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
@@ -107,7 +108,8 @@ pub struct Args {
     /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
     /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
-    /// The rules say what a limit does while the store does not answer: `tidegate check --help`.
+    /// The rules say what a limit does while the store does not answer: `tidegate check --help`. What the store must keep, and
+    /// which rights its user needs, stands below.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// The store's password (better as a variable: other users can see a command line)
@@ -125,7 +127,7 @@ pub struct Args {
     ///
     /// While the store does not answer, each server enforces its part of a limit with `on_error: local`: the limit divided by the
     /// number of servers last counted, but at least by this number. A server that starts while the store is down has counted
-    /// none.
+    /// none, unless --state remembers how many there were.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
     /// Prefix of the keys in the store; servers with the same prefix share their limits
@@ -134,7 +136,11 @@ pub struct Args {
     /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
     store_deadline: Timeout,
-    /// File that keeps the state of the limits across restarts; not with --store, where the store keeps it
+    /// File that keeps the state of the limits across restarts; with --store, how many servers share the store
+    ///
+    /// With --store, the store keeps the limits. The file keeps the number of servers that share it: a server that starts while
+    /// the store is down divides its limits with `on_error: local` by that number. The number goes up as soon as more servers
+    /// are counted, and down when fewer were counted for 15 seconds.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses what was used in at most this time

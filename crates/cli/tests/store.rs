@@ -7,11 +7,12 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::TcpStream,
+    path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
-use program::{PATIENCE, Serving, scratch};
+use program::{PATIENCE, Serving, scratch, tidegate};
 use tidegate_redis_servers::{Reply, Server, eventually};
 
 /// A server process with these rules on this store, once it has reached it; generous, so that a busy machine does not make
@@ -135,5 +136,132 @@ fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
         let line = server.logs("the shared store is down");
         assert!(line.contains(told), "{address}: {line}");
         assert!(server.get("/readyz").contains("\"down\""), "{address}: {}", server.get("/readyz"));
+    }
+}
+
+/// A part of the passwords of these tests.
+const PART: &str = "Secret99";
+
+#[test]
+fn no_part_of_a_password_is_printed_for_an_address_that_is_refused() {
+    for (address, told) in [
+        ("redis://tg:my?Secret99word@127.0.0.1:1", "--store"),
+        ("redis://tg:my/Secret99word@127.0.0.1:1", "--store"),
+        ("redis://tg:my#Secret99word@127.0.0.1:1", "--store"),
+        ("redis://tg:my Secret99word@127.0.0.1:port", "--store"),
+        ("redis://:Secret99@127.0.0.1:99999", "--store"),
+        ("tg:Secret99@127.0.0.1:1", "an address begins with redis://"),
+        ("http://tg:Secret99@127.0.0.1:1", "an address begins with redis://"),
+        ("redis+cluster://:Secret99@127.0.0.1:1,127.0.0.1:x", "--store"),
+        ("redis+sentinel://:Secret99@127.0.0.1:1?sentinel_password=Secret99", "--store"),
+        ("redis+sentinel://127.0.0.1:1/main?sentinel_pasword=Secret99", "--store"),
+        ("redis+unix:///nowhere?pas=Secret99", "--store"),
+        ("rediss://:Secret99@127.0.0.1:1/#insecure", "#insecure is not supported"),
+    ] {
+        for by_variable in [false, true] {
+            let mut command = tidegate();
+            command.args(["serve", "--http", "127.0.0.1:0", "--resp", "off"]);
+            if by_variable {
+                command.env("TIDEGATE_STORE", address);
+            } else {
+                command.args(["--store", address]);
+            }
+            let output = command.output().unwrap();
+            let (out, err) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert_eq!(output.status.code(), Some(1), "{address}: {out}{err}");
+            assert!(err.contains(told), "{address}: {err}");
+            assert!(!out.contains(PART) && !err.contains(PART), "{address}: {out}{err}");
+        }
+    }
+}
+
+#[test]
+fn a_stores_password_comes_from_a_file_or_a_variable_and_is_told_nowhere() {
+    let store = Server::start(&["--requirepass", "my?Secret99word"]);
+    let address = format!("redis://127.0.0.1:{}", store.port());
+    let directory = scratch("password");
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (right, wrong) = (write("right", "my?Secret99word\r\n"), write("wrong", "Secret99\n"));
+    let start = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let listen = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--store", &address];
+        let variables = variables.iter().copied();
+        Serving::run(tidegate().args(listen).args(arguments).envs(variables))
+    };
+    let secret = "my?Secret99word";
+    for server in [
+        start(&[], &["--store-password-file", &right]),
+        start(&[("TIDEGATE_STORE_PASSWORD_FILE", &right)], &[]),
+        start(&[("TIDEGATE_STORE_PASSWORD", secret)], &[]),
+        start(&[], &["--store-password", secret]),
+    ] {
+        eventually("it is ready", || server.get("/readyz").contains("\"ready\""));
+        assert!(!server.told.contains(PART), "{}", server.told);
+    }
+    let denied = start(&[], &["--store-password-file", &wrong]);
+    let line = denied.logs("the shared store is down");
+    assert!(line.contains("WRONGPASS") || line.contains("password"), "{line}");
+    for told in [line, denied.get("/readyz"), denied.get("/metrics"), denied.told.clone()] {
+        assert!(!told.contains(PART), "{told}");
+    }
+    let none = directory.join("none");
+    let output = tidegate()
+        .args(["serve", "--store", &address, "--store-password-file", none.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("--store-password-file") && told.contains("none"), "{told}");
+    // What the environment says is not in the help either.
+    let help =
+        tidegate().args(["serve", "--help"]).env("TIDEGATE_STORE_PASSWORD", "Secret99").output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains(PART));
+}
+
+/// The rights in a text, sorted: the first words with a plus sign that stand one after another.
+fn rights(text: &str) -> Vec<&str> {
+    let words =
+        text.split(|c: char| c.is_whitespace() || "`,;.!/\\".contains(c)).filter(|word| !word.is_empty());
+    let is_right = |word: &&str| word.starts_with('+') && word[1..].bytes().all(|c| c.is_ascii_lowercase());
+    let mut rights: Vec<&str> = words.skip_while(|word| *word != "+eval").take_while(is_right).collect();
+    rights.sort_unstable();
+    rights
+}
+
+#[test]
+fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let help = |command: &str| {
+        let help = tidegate().args([command, "--help"]).output().unwrap().stdout;
+        String::from_utf8(help).unwrap()
+    };
+    let places = [
+        ("serve --help", help("serve")),
+        ("check --help", help("check")),
+        ("README.md", page("README.md")),
+        ("share.md", page("docs/src/share.md")),
+    ];
+    // What is forgotten, persistence, eviction, the clock, and the modes with what they leave unused.
+    let subjects = [
+        ["admitted", "crash"],
+        ["appendonly yes", "second"],
+        ["noeviction", "volatile-ttl"],
+        ["steps forward", "steps back"],
+        ["unused", "leased"],
+    ];
+    let library = page("crates/redis/src/lib.rs");
+    let needed = rights(&library);
+    assert_eq!(needed.len(), 15, "{needed:?}");
+    for (place, text) in &places {
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in subjects {
+            assert!(words.iter().all(|word| line.contains(word)), "{place} says nothing of {words:?}");
+        }
+        assert_eq!(rights(text), needed, "{place}");
     }
 }

@@ -1,21 +1,21 @@
-//! What a state owes, in a few bytes: what a bounded store keeps of a key that it has no room for.
+//! A state's debt in a few bytes: what a bounded store keeps of a key that it has no room for.
 //!
-//! A [`Debt`] is the share of the limit in use and the time at which the state will be as good as fresh. An
-//! [`Algorithm`](crate::Algorithm) reads it off a state and rebuilds a state from it. The rebuilt state is as strict as
-//! the old one at every time, and as good as fresh when the debt ends:
+//! A [`Debt`] is the share of the limit in use and the time at which the state recovers completely. An
+//! [`Algorithm`](crate::Algorithm) computes it from a state and rebuilds a state from it. The rebuilt state is at least as
+//! strict as the old one at every time, and recovers completely when the debt ends:
 //!
 //! * Token and leaky bucket: the end *is* the state. Nothing is lost.
 //! * Fixed window, sliding counter: the window follows from the end, the count from the share.
 //! * Sliding log, sliding window: everything in use counts as taken at the newest admission.
-//! * Permits without a longest hold: the number of permits out is kept as it is.
+//! * Permits without a maximum hold time: the number of permits in use is kept as it is.
 
 use crate::Nanos;
 
 /// The share of a limit that is in use, rounded up.
 ///
-/// The largest value means that nothing is left ([`EXHAUSTED`](Self::EXHAUSTED)); no state that would still admit a
-/// cost of 1 has it. Below that the share counts in 126ths of `limit - 1`, so limits up to 127 are kept exactly, and
-/// larger ones are rounded up by less than a 126th.
+/// The largest value means that nothing is left ([`EXHAUSTED`](Self::EXHAUSTED)); a state that would still admit a
+/// cost of 1 never has it. The lower values count in 126ths of `limit - 1`: limits up to 127 are exact, and larger
+/// ones are rounded up by less than a 126th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u8);
 
@@ -23,7 +23,7 @@ impl Share {
     /// Nothing is left.
     pub const EXHAUSTED: Self = Self(127);
 
-    /// The share that `used` is of `limit`; `None` for nothing used.
+    /// `used` as a share of `limit`; `None` if nothing is used.
     #[must_use]
     #[inline]
     pub const fn of(used: u32, limit: u32) -> Option<Self> {
@@ -33,11 +33,11 @@ impl Share {
         if used >= limit {
             return Some(Self::EXHAUSTED);
         }
-        // From 1 to 126, as 0 < used <= limit - 1.
+        // From 1 to 126, because 0 < used <= limit - 1.
         Some(Self((used as u64 * 126).div_ceil(limit as u64 - 1) as u8))
     }
 
-    /// How many units of `limit` the share is: at least as many as it was made of.
+    /// The share in units of `limit`, at least as many as it was computed from.
     #[must_use]
     pub const fn units(self, limit: u32) -> u32 {
         if self.0 >= Self::EXHAUSTED.0 || limit == 0 {
@@ -59,7 +59,7 @@ impl Share {
         self.0
     }
 
-    /// A share from its number; `None` outside of 1 to 127.
+    /// The share with this number; `None` outside of 1 to 127.
     #[must_use]
     #[inline]
     pub const fn new(number: u8) -> Option<Self> {
@@ -70,26 +70,26 @@ impl Share {
 /// When a debt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lasts {
-    /// At this time the state is as good as fresh.
+    /// The state has recovered completely at this time.
     Until(Nanos),
-    /// Time does not end it: so many permits are out, until their holders give them back.
+    /// Time does not end the debt: this many permits are in use until their holders return them.
     UntilReturned(u32),
 }
 
-/// What a state owes. Ordered by how much is lost when it is forgotten: the smallest share first, then the earliest end.
+/// A state's debt. The order tells which debt is the cheaper one to forget: the smaller share, then the earlier end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Debt {
     /// How much of the limit is in use.
     pub share: Share,
-    /// Until when.
+    /// When the debt ends.
     pub lasts: Lasts,
 }
 
-/// In the first of a debt's two words: the second counts permits.
+/// A flag in the first of a debt's two words: the second word counts permits.
 const PERMITS: u64 = 1 << 8;
 
 impl Debt {
-    /// A debt that ends at a time; `None` where nothing is used, or the end has come.
+    /// A debt that ends at a time; `None` if nothing is used, or if that time has passed.
     #[must_use]
     #[inline]
     pub(crate) fn until(used: u32, limit: u32, end: u64, now: Nanos) -> Option<Self> {
@@ -99,7 +99,7 @@ impl Debt {
         Some(Self { share: Share::of(used, limit)?, lasts: Lasts::Until(Nanos::new(end)) })
     }
 
-    /// As two words, for a file.
+    /// The debt as two words, for a file.
     #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         match self.lasts {
@@ -108,7 +108,7 @@ impl Debt {
         }
     }
 
-    /// From the two words of [`to_words`](Self::to_words); `None` where they are no debt.
+    /// Parses the two words of [`to_words`](Self::to_words); `None` if they are not a debt.
     #[must_use]
     pub fn from_words([kind, number]: [u64; 2]) -> Option<Self> {
         let share = Share::new(u8::try_from(kind & !PERMITS).ok()?)?;
@@ -127,13 +127,13 @@ impl Debt {
         matches!(self.lasts, Lasts::Until(end) if end <= now)
     }
 
-    /// The larger share, and the later end, of two debts of one key.
+    /// Combines two debts of one key: the larger share and the later end.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         Self { share: self.share.max(other.share), lasts: self.lasts.max(other.lasts) }
     }
 
-    /// The end as a time of at most [`Nanos::MAX`]; 0 for permits that are out.
+    /// The end as a time of at most [`Nanos::MAX`]; 0 for permits in use.
     pub(crate) const fn end(&self) -> u64 {
         match self.lasts {
             Lasts::Until(end) => end.get(),

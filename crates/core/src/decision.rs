@@ -1,4 +1,4 @@
-//! What a limit answers.
+//! The result of asking a limit.
 
 use core::{fmt, hint::select_unpredictable, time::Duration};
 
@@ -10,18 +10,18 @@ use crate::write_duration;
 pub enum Outcome {
     /// Go ahead now; the cost has been taken.
     Allow,
-    /// Go ahead after this long; the cost has been taken (leaky bucket alone).
+    /// Go ahead after this time; the cost has been taken. Only the leaky bucket returns it.
     Delay(Duration),
     /// Do not go ahead; nothing has been taken.
     Deny {
-        /// Asking again after exactly this long, with no other traffic, is admitted, and one nanosecond earlier is not.
-        /// `None` where no wait can be named: the cost can never fit, or (for permits without a longest hold) only
-        /// another holder's release makes room.
+        /// The same request is admitted after exactly this time if there is no other traffic, and denied one nanosecond
+        /// earlier. `None` if no such time exists: the cost can never fit, or (for permits without a maximum hold time)
+        /// only the release of a permit makes room.
         retry_after: Option<Duration>,
     },
 }
 
-/// `wait` of a denial that no wait can mend.
+/// `wait` of a denial for which waiting does not help.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ enum Verdict {
     TooLarge,
 }
 
-/// The answer of one limit: the outcome, and where the caller stands.
+/// The result of asking one limit: the outcome, and the state of the limit as the caller sees it.
 ///
-/// A denial is an answer, not an error; [`into_result`](Self::into_result) makes it one for whoever wants to leave by `?`.
+/// A denial is a result, not an error. [`into_result`](Self::into_result) turns it into an error, for callers that use `?`.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Denied, Nanos, Policy};
@@ -52,23 +52,23 @@ enum Verdict {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The algorithms make decisions. The constructors are for a store that decides elsewhere by a translation of them, and for
-/// tests.
+/// The algorithms create decisions. The constructors are for tests, and for stores that decide elsewhere with a translation
+/// of the algorithms.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct Decision {
     verdict: Verdict,
     limit: u32,
     wait: u64,
-    // `remaining` is `room / unit`, divided only when somebody asks: a division costs as much as the rest of a token
-    // bucket's decision.
+    // `remaining` is `room / unit`, divided only on request: a division costs as much as the rest of a token bucket's
+    // decision.
     room: u64,
     unit: u64,
     reset_after: u64,
 }
 
 impl Decision {
-    /// Admitted now. `remaining` = `room / unit`; times in nanoseconds.
+    /// Admitted now. `remaining` is `room / unit`; times are in nanoseconds.
     #[inline]
     pub const fn allow(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
         Self { verdict: Verdict::Allow, limit, wait: 0, room, unit, reset_after }
@@ -81,13 +81,13 @@ impl Decision {
         Self { verdict, limit, wait: delay, room, unit, reset_after }
     }
 
-    /// Denied; asking again after `retry_after` nanoseconds would be admitted.
+    /// Denied; the request would be admitted after `retry_after` nanoseconds.
     #[inline]
     pub const fn deny(limit: u32, retry_after: u64, room: u64, unit: u64, reset_after: u64) -> Self {
         Self { verdict: Verdict::Deny, limit, wait: retry_after, room, unit, reset_after }
     }
 
-    /// Denied, and no wait can be named (see [`Outcome::Deny`]).
+    /// Denied without a retry time (see [`Outcome::Deny`]).
     #[inline]
     pub const fn deny_for_good(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
         Self { verdict: Verdict::Deny, limit, wait: NEVER, room, unit, reset_after }
@@ -99,7 +99,7 @@ impl Decision {
         Self { verdict: Verdict::TooLarge, limit, wait: NEVER, room, unit, reset_after }
     }
 
-    /// [`allow`](Self::allow) or [`deny`](Self::deny), without a branch on which.
+    /// [`allow`](Self::allow) or [`deny`](Self::deny), chosen without a branch.
     #[inline]
     pub(crate) fn allow_if(
         allowed: bool,
@@ -114,35 +114,36 @@ impl Decision {
         Self { verdict, limit, wait, room, unit, reset_after: reset }
     }
 
-    /// Whether the work may go ahead, now or after [`delay`](Self::delay).
+    /// Whether the work may proceed, now or after [`delay`](Self::delay).
     #[must_use]
     #[inline]
     pub const fn is_allowed(&self) -> bool {
         matches!(self.verdict, Verdict::Allow | Verdict::Delay)
     }
 
-    /// Whether the work may not go ahead.
+    /// Whether the work was denied.
     #[must_use]
     #[inline]
     pub const fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
 
-    /// Whether the work was denied because its cost is above the limit (or the burst): no wait helps, a smaller cost does.
+    /// Whether the work was denied because its cost is above the limit (or the burst). Waiting does not help; a smaller cost
+    /// does.
     #[must_use]
     pub const fn exceeds_limit(&self) -> bool {
         matches!(self.verdict, Verdict::TooLarge)
     }
 
-    /// The decision if the work may go ahead, now or after [`delay`](Self::delay).
+    /// Returns the decision if the work may proceed, now or after [`delay`](Self::delay).
     ///
     /// # Errors
-    /// [`Denied`], with the decision in it, if it may not.
+    /// [`Denied`], which contains the decision, if the work was denied.
     pub const fn into_result(self) -> Result<Self, Denied> {
         if self.is_allowed() { Ok(self) } else { Err(Denied(self)) }
     }
 
-    /// The outcome with its times.
+    /// The outcome with its durations.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         match self.verdict {
@@ -152,7 +153,7 @@ impl Decision {
         }
     }
 
-    /// How long admitted work must wait before it starts; zero for [`Outcome::Allow`] and for denials.
+    /// How long admitted work must wait before it starts. Zero for [`Outcome::Allow`] and for denials.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         match self.verdict {
@@ -161,7 +162,7 @@ impl Decision {
         }
     }
 
-    /// For a denial, when asking again would be admitted (see [`Outcome::Deny`]); `None` for admitted work.
+    /// For a denial, how long to wait before asking again (see [`Outcome::Deny`]). `None` for admitted work.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
@@ -170,13 +171,13 @@ impl Decision {
         }
     }
 
-    /// The limit that decided: the quota's, or the burst where there is one.
+    /// The limit that decided: the quota's limit, or the burst if there is one.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit as u64
     }
 
-    /// The highest cost that would be admitted right after this decision, with no other traffic.
+    /// The highest cost that would be admitted right after this decision if there is no other traffic.
     #[must_use]
     #[inline]
     pub const fn remaining(&self) -> u64 {
@@ -186,7 +187,7 @@ impl Decision {
         }
     }
 
-    /// When, with no further traffic, the limit is as good as new. `u64::MAX` nanoseconds where no time can be named.
+    /// How long until the limit is unused again, with no further traffic. `u64::MAX` nanoseconds if there is no such time.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)
@@ -198,7 +199,7 @@ impl Decision {
         self.reset_after
     }
 
-    /// Orders denials by how long they last: the index of the worst of several is the limit that bound.
+    /// A sort key for denials: a denial that lasts longer has a higher value. Of several limits, the highest one decides.
     #[must_use]
     pub const fn severity(&self) -> u64 {
         match self.verdict {
@@ -243,17 +244,17 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The error that a denial is for whoever leaves by `?`: see [`Decision::into_result`].
+/// The error for a denial: see [`Decision::into_result`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied(Decision);
 
 impl Denied {
-    /// The decision, which is a denial.
+    /// The decision, always a denial.
     pub const fn decision(&self) -> Decision {
         self.0
     }
 
-    /// When asking again would be admitted (see [`Outcome::Deny`]).
+    /// How long to wait before asking again (see [`Outcome::Deny`]).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after()

@@ -1,4 +1,4 @@
-//! What a limit can be kept for: names, numbers and addresses.
+//! The types that can be a key of a limit: text, numbers and addresses.
 
 use alloc::{
     borrow::{Cow, ToOwned},
@@ -8,20 +8,23 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::{
+    fmt::Write as _,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-/// A key of a limit, as bytes. Nothing is formatted or allocated for it.
+/// A key of a limit, as bytes. Reading the bytes neither formats nor allocates.
 ///
-/// * Text and bytes are themselves.
+/// * Text and bytes are used as they are.
 /// * A number is its bytes in little-endian order, as many as its type has: `7_u32` and `7_u64` are different keys.
 ///   `usize` and `isize` are as wide as `u64`.
-/// * An address is its 4 or 16 octets, by [`IpAddr`] or its own type alike. An IPv4 address that is mapped to IPv6 is
-///   another key than the IPv4 address; [`IpAddr::to_canonical`] makes them one.
+/// * An address is its 4 or 16 octets, whether it is an [`IpAddr`] or a more specific type. An IPv4-mapped IPv6 address
+///   differs from the IPv4 address; [`IpAddr::to_canonical`] makes them equal.
 ///
-/// Two keys of one limit are the same when their bytes are. So let the keys of one limit be of one type, or name what
-/// they are: `user:7`.
+/// Two keys of one limit are equal if their bytes are equal. Use one type for all keys of a limit, or put the kind into
+/// the key: `user:7`.
 ///
-/// Implement it for a type of your own by handing over bytes that tell its values apart:
+/// To implement the trait for your own type, pass bytes that distinguish its values:
 ///
 /// ```
 /// use tidegate_core::Key;
@@ -43,7 +46,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     note = "keys are text, bytes, integers and IP addresses; for another type implement `Key`, or pass its bytes"
 )]
 pub trait Key {
-    /// Calls `read` with the key's bytes, once.
+    /// Calls `read` once with the key's bytes.
     fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R;
 }
 
@@ -133,6 +136,32 @@ impl Key for IpAddr {
             Self::V6(address) => address.with_bytes(read),
         }
     }
+}
+
+/// The key of a client by its network address, as readable text: an IPv4 address in full, or the first `ipv6_prefix` bits (at
+/// most 128) of an IPv6 address, because one client usually has all addresses with the same first 64 bits. An IPv4-mapped
+/// IPv6 address is treated as the IPv4 address.
+///
+/// ```
+/// use tidegate_core::address_key;
+/// assert_eq!(address_key("2001:db8:1:2::9".parse()?, 64), "2001:db8:1:2::/64");
+/// assert_eq!(address_key("::ffff:192.0.2.7".parse()?, 64), "192.0.2.7");
+/// # Ok::<(), core::net::AddrParseError>(())
+/// ```
+#[must_use]
+pub fn address_key(address: IpAddr, ipv6_prefix: u8) -> String {
+    // The length of the longest IPv4 address.
+    let mut text = String::with_capacity(15);
+    // Writing to a `String` does not fail.
+    let _ = match address.to_canonical() {
+        IpAddr::V4(address) => write!(text, "{address}"),
+        IpAddr::V6(address) if ipv6_prefix >= 128 => write!(text, "{address}"),
+        IpAddr::V6(address) => {
+            let network = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or_default();
+            write!(text, "{}/{ipv6_prefix}", Ipv6Addr::from(u128::from(address) & network))
+        }
+    };
+    text
 }
 
 #[cfg(test)]

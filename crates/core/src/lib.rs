@@ -1,9 +1,8 @@
-//! The heart of Tidegate: each limit algorithm once, as a pure function of `(state, now, cost)`.
+//! The core of Tidegate: each limit algorithm, defined once, as a pure function of `(state, now, cost)`.
 //!
-//! Nothing here reads a clock, allocates, logs or waits. A state is a short run of 64-bit words that its owner stores
-//! (a [`cell`], the keyed table, a shared store); an [`Algorithm`] reads and writes those words and answers with a
-//! [`Decision`]. Because the words are plain numbers, one definition serves a single cell, millions of keys, a
-//! snapshot file and a shared store alike.
+//! Nothing here reads a clock, allocates, logs or waits. A state is a few 64-bit words that its owner stores (a [`cell`],
+//! the keyed table, a shared store). An [`Algorithm`] reads and writes those words and returns a [`Decision`]. The words
+//! are plain numbers, so the same definition serves a single cell, millions of keys, a snapshot file and a shared store.
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Nanos, Policy, Quota};
@@ -41,7 +40,7 @@ mod time;
 pub use algorithm::Algorithm;
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Decision, Denied, Outcome};
-pub use key::Key;
+pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use policy::{Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};

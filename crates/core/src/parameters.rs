@@ -1,6 +1,6 @@
-//! A policy's numbers, for a store that decides by them elsewhere.
+//! A policy's numbers, for a store that decides with its own translation of the algorithm.
 
-/// What a [`Policy`](crate::Policy) consists of, for a translation of it to another place: a script in a shared store, a
+/// The numbers of a [`Policy`](crate::Policy), for translating it to another place: a script in a shared store, or a
 /// wire format. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub enum Parameters {
     SlidingLog {
         /// Units in any window.
         limit: u32,
-        /// An admission counts while it is younger than this: the window, and a nanosecond more where windows are closed.
+        /// An admission counts while it is younger than this: the window, or one nanosecond more if windows are closed.
         lifetime: u64,
     },
     /// [`SlidingWindow`](crate::algorithm::SlidingWindow).
@@ -27,23 +27,23 @@ pub enum Parameters {
         limit: u32,
         /// The window.
         window: u64,
-        /// How many slots it is cut into.
+        /// The number of slots that the window is divided into.
         slots: u32,
         /// A slot's length: `window / slots`, rounded up.
         slot: u64,
-        /// How many slots count, the current one included: `slots`, and where strict one more.
+        /// How many slots count, including the current one: `slots`, or `slots + 1` in strict mode.
         span: u32,
     },
     /// [`SlidingCounter`](crate::algorithm::SlidingCounter).
     SlidingCounter {
-        /// Units in a window, about.
+        /// Approximate units in a window.
         limit: u32,
         /// The window.
         window: u64,
     },
     /// [`TokenBucket`](crate::algorithm::TokenBucket): one token each `step / parts` nanoseconds.
     TokenBucket {
-        /// Tokens that the bucket holds.
+        /// The bucket's capacity in tokens.
         burst: u32,
         /// Numerator of the interval, in lowest terms.
         step: u64,
@@ -63,9 +63,9 @@ pub enum Parameters {
     },
     /// [`Concurrency`](crate::algorithm::Concurrency).
     Concurrency {
-        /// Permits out at any instant.
+        /// The maximum number of permits in use at any instant.
         limit: u32,
-        /// How long after it was taken a permit comes back by itself, if it does.
+        /// The time after which a permit that was not released becomes free, if there is one.
         hold: Option<u64>,
     },
 }

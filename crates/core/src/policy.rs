@@ -1,4 +1,4 @@
-//! A limit as configured: one of the algorithms, with its options.
+//! A configured limit: one of the algorithms with its options.
 
 mod ahead;
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Which algorithm, with what quota and options. Built from an algorithm, or by the short forms here:
+/// An algorithm with its quota and options. Build it from an algorithm, or with one of the constructors here:
 ///
 /// ```
 /// use tidegate_core::{Policy, Quota, algorithm::SlidingWindow};
@@ -27,7 +27,7 @@ use crate::{
 pub struct Policy {
     rule: Rule,
     count_denied: bool,
-    /// The usual case, beside the rule: one comparison tells that it is this.
+    /// The common case, kept beside the rule so that one comparison recognizes it.
     plain: PlainBucket,
 }
 
@@ -42,7 +42,7 @@ enum Rule {
     Concurrency(Concurrency),
 }
 
-/// Runs one expression on whichever algorithm the policy has.
+/// Evaluates one expression on the algorithm that the policy holds.
 macro_rules! each {
     ($policy:expr, $algorithm:ident => $body:expr) => {
         match &$policy.rule {
@@ -91,7 +91,7 @@ impl Policy {
     /// [`SlidingLog`] with half-open windows.
     ///
     /// # Errors
-    /// [`PolicyError::LogTooLong`] for a limit above 1,000,000.
+    /// [`PolicyError::LogTooLong`] if the limit is above 1,000,000.
     pub fn sliding_log(quota: Quota) -> Result<Self, PolicyError> {
         Ok(SlidingLog::new(quota)?.into())
     }
@@ -108,7 +108,7 @@ impl Policy {
         SlidingCounter::new(quota).into()
     }
 
-    /// [`TokenBucket`] that holds the quota's limit.
+    /// [`TokenBucket`] whose capacity is the quota's limit.
     ///
     /// # Panics
     /// Never: a quota's window is at most 366 days, and a bucket may take 73 years to fill.
@@ -123,25 +123,25 @@ impl Policy {
         LeakyBucket::new(quota).into()
     }
 
-    /// [`Concurrency`] without a longest hold.
+    /// [`Concurrency`] without a maximum hold time.
     #[must_use]
     pub fn concurrency(limit: u32) -> Self {
         Concurrency::new(limit).into()
     }
 
-    /// Denied requests consume too, as far as the state has room for them: whoever keeps retrying keeps waiting.
+    /// Denied requests also consume units, as far as the state has room for them: a client that keeps retrying keeps waiting.
     #[must_use]
     pub const fn count_denied(self) -> Self {
         Self { count_denied: true, plain: PlainBucket::NONE, ..self }
     }
 
-    /// The algorithm's name: that of its [`AlgorithmSpec`](crate::AlgorithmSpec).
+    /// The algorithm's name, as in its [`AlgorithmSpec`](crate::AlgorithmSpec).
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.written().0.name()
     }
 
-    /// The algorithm with its options, and how much.
+    /// The algorithm with its options, and its quota or number of permits.
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         each!(self, algorithm => algorithm.written())
     }
@@ -152,25 +152,25 @@ impl Policy {
         self.written().0
     }
 
-    /// Whether a cost may be given back while work is in flight: permits, and nothing else.
+    /// Whether a cost may be returned while work is in flight: true for permits only.
     #[must_use]
     pub const fn is_concurrency(&self) -> bool {
         matches!(self.rule, Rule::Concurrency(_))
     }
 
-    /// The numbers that the algorithm goes by.
+    /// The numbers that define the algorithm.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
         each!(self, algorithm => algorithm.parameters())
     }
 
-    /// Whether denied requests consume too (see [`count_denied`](Self::count_denied)).
+    /// Whether denied requests also consume units (see [`count_denied`](Self::count_denied)).
     #[must_use]
     pub const fn counts_denied(&self) -> bool {
         self.count_denied
     }
 
-    /// One jump to the algorithm's own function: inlined side by side, each would pay for the registers of all.
+    /// A single call to the algorithm's own function. If all were inlined side by side, each would pay for the registers of all.
     #[inline(never)]
     fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         if self.count_denied {
@@ -189,30 +189,30 @@ impl Policy {
         self.check(state, now, cost)
     }
 
-    /// The usual case of a token bucket, if this is one: the state is then one word.
+    /// The one-word token bucket, if the policy is one.
     #[inline]
     pub(crate) fn plain_bucket(&self, cost: u32) -> Option<PlainBucket> {
         self.plain.takes(cost).then_some(self.plain)
     }
 
-    /// Writes into `new`, a fresh state of this policy, what `old`, a state of `from`, has in use at `now`: all of it, also
-    /// what is above this policy's limit. Lowering a limit and raising it again admits nothing that the higher limit would
-    /// not have admitted.
+    /// Carries what `old`, a state of `from`, has in use at `now` over into `new`, a fresh state of this policy. Usage above
+    /// this policy's limit is carried over too, so lowering a limit and raising it again admits nothing that the higher
+    /// limit would not have admitted.
     ///
-    /// Where both keep the same kind of record (a log's times, the counts of equal windows or slots, what a bucket owes, a
-    /// queue), the record is carried over. Otherwise what is in use counts as taken at `now`. Where a state has no room for
-    /// all of it, it stands for the stricter:
+    /// If both policies keep the same kind of record (a log's times, the counts of equal windows or slots, a bucket's debt, a
+    /// queue), the record itself is carried over. Otherwise the units in use count as taken at `now`. If a state has no room
+    /// for all of them, it rounds towards the stricter side:
     ///
-    /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times, and how many more there are; those count
-    ///   as taken with the oldest that is kept;
+    /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of older ones; the older ones
+    ///   count as taken at the oldest time that is kept;
     /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to that); a higher
-    ///   count stands for the whole limit, whichever comes next;
-    /// * a [`TokenBucket`] owes up to twice of what it holds. If it would owe more, it is shut for as long as it takes to
-    ///   fill once, whichever limits come meanwhile, and then as good as just used up;
-    /// * a [`LeakyBucket`] keeps the moments that it has given out.
+    ///   count stands for the whole limit, whichever limit comes next;
+    /// * a [`TokenBucket`] owes up to twice its capacity. If it would owe more, it denies everything for the time that it
+    ///   takes to fill once, even if the limit changes meanwhile, and after that it counts as just used up;
+    /// * a [`LeakyBucket`] keeps the start times that it has handed out.
     ///
-    /// A window later, at the latest, something is admitted again: for a sliding counter two, and for a token bucket one and
-    /// the time of a token.
+    /// The new state admits something again after one window at the latest. For a sliding counter it is two windows, and for
+    /// a token bucket one window and the time of one token.
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),
@@ -240,8 +240,8 @@ impl Policy {
 }
 
 impl Policy {
-    /// [`record`](Algorithm::record), but a [`SlidingWindow`] keeps what is above its limit too, as
-    /// [`transfer`](Self::transfer) does: for a store that kept counts while the limit changed.
+    /// Like [`record`](Algorithm::record), but a [`SlidingWindow`] also keeps what is above its limit, as
+    /// [`transfer`](Self::transfer) does. For a store that kept counts while the limit changed.
     pub fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
         match &self.rule {
             Rule::SlidingWindow(window) => window.record_all(state, now, cost),
@@ -251,7 +251,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// The most units that may be in use.
+    /// An upper bound on the units in use.
     fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
         match self {
             Self::SlidingWindow(window) => window.at_most(state, now),
@@ -309,7 +309,7 @@ impl Algorithm for Policy {
     }
 
     #[inline(always)]
-    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    #[allow(clippy::inline_always)] // Callers use a small part of a decision; inlining lets the compiler drop the rest.
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         if let Some(bucket) = self.plain_bucket(cost) {
             return match bucket.step(state[0], now, cost) {
@@ -329,23 +329,23 @@ fn decide_with(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: 
     algorithm.decide(state, now, cost)
 }
 
-/// Why a policy's options make no sense.
+/// Why a policy's options are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The quota itself.
+    /// The quota is invalid.
     Quota(QuotaError),
-    /// A sliding log, or permits with a hold, above 1,000,000 entries.
+    /// A sliding log, or permits with a hold, with a limit above 1,000,000.
     LogTooLong,
-    /// A number of slots that is 0, above 3,600, or above the window's nanoseconds.
+    /// The number of slots is 0, above 3,600, or above the number of nanoseconds in the window.
     Slots,
-    /// A bucket that takes more than 73 years to fill.
+    /// The bucket takes more than 73 years to fill.
     BurstTooLong,
-    /// A leaky bucket's wait above 36 years.
+    /// The maximum wait of a leaky bucket is above 36 years.
     WaitTooLong,
-    /// An algorithm that limits a rate, without a window.
+    /// The algorithm limits a rate, but no window was given.
     NoWindow,
-    /// Permits, with a window.
+    /// The algorithm limits permits, but a window was given.
     Window,
 }
 

@@ -1,4 +1,4 @@
-//! How much in how long: `100/1m`.
+//! A number of units in a window: `100/1m`.
 
 use core::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
@@ -9,7 +9,8 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 
 /// At most `limit` units in each window.
 ///
-/// Written `N/duration`, with a duration of one or more numbers with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or `d`:
+/// The text form is `N/duration`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
+/// `d`:
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +30,7 @@ impl Quota {
     /// `limit` units in `window`. A limit of 0 denies everything.
     ///
     /// # Errors
-    /// When the window is zero, or longer than [`MAX_WINDOW`].
+    /// If the window is zero, or longer than [`MAX_WINDOW`].
     pub fn new(limit: u32, window: Duration) -> Result<Self, QuotaError> {
         if window.is_zero() {
             return Err(QuotaError::EmptyWindow);
@@ -40,24 +41,24 @@ impl Quota {
         Ok(Self { limit, window: Nanos::from(window).get() })
     }
 
-    /// Of numbers that have been a quota's before.
+    /// Builds a quota from numbers that were a quota's before.
     pub(crate) const fn of(limit: u32, window: u64) -> Self {
         Self { limit, window }
     }
 
-    /// `limit` units in each second.
+    /// `limit` units per second.
     #[must_use]
     pub const fn per_second(limit: u32) -> Self {
         Self { limit, window: 1_000_000_000 }
     }
 
-    /// `limit` units in each minute.
+    /// `limit` units per minute.
     #[must_use]
     pub const fn per_minute(limit: u32) -> Self {
         Self { limit, window: 60_000_000_000 }
     }
 
-    /// `limit` units in each hour.
+    /// `limit` units per hour.
     #[must_use]
     pub const fn per_hour(limit: u32) -> Self {
         Self { limit, window: 3_600_000_000_000 }
@@ -82,11 +83,11 @@ impl Quota {
     }
 }
 
-/// Why a limit and a window make no quota.
+/// Why a limit and a window are not a valid quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// A window of no length holds nothing.
+    /// The window is zero.
     EmptyWindow,
     /// The window is longer than [`MAX_WINDOW`].
     WindowTooLong,
@@ -103,17 +104,17 @@ impl fmt::Display for QuotaError {
 
 impl core::error::Error for QuotaError {}
 
-/// Why a text is no quota or no duration.
+/// Why a text is not a quota or a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseQuotaError {
-    /// There is no `/` between the limit and the window.
+    /// The `/` between the limit and the window is missing.
     NoSlash,
-    /// The limit is no whole number from 0 to 4294967295.
+    /// The limit is not a whole number from 0 to 4294967295.
     Limit(ParseIntError),
-    /// The duration is not of the form `90s`, `1m30s`, `500ms`.
+    /// The duration does not have the form `90s`, `1m30s` or `500ms`.
     Duration,
-    /// The parts are well formed but make no quota.
+    /// The parts are well formed but are not a valid quota together.
     Quota(QuotaError),
 }
 
@@ -161,10 +162,10 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Reads a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
+/// Parses a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
 ///
 /// # Errors
-/// [`ParseQuotaError::Duration`] when the text has another form, or is more than 584 years.
+/// [`ParseQuotaError::Duration`] if the text has another form, or if the duration is above 584 years.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
     let mut rest = text;
     let mut total: u64 = 0;
@@ -185,10 +186,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
     Ok(Duration::from_nanos(total))
 }
 
-/// Writes a duration so that [`parse_duration`] reads it back; spans above 584 years saturate.
+/// Writes a duration in the form that [`parse_duration`] reads; durations above 584 years saturate.
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write_duration(out: &mut impl fmt::Write, span: Duration) -> fmt::Result {
     let mut left = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     if left == 0 {

@@ -1,4 +1,4 @@
-//! The one place that says which atomics are meant: loom's under `--cfg loom`, the real ones otherwise.
+//! The only place that chooses the atomics: loom's under `--cfg loom`, the real ones otherwise.
 
 #[cfg(not(loom))]
 pub(crate) use core::{
@@ -11,7 +11,7 @@ pub(crate) use loom::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Lets the thread that holds a cell run, where there are threads to yield to.
+/// Lets the thread that holds a cell run, if there are threads to yield to.
 pub(crate) fn yield_now() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -21,7 +21,7 @@ pub(crate) fn yield_now() {
     spin_loop();
 }
 
-/// `core`'s cell with the one method that is used; loom's checks each access.
+/// `core`'s cell with the only method in use; loom's checks each access.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
@@ -49,7 +49,7 @@ impl<T> UnsafeCell<T> {
     }
 
     pub(crate) fn get_mut_ptr(&self) -> *mut T {
-        // The access ends at once for loom; it still orders it against the other threads' accesses.
+        // For loom, the access ends at once; loom still orders it against the accesses of other threads.
         self.0.with_mut(|words| words)
     }
 }

@@ -1,4 +1,4 @@
-//! Time as an argument: integer nanoseconds on whatever clock owns the state.
+//! Time as an argument: integer nanoseconds on the clock of whoever owns the state.
 
 use core::{fmt, time::Duration};
 
@@ -47,7 +47,7 @@ impl Nanos {
         self.0
     }
 
-    /// This time and `span` after it, saturating.
+    /// This time plus `span`, saturating.
     #[must_use]
     #[inline]
     pub const fn saturating_add(self, span: Self) -> Self {
@@ -80,19 +80,19 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// As [`write_duration`](crate::write_duration) writes a span: `1s500ms`.
+/// Formatted like [`write_duration`](crate::write_duration): `1s500ms`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         crate::write_duration(f, Duration::from(*self))
     }
 }
 
-/// Where a shell gets the time it passes in.
+/// A source of time.
 ///
-/// A clock may stand still, and threads may read it out of order; the algorithms treat a time older than the newest
-/// one that a state remembers as that newest one.
+/// A clock may stand still, and threads may read it out of order: an algorithm treats a time older than the newest one
+/// that its state remembers as that newest time.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Nanos;
 }
 
@@ -109,7 +109,7 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     }
 }
 
-/// A clock that moves only when told to: for tests and simulations.
+/// A clock that moves only on request, for tests and simulations.
 ///
 /// ```
 /// use std::time::Duration;
@@ -122,24 +122,24 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 pub struct ManualClock(core::sync::atomic::AtomicU64);
 
 impl ManualClock {
-    /// A clock that stands at `start`.
+    /// A clock that starts at `start`.
     #[must_use]
     pub const fn new(start: Nanos) -> Self {
         Self(core::sync::atomic::AtomicU64::new(start.0))
     }
 
-    /// Moves the clock to `to`, backwards too (to test what happens then).
+    /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back).
     pub fn set(&self, to: Nanos) {
         // Relaxed: the clock carries no other data.
         self.0.store(to.0, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Moves the clock on by `span` (a [`Duration`] or [`Nanos`]), saturating: as a
-    /// [`ManualTimer`](crate::clock::ManualTimer) is moved.
+    /// Advances the clock by `span` (a [`Duration`] or [`Nanos`]), saturating, as
+    /// [`ManualTimer`](crate::clock::ManualTimer) does.
     pub fn advance(&self, span: impl Into<Nanos>) {
         let span = span.into();
         let add = |ns| Some(Nanos(ns).saturating_add(span).0);
-        // The closure always returns `Some`, so the result carries no news. Relaxed as above.
+        // The closure always returns `Some`, so the result can be ignored. Relaxed as above.
         let _ = self.0.fetch_update(
             core::sync::atomic::Ordering::Relaxed,
             core::sync::atomic::Ordering::Relaxed,

@@ -63,17 +63,16 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_is_known_and_what_is_near() {
+fn what_is_wrong_is_named_with_what_is_known() {
     let message = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
     let unknown = message("token_buckt 10/1s");
-    assert!(unknown.contains("did you mean `token-bucket`?"), "{unknown}");
-    assert!(unknown.contains("choose from fixed-window, sliding-log, sliding-window"), "{unknown}");
-    assert!(!message("bananas 10/1s").contains("did you mean"));
-    let option = message("token-bucket:busrt=3 10/1s");
     assert!(
-        option.contains("no option `busrt` (did you mean `burst`?); it has burst, count_denied"),
-        "{option}"
+        unknown
+            .starts_with("no algorithm `token_buckt`; choose from fixed-window, sliding-log, sliding-window"),
+        "{unknown}"
     );
+    let option = message("token-bucket:busrt=3 10/1s");
+    assert!(option.contains("no option `busrt`; it has burst, count_denied"), "{option}");
     assert!(
         message("sliding-window:slots=x 10/1s").contains("`slots` wants a whole number from 1 to 4294967295")
     );

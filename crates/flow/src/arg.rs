@@ -1,24 +1,24 @@
-//! Arguments of an entry: what hot-parameter rules look at.
+//! Arguments of an entry, which hot-parameter rules check.
 
 use std::{borrow::Cow, fmt};
 
-/// One argument of a call, as a hot-parameter rule tells values apart.
+/// One argument of a call, as hot-parameter rules compare it.
 ///
-/// Values of different kinds are different: `1`, `"1"` and `true` each have their own share.
+/// Values of different types differ: `1`, `"1"` and `true` each have their own share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Arg<'a> {
     /// A whole number.
     Int(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(Float),
-    /// True or false.
+    /// A boolean.
     Bool(bool),
     /// A text.
     Text(Cow<'a, str>),
 }
 
 impl Arg<'_> {
-    /// The same argument, owning its text.
+    /// Returns the same argument with an owned text.
     #[must_use]
     pub fn into_owned(self) -> Arg<'static> {
         match self {
@@ -41,12 +41,12 @@ impl fmt::Display for Arg<'_> {
     }
 }
 
-/// A number with a fraction, as arguments compare it: −0 equals 0, and what is no number equals itself.
+/// A floating-point number, as arguments compare it: −0 equals 0, and NaN equals itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Float(u64);
 
 impl Float {
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> f64 {
         f64::from_bits(self.0)
@@ -55,7 +55,7 @@ impl Float {
 
 impl From<f64> for Float {
     fn from(value: f64) -> Self {
-        // Adding 0 makes −0 the 0 that it equals.
+        // Adding 0 turns −0 into 0.
         Self(if value.is_nan() { f64::NAN.to_bits() } else { (value + 0.0).to_bits() })
     }
 }
@@ -72,16 +72,16 @@ impl From<f32> for Arg<'_> {
     }
 }
 
-/// A character is a text of one.
+/// A character becomes a text of one character.
 impl From<char> for Arg<'_> {
     fn from(value: char) -> Self {
         value.to_string().into()
     }
 }
 
-/// What can be looked at as an argument: what `#[guard(args(…))]` asks of its expressions.
+/// A type that can be viewed as an argument. `#[guard(args(…))]` requires it of its expressions.
 pub trait ToArg {
-    /// The argument.
+    /// Returns the argument.
     fn to_arg(&self) -> Arg<'_>;
 }
 
@@ -154,7 +154,7 @@ macro_rules! from_int {
 }
 from_int!(i8, i16, i32, i64, u8, u16, u32);
 
-/// A number beyond `i64` is told apart by its digits.
+/// A number outside the range of `i64` becomes a text of its digits.
 impl From<u64> for Arg<'_> {
     fn from(value: u64) -> Self {
         i64::try_from(value).map_or_else(|_| Self::Text(Cow::Owned(value.to_string())), Self::Int)

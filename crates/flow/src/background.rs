@@ -1,4 +1,4 @@
-//! Work that is done off the hot path, every now and then, on a thread that ends with its owner.
+//! Periodic background work on a thread that ends with its owner.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// A thread that runs one piece of work again and again until this is dropped.
+/// A thread that runs `work` periodically until this value is dropped.
 pub(crate) struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Background {
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                // Work that panics has been reported by the panic hook, and is done again the next time.
+                // The panic hook has reported the panic. The work runs again after the next pause.
                 let _ = catch_unwind(AssertUnwindSafe(&mut work));
             }
         };
@@ -41,14 +41,14 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Waits for the work that is under way, if this is not that work itself.
+    /// Waits for the running work to finish, unless the work itself drops this value.
     fn drop(&mut self) {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // The thread catches the work's panics.
+            // The thread catches panics of the work, so `join` cannot fail.
             let _ = thread.join();
         }
     }

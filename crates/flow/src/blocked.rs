@@ -1,8 +1,8 @@
-//! What an entry answers when it is turned away.
+//! The error of a blocked entry.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-/// Which kind of rule turned an entry away. Checks run in this order and stop at the first that blocks.
+/// The kind of rule that blocked an entry. Checks run in this order and stop at the first rule that blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockKind {
@@ -10,20 +10,20 @@ pub enum BlockKind {
     Authority,
     /// The whole system is overloaded.
     System,
-    /// One value of an argument has had its share.
+    /// One value of an argument has used up its share.
     HotParam,
-    /// The resource has had its share.
+    /// The resource has reached the threshold of a flow rule.
     Flow,
     /// Too many calls are in flight.
     Isolation,
-    /// More calls are in flight than the resource has shown it can bear.
+    /// More calls are in flight than the limit learned from the resource's calls allows.
     Adaptive,
-    /// The resource is failing, or slow.
+    /// The resource is failing or slow.
     Breaker,
 }
 
 impl BlockKind {
-    /// The kind's name, as rules files and metrics write it.
+    /// Returns the kind's name in rule files and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl fmt::Display for BlockKind {
     }
 }
 
-/// An entry that was turned away: an answer, not a failure. It has been counted, and nothing has been taken.
+/// An entry that was blocked: an expected answer, not a failure. It is counted as blocked and has consumed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub(crate) kind: BlockKind,
@@ -54,7 +54,7 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    /// A refusal as a test of a caller needs one; those of a gate come from its entries.
+    /// Creates a value for tests of callers. A gate creates its own when it blocks an entry.
     ///
     /// ```
     /// use std::time::Duration;
@@ -67,32 +67,33 @@ impl Blocked {
         Self { kind, rule: rule.into(), resource: resource.into(), retry_after: None }
     }
 
-    /// The same refusal with a time after which to ask again.
+    /// Sets the time after which to retry.
     #[must_use]
     pub fn with_retry_after(self, retry_after: Duration) -> Self {
         Self { retry_after: Some(retry_after), ..self }
     }
 
-    /// The kind of rule that blocked.
+    /// Returns the kind of rule that blocked.
     #[must_use]
     pub const fn kind(&self) -> BlockKind {
         self.kind
     }
 
-    /// The rule that blocked: its id, or what it says where it has none.
+    /// Returns the rule that blocked: its id, or a summary of the rule if it has none.
     #[must_use]
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// The resource that was asked for.
+    /// Returns the resource that the entry was for.
     #[must_use]
     pub fn resource(&self) -> &str {
         &self.resource
     }
 
-    /// When this rule would let the same entry through, with no other traffic. `None` where no time can be named: the
-    /// count can never fit, another call has to leave first, or the answer depends on more than time.
+    /// Returns the time after which this rule would admit the same entry if there were no other traffic. `None` if no
+    /// time can be given: the count can never fit, another call has to end first, or the answer depends on more than
+    /// time.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after

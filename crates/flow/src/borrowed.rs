@@ -1,13 +1,13 @@
-//! Units that prioritized calls have borrowed from slots to come.
+//! Units that prioritized calls have borrowed from future slots.
 //!
-//! The window of a node counts what has passed; what is borrowed is kept beside it, by slot, until the slot comes. Every
-//! admission looks at both:
+//! The window of a node counts the units that have passed. Borrowed units are kept separately, by slot, until that slot
+//! begins. Every admission reads both:
 //!
-//! - An admission reads `total` after it has read the count of what passed, and adds by compare-and-swap on that count.
-//! - A reservation raises `total` and then marks the count: each admission that has read the count before fails its
-//!   compare-and-swap, and reads `total` anew.
-//! - When a slot comes, its units are added to the count before `total` falls: whoever reads too early sees them twice,
-//!   never not at all.
+//! - An admission reads the count of passed units, then `total`, and adds its units by compare-and-swap on the count.
+//! - A reservation raises `total` and then marks the count. An admission that read the count before the mark fails its
+//!   compare-and-swap and reads `total` again.
+//! - When a slot begins, its units are added to the count before `total` falls. A concurrent reader may see them twice
+//!   but never misses them.
 
 use std::collections::BTreeMap;
 
@@ -18,34 +18,34 @@ use tidegate_core::{
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
-/// What is borrowed of one node.
+/// The units borrowed from one node.
 #[derive(Debug, Default)]
 pub(crate) struct Borrowed {
-    /// The sum of `slots`: read without the mutex, and 0 nearly always.
+    /// The sum of `slots`. It is read without the mutex and is almost always 0.
     total: AtomicU64,
     slots: Mutex<Slots>,
 }
 
-/// Units by the number of the slot in which they pass.
+/// The units by the number of the slot in which they pass.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(BTreeMap<u64, u64>);
 
-/// What a node has let pass and lent, at the moment of an admission.
+/// The units that a node has passed and lent at the time of an admission.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage<'a> {
     look: Look<'a>,
     lent: Option<&'a Slots>,
-    /// The slot in which the units would pass.
+    /// The slot in which the requested units would pass.
     slot: u64,
-    /// Rules from whose later slots a call may borrow are not asked now.
+    /// Skips rules from whose later slots the call may borrow.
     may_borrow: bool,
 }
 
 impl Borrowed {
-    /// The units that are borrowed and have not passed.
+    /// Returns the borrowed units that have not passed yet.
     #[inline]
     pub(crate) fn total(&self) -> u64 {
-        // Acquire: who has read a marked count, or one to which borrowed units were added, sees the total of then.
+        // Acquire: a thread that has read a marked count, or one that includes borrowed units, sees the matching total.
         self.total.load(Ordering::Acquire)
     }
 
@@ -55,11 +55,11 @@ impl Borrowed {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots> {
-        // Changed in single steps: what a panic elsewhere left behind is whole.
+        // Ignore poisoning: each change is a single step, so a panic elsewhere leaves a consistent state.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `then` on a look at the window with what is borrowed.
+    /// Runs `then` on a view of the window together with its borrowed units.
     #[inline]
     pub(crate) fn with<T>(&self, look: Look<'_>, may_borrow: bool, then: impl FnOnce(Usage<'_>) -> T) -> T {
         let slot = look.slot();
@@ -70,11 +70,11 @@ impl Borrowed {
         then(Usage { look, lent: Some(&lent), slot, may_borrow })
     }
 
-    /// Reserves `n` units in `slot`, or in the window's newest slot if that is later, if `check` agrees, in one step.
-    /// Returns the slot.
+    /// Reserves `n` units in one atomic step if `check` agrees: in `slot`, or in the window's newest slot if that is
+    /// later. Returns the slot.
     ///
     /// # Errors
-    /// What `check` refused with.
+    /// The error of `check`.
     pub(crate) fn reserve<E>(
         &self,
         window: &Window,
@@ -89,7 +89,7 @@ impl Borrowed {
             let slot = slot.max(look.slot());
             check(Usage { look, lent: Some(&slots), slot, may_borrow: false })?;
             slots.add(slot, n.into());
-            // Relaxed: published by the mark.
+            // Relaxed: the mark publishes it.
             self.total.fetch_add(n.into(), Ordering::Relaxed);
             if window.mark(look) {
                 return Ok(slot);
@@ -99,17 +99,17 @@ impl Borrowed {
         }
     }
 
-    /// Gives units back whose slot has not come yet; false if they have been counted as passed.
+    /// Gives back units whose slot has not begun. False if they are already counted as passed.
     pub(crate) fn give_back(&self, slot: u64, n: u32) -> bool {
         let is_there = self.lock().take(slot, n.into());
         if is_there {
-            // Relaxed: less is borrowed; who still sees more is too strict for a moment.
+            // Relaxed: the total falls; a thread that still sees the old total is only too strict for a moment.
             self.total.fetch_sub(n.into(), Ordering::Relaxed);
         }
         is_there
     }
 
-    /// Counts the units of the slots that have come as passed, each in its slot.
+    /// Counts the borrowed units of every slot that has begun as passed in that slot.
     #[inline]
     pub(crate) fn settle(&self, window: &Window, now: Nanos) {
         if self.is_any() {
@@ -126,7 +126,7 @@ impl Borrowed {
         {
             let (slot, n) = first.remove_entry();
             window.add(Nanos::new(slot * length), Event::Pass, n);
-            // Release: who sees the total without these sees the count with them.
+            // Release: a thread that sees the total without these units sees the count with them.
             self.total.fetch_sub(n, Ordering::Release);
         }
     }
@@ -151,8 +151,8 @@ impl Slots {
         self.0.values().sum()
     }
 
-    /// Whether `n` units more that pass in slot `at` are within `limit` in every view that they fall in. `None` when the
-    /// window has turned on meanwhile.
+    /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that contains that slot. `None`
+    /// if the window has moved to a newer slot meanwhile.
     fn fits(&self, look: Look<'_>, view: View, limit: u64, n: u64, at: u64) -> Option<bool> {
         let span = u64::from(view.slots());
         let later = self.0.range(at + 1..at.saturating_add(span)).map(|(&slot, _)| slot);
@@ -168,22 +168,23 @@ impl Slots {
 }
 
 impl Usage<'_> {
-    /// Whether the call may borrow from later slots where there is no room now.
+    /// Whether the call may borrow from later slots if there is no room now.
     #[inline]
     pub(crate) const fn may_borrow(&self) -> bool {
         self.may_borrow
     }
 
-    /// The units in flight, and those that will be when their slot comes.
+    /// Returns the units in flight plus the borrowed units, which will be in flight when their slot begins.
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {
         self.look.in_flight() + self.lent.map_or(0, Slots::total)
     }
 
-    /// Whether `n` units more are within `limit`; `each` says that the place kept in `trailing` may be another node's.
+    /// Checks that `n` more units stay within `limit`. `each` means that the position cached in `trailing` may belong
+    /// to another node.
     ///
     /// # Errors
-    /// With the time from `now` until they are, where one can be named.
+    /// The time from `now` until they fit, if it can be given.
     #[inline]
     pub(crate) fn fits(
         &self,
@@ -195,7 +196,7 @@ impl Usage<'_> {
     ) -> Result<(), Option<std::time::Duration>> {
         let (n, view) = (u64::from(n), trailing.view());
         if let Some(lent) = self.lent {
-            // The window has turned on: this look decides nothing, the next one will.
+            // The window has moved to a newer slot: this attempt fails its compare-and-swap, and the retry decides.
             if lent.fits(self.look, view, limit, n, self.slot).unwrap_or(true) {
                 return Ok(());
             }
@@ -231,7 +232,8 @@ mod loom_tests {
     }
 
     impl Node {
-        /// Of two slots, in the first of which `passed` of the two units that it has in a second have passed.
+        /// A window of two slots with a limit of two units a second, of which `passed` units have passed in the first
+        /// slot.
         fn new(passed: u32) -> Arc<Self> {
             let layout = Layout::new(2, Duration::from_secs(1)).unwrap();
             let trailing = Trailing::new(layout.whole());
@@ -264,7 +266,8 @@ mod loom_tests {
     #[test]
     fn a_reservation_and_an_admission_never_pass_the_threshold_together() {
         model(|| {
-            // One is in the second slot; one more may pass there, or in the third, where that one still counts.
+            // One unit is in the second slot. One more may pass there, or in the third slot, where the first unit still
+            // counts.
             let node = Node::new(1);
             let now = Nanos::new(LENGTH);
             let other = {
@@ -287,7 +290,7 @@ mod loom_tests {
                 let node = node.clone();
                 thread::spawn(move || node.borrowed.settle(&node.window, later))
             };
-            assert!(!node.pass(later), "one passed in the slot before, and one was borrowed");
+            assert!(!node.pass(later), "one unit passed in the previous slot, and one was borrowed");
             other.join().unwrap();
         });
     }

@@ -1,4 +1,4 @@
-//! What the control group of this process may use, and what it uses: Linux containers.
+//! The limits and the usage of this process's control group, for Linux containers.
 
 use std::{
     fs, io,
@@ -22,15 +22,15 @@ struct Memory {
 struct Cpu {
     usage: PathBuf,
     is_v2: bool,
-    /// Processors that the group may use: its quota divided by its period.
+    /// The number of processors that the group may use: its quota divided by its period.
     processors: f64,
-    /// Processor time used, in microseconds, and the time of the machine at the last look.
+    /// The CPU time used, in microseconds, and the machine's uptime at the last sample.
     last: Option<(u64, f64)>,
 }
 
 impl ControlGroup {
-    /// The groups by `<proc>/self/cgroup`, below `root` (`/sys/fs/cgroup`). Of a group and those above it, the nearest that
-    /// has a limit counts. A group that cannot be read limits nothing.
+    /// Finds the groups listed in `<proc>/self/cgroup`, below `root` (`/sys/fs/cgroup`). Of a group and its ancestors,
+    /// the nearest one with a limit counts. A group that cannot be read has no limit.
     pub(crate) fn find(proc: &Path, root: &Path) -> Self {
         let text = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
         let group = |controller: &str| {
@@ -49,7 +49,7 @@ impl ControlGroup {
         let memory = v2(&|dir| number(&dir.join("memory.max")).is_some())
             .map(|dir| Memory { dir, is_v2: true })
             .or_else(|| {
-                // Without a limit the file says a number near 2⁶³.
+                // Without a limit the file contains a number near 2⁶³.
                 let limits = |dir: &Path| {
                     number(&dir.join("memory.limit_in_bytes")).is_some_and(|limit| limit < 1 << 62)
                 };
@@ -72,7 +72,8 @@ impl ControlGroup {
         Self { memory, cpu }
     }
 
-    /// The memory in use, in bytes, without what the system could free at once; `None` where no group limits it.
+    /// Returns the memory in use, in bytes, without memory that the system could free immediately. `None` if no group
+    /// limits it.
     pub(crate) fn memory(&self) -> io::Result<Option<u64>> {
         let Some(Memory { dir, is_v2 }) = &self.memory else { return Ok(None) };
         let (usage, inactive) = if *is_v2 {
@@ -86,8 +87,9 @@ impl ControlGroup {
         Ok(Some(used.saturating_sub(inactive.unwrap_or(0))))
     }
 
-    /// The share of the processors that the group may use which it has used since the last look, at most 1; `None` where no
-    /// group limits them. `uptime` is the machine's, in seconds. The first look tells nothing and says 0.
+    /// Returns the share of its CPU quota that the group has used since the last sample, at most 1. `None` if no group
+    /// limits the CPU. `uptime` is the machine's, in seconds. The first sample has nothing to compare with and returns
+    /// 0.
     pub(crate) fn cpu(&mut self, uptime: f64) -> io::Result<Option<f64>> {
         let Some(cpu) = &mut self.cpu else { return Ok(None) };
         let text = fs::read_to_string(&cpu.usage)?;
@@ -104,8 +106,8 @@ impl ControlGroup {
     }
 }
 
-/// A group's directory and those above it, up to `root`. Inside a container the path may be the host's, of which only the
-/// root is there.
+/// Returns a group's directory and its ancestors, up to `root`. Inside a container the path may be that of the host, of
+/// which only the root exists.
 fn above(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> + use<> {
     let root = root.to_path_buf();
     let leaf = root.join(path.trim_start_matches('/'));
@@ -117,14 +119,15 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Processors by `cpu.max`: `max 100000`, or a quota and a period in microseconds.
+/// Returns the number of processors from `cpu.max`, which contains `max 100000`, or a quota and a period in
+/// microseconds.
 fn quota_v2(dir: &Path) -> Option<f64> {
     let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
     let (quota, period) = text.trim().split_once(' ')?;
     processors(quota.parse().ok()?, period.parse().ok()?)
 }
 
-/// Processors by two files; a quota of −1 is none.
+/// Returns the number of processors from two files. A quota of −1 means no quota.
 fn quota_v1(dir: &Path) -> Option<f64> {
     processors(number(&dir.join("cpu.cfs_quota_us"))?, number(&dir.join("cpu.cfs_period_us"))?)
 }
@@ -134,14 +137,14 @@ fn processors(quota: u64, period: u64) -> Option<f64> {
 }
 
 fn unexpected(file: &Path) -> io::Error {
-    io::Error::other(format!("{} is not as expected", file.display()))
+    io::Error::other(format!("{} has unexpected content", file.display()))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// A tree of files in a directory of its own, removed at the end.
+    /// A tree of files in its own directory, which is removed on drop.
     struct Tree(PathBuf);
 
     impl Tree {
@@ -190,7 +193,11 @@ mod tests {
         assert_eq!(group.memory().unwrap(), Some(700_000), "the nearest group that has a limit");
         assert_eq!(group.cpu(100.0).unwrap(), Some(0.0));
         tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
-        assert_eq!(group.cpu(101.0).unwrap(), Some(0.5), "a quarter of a second of the half that it may use");
+        assert_eq!(
+            group.cpu(101.0).unwrap(),
+            Some(0.5),
+            "a quarter of a second, where half a second is allowed"
+        );
         tree.write("cgroup/pods/web/cpu.stat", "usage_usec 9250000\n");
         assert_eq!(group.cpu(102.0).unwrap(), Some(1.0));
     }

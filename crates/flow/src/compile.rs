@@ -1,4 +1,4 @@
-//! Compiling the rules of one resource: what was there already goes on with what it remembers.
+//! Compiles the rules of one resource. Rules that were already there keep their state.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::{
 };
 
 impl State {
-    /// What rules there are, once they are those of the newest version.
+    /// Returns the kind of the newest rules, and compiles them if necessary.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         self.kind_by(|set, old| compile(set, self, old))
     }
 }
 
-/// The rules of `set` that are about a resource; `None` when there are none. Rules that `old` has, word for word, come over
-/// with their state, and units in flight with rules of which only the numbers differ.
+/// Compiles the rules of `set` that apply to a resource; `None` if there are none. A rule that is identical in `old`
+/// keeps its state. If only the numbers of a rule differ, it keeps its units in flight.
 fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compiled> {
     let (layout, name) = (state.shared.layout, &*state.name);
     let related = set.related(name).into_iter();
@@ -78,8 +78,8 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
     (!is_empty).then_some(compiled)
 }
 
-/// The states of `rules`: those of `old` for equal rules, each at most once, and for the rest what `new` makes, which may take
-/// one of those that are left.
+/// Returns the states of `rules`. An equal rule keeps its state from `old`, each at most once. `new` makes the others
+/// and may reuse one of the remaining old states.
 fn keep<R: PartialEq, S>(
     rules: &[&R],
     old: &[Arc<S>],
@@ -116,7 +116,7 @@ fn keep_flow(set: &RuleSet, name: &str, old: &[Arc<Flow>], layout: Layout) -> Ve
         }
         flow
     };
-    // The named origins are no part of the rule itself.
+    // The named origins are not part of the rule itself.
     let same = old.iter().filter(|old| old.rule.origins != Origins::Others || old.named == named);
     keep(&rules, &same.cloned().collect::<Vec<_>>(), |old| &old.rule, |rule, _| made(rule))
 }

@@ -1,4 +1,4 @@
-//! The rules of one resource, with what they remember.
+//! The rules of one resource with their state.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::rules::{
     system::System,
 };
 
-/// What an entry of one resource is checked against. Made when the rules have changed and the resource is entered next.
+/// The rules that an entry of one resource is checked against. The first entry after a rule change compiles them.
 pub(crate) struct Compiled {
     pub(crate) authority: Vec<(AuthorityRule, Arc<str>)>,
     pub(crate) system: Vec<System>,
@@ -21,14 +21,14 @@ pub(crate) struct Compiled {
     pub(crate) isolation: Vec<(IsolationRule, Arc<str>)>,
     pub(crate) adaptive: Vec<Arc<Adaptive>>,
     pub(crate) breakers: Vec<Arc<Breaker>>,
-    /// Where what passes is counted, too, for rules of other resources.
+    /// Rings that also count the units that pass, for rules of other resources.
     pub(crate) watched: Vec<Arc<Ring<1, 0>>>,
-    /// Nothing but what the windows of the resource and of all that comes in decide, and breakers.
+    /// Only rules that the resource's window and the inbound window decide, and breakers.
     pub(crate) is_simple: bool,
 }
 
 impl Compiled {
-    /// The threshold of the resource's window, where that is all there is to an entry that is outbound.
+    /// Returns the threshold of the resource's window if that is all an outbound entry has to check.
     pub(crate) fn plain(&self, view: View) -> Option<u64> {
         let others = self.authority.len() + self.params.len() + self.isolation.len() + self.watched.len();
         if others > 0 || self.learns() {
@@ -38,7 +38,7 @@ impl Compiled {
         limits.reduce(|a, b| Some(a?.min(b?))).flatten()
     }
 
-    /// Counts units that have passed for the rules of other resources.
+    /// Counts passed units for the rules of other resources.
     #[inline]
     pub(crate) fn count_watched(&self, units: u32, now: Nanos) {
         for ring in &self.watched {
@@ -47,7 +47,7 @@ impl Compiled {
         }
     }
 
-    /// Whether some rule wants to know how calls go.
+    /// Whether any rule needs the outcome of calls.
     #[inline]
     pub(crate) fn learns(&self) -> bool {
         !self.breakers.is_empty() || !self.adaptive.is_empty()

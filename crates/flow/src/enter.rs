@@ -1,4 +1,4 @@
-//! The ways into a resource.
+//! The methods that enter a resource.
 
 use crate::{
     admit::{admit, admit_plain},
@@ -10,56 +10,56 @@ use crate::{
 };
 
 impl Resource {
-    /// An entry with options: a count, an origin, arguments, and so on.
+    /// Returns an entry with options: a count, an origin, arguments, and so on.
     pub fn entry(&self) -> Entry<'_> {
         Entry::new(self.placed())
     }
 
-    /// Enters with one unit, outbound: see [`Gate::enter`](crate::Gate::enter).
+    /// Enters with one outbound unit: see [`Gate::enter`](crate::Gate::enter).
     ///
     /// # Errors
-    /// When a rule blocks.
+    /// [`Blocked`] if a rule blocks the entry.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
         let placed = self.placed();
         admit_plain(placed, 1, false).map(|pass| Guard::new(placed, pass))
     }
 
-    /// As [`enter`](Self::enter), with a guard that borrows nothing.
+    /// Same as [`enter`](Self::enter), but returns a guard that borrows nothing.
     ///
     /// # Errors
-    /// When a rule blocks.
+    /// [`Blocked`] if a rule blocks the entry.
     pub fn enter_owned(&self) -> Result<OwnedGuard, Blocked> {
         self.entry().enter_owned()
     }
 }
 
 impl<'a> Entry<'a> {
-    /// Enters. The guard leaves when it is dropped; the call may go ahead after [`Guard::delay`].
+    /// Enters. The guard exits when it is dropped. The call may proceed after [`Guard::delay`].
     ///
     /// # Errors
-    /// When a rule blocks.
+    /// [`Blocked`] if a rule blocks the entry.
     #[inline]
     pub fn enter(self) -> Result<Guard<'a>, Blocked> {
         self.admit().map(|pass| Guard::new(self.resource, pass))
     }
 
-    /// As [`enter`](Self::enter), with a guard that borrows nothing.
+    /// Same as [`enter`](Self::enter), but returns a guard that borrows nothing.
     ///
     /// # Errors
-    /// When a rule blocks.
+    /// [`Blocked`] if a rule blocks the entry.
     pub fn enter_owned(self) -> Result<OwnedGuard, Blocked> {
         self.admit().map(|pass| OwnedGuard::new(self.resource.clone(), pass))
     }
 
-    /// Enters, and is ready when the call may go ahead: a throttle's delay is slept out without blocking the thread, on
-    /// the gate's timer, whatever the async runtime is.
+    /// Enters, and completes when the call may proceed. It sleeps for the delay on the gate's timer without blocking
+    /// the thread, and works with every async runtime.
     ///
-    /// Dropping the future while it sleeps gives up the call: it is in flight no more, and a breaker's probe gives its
-    /// place back. The throttle's place stays empty.
+    /// Dropping the future while it sleeps cancels the call: it is no longer in flight, and a breaker's probe returns
+    /// its permit. The reserved place in a throttle stays unused.
     ///
     /// # Errors
-    /// When a rule blocks, at once.
+    /// [`Blocked`] if a rule blocks the entry; the future returns it without waiting.
     pub async fn enter_async(self) -> Result<OwnedGuard, Blocked> {
         Ok(self.enter_owned()?.ready().await)
     }
@@ -76,8 +76,8 @@ impl<'a> Entry<'a> {
 }
 
 impl OwnedGuard {
-    /// Waits until the call may go ahead (see [`delay`](Self::delay)), as [`Entry::enter_async`] does: dropping the future
-    /// gives up the call.
+    /// Waits until the call may proceed (see [`delay`](Self::delay)), as [`Entry::enter_async`] does. Dropping the
+    /// future cancels the call.
     pub async fn ready(self) -> Self {
         let Some(sleep) = self.sleep() else { return self };
         let waiting = Waiting(Some(self));
@@ -86,7 +86,7 @@ impl OwnedGuard {
     }
 }
 
-/// A guard whose call has not begun: dropped so, it is cancelled.
+/// A guard whose call has not begun. Dropping it cancels the call.
 struct Waiting(Option<OwnedGuard>);
 
 impl Waiting {

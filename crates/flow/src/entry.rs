@@ -1,11 +1,11 @@
-//! What an entry asks for.
+//! The options of an entry.
 
 use crate::{
     arg::{Arg, ToArg},
     resource::Resource,
 };
 
-/// What an entry asks for, beside the resource. By default: one unit, outbound, from nobody in particular.
+/// The options of an entry to a resource. By default: one outbound unit without an origin.
 ///
 /// ```
 /// use tidegate_flow::Gate;
@@ -17,7 +17,7 @@ use crate::{
 /// # drop(guard);
 /// # Ok::<(), tidegate_flow::Blocked>(())
 /// ```
-#[must_use = "an entry is nothing until it enters"]
+#[must_use = "an entry does nothing until it enters"]
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     pub(crate) resource: &'a Resource,
@@ -52,61 +52,61 @@ impl<'a> Entry<'a> {
         entry
     }
 
-    /// Asks for this many units at once: all of them or none. Statistics count units; a response time counts once for
-    /// each. With 0 it is a question: rules are asked, but nothing is counted or taken, and a breaker that would let a
-    /// probe through neither changes its state nor gives its place away.
+    /// Requests this many units, all or none. Statistics count units, and a response time counts once per unit. An
+    /// entry of 0 units is a query: the gate checks the rules but counts and consumes nothing. A breaker that would
+    /// admit a probe neither changes its state nor uses up a probe permit.
     #[inline]
     pub const fn count(mut self, units: u32) -> Self {
         self.units = units;
         self
     }
 
-    /// The call comes from outside: system rules are asked, and it counts in [`Gate::inbound`](crate::Gate::inbound).
+    /// Marks the call as inbound: system rules apply to it, and it counts in [`Gate::inbound`](crate::Gate::inbound).
     #[inline]
     pub const fn inbound(mut self) -> Self {
         self.inbound = true;
         self
     }
 
-    /// The call matters more than others: where a flow rule that rejects has no room for it in the current window, it
-    /// borrows from one of the next slots, and waits until that begins (see [`Guard::delay`](crate::Guard::delay)); other
-    /// calls then find less room there. It is blocked where it would have to wait for as long as
-    /// [`GateBuilder::max_priority_wait`](crate::GateBuilder::max_priority_wait), or longer. No threshold is passed.
+    /// Gives the call priority. If a rejecting flow rule has no room for it in the current window, the call borrows
+    /// units from one of the next slots and waits until that slot begins (see [`Guard::delay`](crate::Guard::delay)).
+    /// Other calls then find less room in that slot. The call is blocked if it would have to wait for
+    /// [`GateBuilder::max_priority_wait`](crate::GateBuilder::max_priority_wait) or longer. No threshold is exceeded.
     ///
-    /// Rules whose interval is none of the gate's own window (a second, by default) lend nothing, and neither do rules that
-    /// warm up, throttle, or measure another resource.
+    /// A call cannot borrow from rules whose interval does not fit the gate's own window (one second by default), nor
+    /// from rules that warm up, throttle, or measure another resource.
     #[inline]
     pub const fn prioritized(mut self) -> Self {
         self.prioritized = true;
         self
     }
 
-    /// Who asks. An empty name is nobody's: the entry is then one without an origin.
+    /// Sets the caller's name. An empty name means no origin.
     #[inline]
     pub const fn origin(mut self, origin: &'a str) -> Self {
         self.origin = if origin.is_empty() { None } else { Some(origin) };
         self
     }
 
-    /// Within what: the name of the work that this call is part of.
+    /// Sets the context: the name of the work that this call is part of.
     #[inline]
     pub const fn context(mut self, context: &'a str) -> Self {
         self.context = Some(context);
         self
     }
 
-    /// The next argument of the call.
+    /// Appends an argument of the call.
     pub fn arg(mut self, arg: impl Into<Arg<'a>>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// As [`arg`](Self::arg), by reference, whatever kind of argument it is: what `#[guard(args(…))]` calls.
+    /// Same as [`arg`](Self::arg), but by reference and for every argument type. `#[guard(args(…))]` calls it.
     pub fn arg_of(self, arg: &'a (impl ToArg + ?Sized)) -> Self {
         self.arg(arg.to_arg())
     }
 
-    /// An argument by name.
+    /// Attaches an argument by name.
     pub fn attach(mut self, name: &'a str, arg: impl Into<Arg<'a>>) -> Self {
         self.named.push((name, arg.into()));
         self

@@ -1,16 +1,16 @@
-//! Whether what a guarded function returned is a failure: what `#[guard]` asks where nobody says it.
+//! Decides whether the return value of a guarded function is a failure, for `#[guard]` without the option `failed`.
 //!
-//! An error that is a [`Blocked`] is an answer of a resource further in, no failure of this one. A macro sees no types,
-//! but the look-up of methods does: [`CheckedError::is_failure`] is there for errors that may be a `Blocked`, and where it is
-//! not, the look-up goes on to that of [`OpaqueError`], for all others.
+//! A [`Blocked`] error is the answer of a nested resource and not a failure of this one. A macro sees no types, but
+//! method resolution does: [`CheckedError::is_failure`] exists for errors that may be a `Blocked`. For all other
+//! errors, method resolution continues to the method of [`OpaqueError`].
 
 use std::{error::Error, ops::Deref, sync::Arc};
 
 use crate::blocked::Blocked;
 
-/// An error in which a [`Blocked`] can be seen.
+/// An error that can be recognised as a [`Blocked`].
 pub trait MayBeBlocked {
-    /// Whether it is one.
+    /// Returns whether it is one.
     fn is_blocked(&self) -> bool;
 }
 
@@ -32,29 +32,29 @@ macro_rules! dynamic {
 dynamic!(Box<dyn Error>, Box<dyn Error + Send>, Box<dyn Error + Send + Sync>);
 dynamic!(Arc<dyn Error>, Arc<dyn Error + Send>, Arc<dyn Error + Send + Sync>);
 
-/// Judges results.
+/// Decides whether results are failures.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureCheck;
 
-/// A result's error, if it is one.
+/// A result's error, if it has one.
 #[derive(Debug)]
 pub struct CheckedError<'a, E>(OpaqueError<'a, E>);
 
-/// An error of which nothing more is known.
+/// An error of unknown type.
 #[derive(Debug)]
 pub struct OpaqueError<'a, E>(Option<&'a E>);
 
 impl FailureCheck {
-    /// What the next call of `is_failure` is about.
+    /// Selects the result for the next call of `is_failure`.
     #[must_use]
-    #[allow(clippy::unused_self)] // A method, as whoever calls it names no type.
+    #[allow(clippy::unused_self)] // A method, because the caller cannot name the type.
     pub fn of<T, E>(self, result: &Result<T, E>) -> CheckedError<'_, E> {
         CheckedError(OpaqueError(result.as_ref().err()))
     }
 }
 
 impl<E: MayBeBlocked> CheckedError<'_, E> {
-    /// Whether there is an error that is no [`Blocked`].
+    /// Returns whether there is an error other than [`Blocked`].
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.0.0.is_some_and(|error| !error.is_blocked())
@@ -62,7 +62,7 @@ impl<E: MayBeBlocked> CheckedError<'_, E> {
 }
 
 impl<E> OpaqueError<'_, E> {
-    /// Whether there is an error.
+    /// Returns whether there is an error.
     #[must_use]
     pub const fn is_failure(&self) -> bool {
         self.0.is_some()

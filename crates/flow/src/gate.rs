@@ -1,4 +1,4 @@
-//! The gate: all resources of one program, or of one part of it, and their rules.
+//! The gate: the resources of a program, or of a part of it, and their rules.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
     timer::GateTimer,
 };
 
-/// Resources, their statistics and their rules. Gates live beside each other and share nothing; a clone is another
-/// handle of the same gate.
+/// A set of resources with their statistics and rules. Gates are independent and share no state. A clone is another
+/// handle to the same gate.
 ///
 /// ```
 /// use tidegate_flow::{Gate, rules::{FlowRule, Rules}};
@@ -32,7 +32,7 @@ use crate::{
 /// gate.load(Rules { flow: vec![FlowRule::new("orders", 2)], ..Rules::default() })?;
 /// let orders = gate.resource("orders");
 ///
-/// let first = gate.enter(&orders)?; // leaves when dropped
+/// let first = gate.enter(&orders)?; // exits when dropped
 /// let second = gate.enter(&orders)?;
 /// let blocked = gate.enter(&orders).unwrap_err();
 /// assert_eq!((blocked.resource(), blocked.rule()), ("orders", "2/1s"));
@@ -47,13 +47,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate on the system's clock, with the defaults of [`GateBuilder`].
+    /// Creates a gate that uses the system clock and the defaults of [`GateBuilder`].
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A gate with settings of one's own.
+    /// Returns a builder for a gate with custom settings.
     #[must_use]
     pub fn builder() -> GateBuilder {
         GateBuilder {
@@ -71,16 +71,16 @@ impl Gate {
         &self.table.shared
     }
 
-    /// The time on the gate's clock.
+    /// Returns the current time of the gate's clock.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.shared().timer.now()
     }
 
-    /// The resource of this name, made when it is first asked for. Keep the handle: it saves the look-up.
+    /// Returns the resource with this name and creates it on first use. Keep the handle to avoid repeated lookups.
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
-        // Before the look-up: rules that are loaded meanwhile are looked at again.
+        // Read the version before the lookup: the resource then rechecks rules that are loaded in between.
         let version = self.shared().loaded.version();
         let state = self.table.state(name);
         if *state.name == *name {
@@ -90,43 +90,44 @@ impl Gate {
         }
     }
 
-    /// Enters a resource with one unit, outbound: the guard leaves when it is dropped. A resource is entered in the
-    /// gate that made it.
+    /// Enters a resource with one outbound unit. The guard exits when it is dropped. Enter a resource through the gate
+    /// that created it.
     ///
-    /// The call may go ahead after [`Guard::delay`]; without a throttling rule that is at once.
+    /// The call may proceed after [`Guard::delay`], which is zero unless a rule throttles.
     ///
     /// # Errors
-    /// When a rule blocks: an answer, not a failure.
+    /// [`Blocked`] if a rule blocks the entry. This is an expected answer, not a failure.
     ///
     /// # Panics
-    /// In a build with debug assertions, when another gate made the resource: it would be entered there.
+    /// With debug assertions enabled, if another gate created the resource. Without them, the call enters the resource
+    /// in that other gate.
     #[inline]
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
         debug_assert!(
             Arc::ptr_eq(&self.table.shared, &resource.state.shared),
-            "the resource {} is another gate's; enter it there, or by Resource::enter",
+            "the resource {} belongs to another gate; enter it there, or use Resource::enter",
             resource.name()
         );
         resource.enter()
     }
 
-    /// Replaces all rules at once: an entry is judged by the old rules or by the new ones, never by some of each. Rules
-    /// that were loaded before, word for word, keep their state.
+    /// Replaces all rules atomically: an entry is checked against either the old rules or the new ones, never a mix. A
+    /// rule that is identical to one loaded before keeps its state.
     ///
-    /// The gate logs a warning (by `tracing`, once) when a rule looks at load, CPU or memory, and the gate has no sample of
-    /// the machine: see [`GateBuilder::watch_machine`].
+    /// The gate logs one warning (through `tracing`) if a rule depends on load, CPU or memory and the gate has no
+    /// sample of the machine: see [`GateBuilder::watch_machine`].
     ///
     /// # Errors
-    /// When a rule is impossible: no rule is loaded, and the previous rules stay active.
+    /// If any rule is invalid. No new rule is loaded then, and the previous rules stay active.
     pub fn load(&self, rules: Rules) -> Result<(), LoadError> {
         self.update(|old| *old = rules)
     }
 
-    /// Changes the rules: as [`load`](Self::load) with what `change` made of those that are loaded. Loads come one after
-    /// the other, so `change` must not load rules of this gate itself: it would wait for its own end.
+    /// Changes the loaded rules: `change` edits a copy, which is then loaded as in [`load`](Self::load). Loads are
+    /// serialized, so `change` must not load rules into this gate: that would deadlock.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Same as [`load`](Self::load).
     pub fn update(&self, change: impl FnOnce(&mut Rules)) -> Result<(), LoadError> {
         let node = |name: &str| self.table.needed_state(name).node.clone();
         self.shared().loaded.update(change, self.now(), node)?;
@@ -134,37 +135,40 @@ impl Gate {
         Ok(())
     }
 
-    /// The rules that are loaded.
+    /// Returns the loaded rules.
     #[must_use]
     pub fn rules(&self) -> Rules {
         self.shared().loaded.set().rules.clone()
     }
 
-    /// The statistics of everything that came in, whatever the resource.
+    /// Returns the statistics of all inbound traffic, across all resources.
     #[must_use]
     pub fn inbound(&self) -> &Node {
         &self.shared().inbound
     }
 
-    /// The resources that have a place, in the order of their names; the shared place of all others last, if it is used.
+    /// Returns the resources that have statistics of their own, sorted by name. The shared overflow resource comes
+    /// last, if it is in use.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
         self.table.states().into_iter().map(Resource::new).collect()
     }
 
-    /// How often a resource was asked for that found no place (see [`GateBuilder::max_resources`]).
+    /// Returns how many lookups went to the shared overflow resource because the table was full (see
+    /// [`GateBuilder::max_resources`]).
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.table.overflowed()
     }
 
-    /// Tells the gate how the machine is doing, for system rules and memory thresholds.
+    /// Sets the machine's current sample, which system rules and memory thresholds use.
     pub fn set_sample(&self, sample: Sample) {
         self.shared().sample.set(sample);
     }
 
-    /// Calls `listener` whenever a breaker changes its state, on the thread whose call changed it: it should be quick.
-    /// A panic in it goes no further than the panic hook: it is called again at the next change.
+    /// Calls `listener` whenever a breaker changes its state. It runs on the thread whose call caused the change, so it
+    /// should return quickly. If it panics, the panic hook runs and the gate catches the panic; the next change calls
+    /// the listener again.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
         self.shared().listen(listener);
     }
@@ -194,7 +198,7 @@ pub struct GateBuilder {
 }
 
 impl GateBuilder {
-    /// Runs on this clock and its timers instead of the system's: for tests, a [`ManualTimer`](crate::ManualTimer).
+    /// Uses this clock and its timers instead of the system's. Tests use a [`ManualTimer`](crate::ManualTimer).
     ///
     /// ```
     /// use std::time::Duration;
@@ -210,51 +214,52 @@ impl GateBuilder {
         Self { timer: Some(GateTimer::Other(Arc::new(timer))), ..self }
     }
 
-    /// Counts in these slots instead of ten of 100 ms. Sentinel's own figures come from two of 500 ms.
+    /// Sets the slots of the statistics window. Default: ten slots of 100 ms. Sentinel uses two of 500 ms.
     ///
     /// # Errors
-    /// When a second is no whole number of the layout's slots, or longer than the layout.
+    /// If one second is not a whole number of the layout's slots, or is longer than the layout.
     pub fn layout(self, layout: Layout) -> Result<Self, LayoutError> {
         layout.view(1, Duration::from_secs(1))?;
         Ok(Self { layout, ..self })
     }
 
-    /// Keeps statistics of at most this many resources, about 4 KiB each. Default: 100,000.
+    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000.
     ///
-    /// Beyond that, resources that a loaded rule names still get a place, also by handles from before it was loaded. All
-    /// others share one place, named [`OVERFLOW`](crate::OVERFLOW): what happens there is counted there, and [`Gate::overflowed`] says how
-    /// often.
+    /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even through handles
+    /// created before the rule was loaded. All others share the statistics of one resource named
+    /// [`OVERFLOW`](crate::OVERFLOW). [`Gate::overflowed`] counts how often this happens.
     #[must_use]
     pub fn max_resources(self, max_resources: usize) -> Self {
         Self { max_resources, ..self }
     }
 
-    /// Keeps statistics of at most this many origins, and as many contexts, of each resource. Default: 1,000.
+    /// Limits how many origins, and how many contexts, have their own statistics in each resource. Default: 1,000.
     ///
-    /// Beyond that, those that a loaded rule names are still kept. All others are counted in the resource alone; a rule
-    /// about each other origin ([`Origins::Others`](crate::rules::Origins::Others)) takes them for one.
-    /// [`Resource::crowded`] says how often.
+    /// Beyond that limit, origins and contexts that a loaded rule names still get their own statistics. All others are
+    /// counted only in the resource. A rule for every other origin ([`Origins::Others`](crate::rules::Origins::Others))
+    /// treats them as a single origin. [`Resource::crowded`] counts how often this happens.
     #[must_use]
     pub fn max_origins(self, max_origins: usize) -> Self {
         Self { max_origins, ..self }
     }
 
-    /// Keeps statistics of at most this many origins and contexts of all resources together, about 4 KiB each: who calls
-    /// often makes them up. Default: 100,000. Beyond that, as with [`max_origins`](Self::max_origins).
+    /// Limits how many origins and contexts have their own statistics across all resources, about 4 KiB each, because
+    /// callers can often invent these names. Default: 100,000. Beyond that limit, [`max_origins`](Self::max_origins)
+    /// describes what happens.
     #[must_use]
     pub fn max_origins_in_all(self, max_origins_in_all: usize) -> Self {
         Self { max_origins_in_all, ..self }
     }
 
-    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait this long, or longer. Default:
-    /// 500 ms.
+    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long.
+    /// Default: 500 ms.
     #[must_use]
     pub fn max_priority_wait(self, max_priority_wait: Duration) -> Self {
         Self { max_priority_wait, ..self }
     }
 
-    /// Looks at the machine now and after each `period`, on a thread that lives as long as the gate: for rules on load, CPU
-    /// or memory. A look that fails later leaves the last one standing.
+    /// Samples the machine now and after each `period`, for rules on load, CPU or memory. A background thread does this
+    /// for as long as the gate lives. If a later sample fails, the previous one stays in effect.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -264,14 +269,14 @@ impl GateBuilder {
     /// ```
     ///
     /// # Errors
-    /// When the first look fails (on other systems than Linux it does), or the thread cannot be started.
+    /// If the first sample fails (as it does on systems other than Linux), or if the thread cannot be started.
     pub fn watch_machine(mut self, machine: Machine, period: Duration) -> io::Result<Self> {
         let watch = MachineWatch::start(machine, period, self.sampled.sample.clone())?;
         self.sampled.watch = Some(watch);
         Ok(self)
     }
 
-    /// The gate.
+    /// Builds the gate.
     #[must_use]
     pub fn build(self) -> Gate {
         let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);

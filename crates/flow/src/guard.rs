@@ -1,4 +1,4 @@
-//! Guards: a call in flight, which leaves when its guard is dropped.
+//! Guards: each one represents a call in flight, which ends when its guard is dropped.
 
 use std::{error::Error, fmt, future::Future, time::Duration};
 
@@ -25,25 +25,26 @@ macro_rules! guard {
                 Self { resource, pass }
             }
 
-            /// The resource that was entered.
+            /// Returns the resource that was entered.
             #[must_use]
             pub fn resource(&self) -> &Resource {
                 &self.resource
             }
 
-            /// How long the call has to wait before it goes ahead: zero unless a rule throttles. The caller waits;
-            /// [`Entry::enter_async`](crate::Entry::enter_async) does it by itself.
+            /// Returns how long the call must wait before it proceeds. It is zero unless a rule throttles or a
+            /// prioritized call borrowed units. The caller has to wait;
+            /// [`Entry::enter_async`](crate::Entry::enter_async) waits automatically.
             #[must_use]
             pub const fn delay(&self) -> Duration {
                 Duration::from_nanos(self.pass.delay)
             }
 
-            /// The wait until the call may go ahead, if there is one.
+            /// Returns the sleep until the call may proceed, if it has to wait.
             pub(crate) fn sleep(&self) -> Option<Sleep> {
                 (self.pass.delay > 0).then(|| self.resource.state.shared.timer.sleep_until(self.pass.started))
             }
 
-            /// Blocks the thread until the delay is over: for callers that are not async and have nothing else to do.
+            /// Blocks the thread until the delay is over. Intended for synchronous callers.
             pub fn wait(&mut self) {
                 if let Some(sleep) = self.sleep() {
                     self.pass.delay = 0;
@@ -51,21 +52,22 @@ macro_rules! guard {
                 }
             }
 
-            /// The call has failed: it counts as an exception, and breakers hear of it. An error that is a
-            /// [`Blocked`](crate::Blocked) (of a resource further in) is no failure of this one.
+            /// Marks the call as failed: it counts as an exception, and breakers record it. A
+            /// [`Blocked`](crate::Blocked) error, which comes from a nested resource, does not count as a failure of
+            /// this one.
             pub fn fail(&mut self, error: &(dyn Error + 'static)) {
                 self.pass.fail(error);
             }
 
-            /// The call has failed, whatever the error.
+            /// Marks the call as failed, whatever the error.
             pub fn mark_failed(&mut self) {
                 self.pass.outcome = Outcome::Failed;
             }
 
-            /// Reports how the call went, and returns it: an error is as with [`fail`](Self::fail).
+            /// Ends the call and returns `result`. An error is handled as in [`fail`](Self::fail).
             ///
             /// # Errors
-            /// Those of the call.
+            /// The error of the call itself.
             pub fn done<T, E: Error + 'static>(mut self, result: Result<T, E>) -> Result<T, E> {
                 if let Err(error) = &result {
                     self.fail(error);
@@ -73,21 +75,21 @@ macro_rules! guard {
                 result
             }
 
-            /// The call was given up and says nothing about the resource: breakers do not judge it, and a probe gives
-            /// its place back. In the statistics it has ended, after the time it took.
+            /// Cancels the call, which then says nothing about the resource: breakers ignore it, and a probe returns
+            /// its permit. In the statistics the call has ended, with the time it took.
             pub fn cancel(mut self) {
                 self.pass.outcome = Outcome::Cancelled;
             }
 
-            /// For `#[guard]`, which names no crate.
+            /// For the expansion of `#[guard]`, which names no crate.
             #[doc(hidden)]
             #[must_use]
             pub const fn failure_check(&self) -> FailureCheck {
                 FailureCheck
             }
 
-            /// Runs a future as this call; `failed` says of its output whether the call has failed. If the future is
-            /// dropped before it is ready, the call is cancelled.
+            /// Runs a future as this call. `failed` decides from the output whether the call failed. If the future is
+            /// dropped before it completes, the call is cancelled.
             pub async fn run<F: Future>(mut self, call: F, failed: impl FnOnce(&F::Output) -> bool) -> F::Output {
                 self.pass.outcome = Outcome::Cancelled;
                 let output = call.await;
@@ -112,11 +114,11 @@ macro_rules! guard {
 }
 
 guard!(
-    /// A call in flight. It ends when the guard is dropped: well, unless it was said to have failed or a panic is
-    /// under way.
+    /// A call in flight. It ends when the guard is dropped. It counts as successful unless it was marked as failed or
+    /// the thread is panicking.
     Guard<'a>, &'a Resource
 );
 guard!(
-    /// As [`Guard`], borrowing nothing: to be moved to another thread or task.
+    /// Same as [`Guard`], but without a borrow, so that it can move to another thread or task.
     OwnedGuard, Resource
 );

@@ -1,4 +1,4 @@
-//! The end of a call: statistics, breakers, and what it held.
+//! The end of a call: it updates statistics and breakers, and releases what the call held.
 
 use crate::{
     node::Node,
@@ -20,14 +20,15 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         None => in_force.as_ref().and_then(|rules| rules.as_ref()),
         passed => passed,
     };
-    // Before this call is out of it.
+    // Read before this call is subtracted.
     let in_flight = rules.filter(|rules| !rules.adaptive.is_empty()).map(|_| resource.state.node.in_flight());
     let end = |scope: Scope, node: &Node| {
         let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == scope));
         if let Some((_, slot)) = borrowed {
             node.settle(now);
             if node.borrowed().give_back(*slot, units) {
-                // It ends before its slot has begun: a call that was given up has not passed, any other passed early.
+                // The call ends before its slot has begun. If it was cancelled, it has not passed; otherwise it passed
+                // early.
                 if pass.outcome == Outcome::Cancelled {
                     return;
                 }

@@ -1,5 +1,5 @@
-//! Flow control: resources are entered through a [`Gate`], which counts every call and lets it through, delays it or
-//! blocks it, as the rules say.
+//! Flow control: a caller enters a resource through a [`Gate`]. The gate counts every call and admits, delays or blocks
+//! it according to its rules.
 //!
 //! ```
 //! use std::time::Duration;
@@ -16,7 +16,7 @@
 //! let db = gate.resource("db");
 //! let mut guard = gate.enter(&db)?;
 //! if let Err(error) = "nan".parse::<i32>() {
-//!     guard.fail(&error); // the breaker hears of it
+//!     guard.fail(&error); // breakers record it
 //! }
 //! assert_eq!(gate.enter(&db).unwrap_err().kind(), BlockKind::Isolation);
 //! drop(guard);
@@ -24,14 +24,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it promises:
+//! Guarantees:
 //!
-//! - However many threads enter, no threshold is ever passed: an entry is decided on and counted in one step.
-//! - An entry that is blocked has taken nothing of any rule; it is counted as blocked.
-//! - A guard leaves by `Drop`: after an error, in a panic, when a future is cancelled.
-//! - No call blocks a thread to wait; a delay is returned, or slept out by [`Entry::enter_async`].
-//! - An entry pays for the rules of its resource, not for those of others.
-//! - Gates share nothing with each other.
+//! - No threshold is exceeded, whatever the number of threads: the gate decides on an entry and counts it in one step.
+//! - A blocked entry consumes nothing from any rule. It is counted as blocked.
+//! - A guard exits in `Drop`: after an error, during a panic, and when a future is cancelled.
+//! - Entering never blocks a thread to wait. It returns the delay, or [`Entry::enter_async`] sleeps for it
+//!   asynchronously.
+//! - An entry checks only the rules of its own resource. Rules of other resources cost it nothing.
+//! - Gates share no state with each other.
 
 mod admit;
 mod arg;

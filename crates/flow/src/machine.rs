@@ -1,4 +1,4 @@
-//! How the machine is doing, by what Linux tells under `/proc`.
+//! Samples of the machine, read from Linux's `/proc`.
 
 use std::{
     fs, io,
@@ -9,46 +9,47 @@ use std::{
 
 use crate::{Gate, Sample, background::Background, cgroup::ControlGroup, sample::SystemSample};
 
-/// Looks at the machine: the load average, the share of the processors in use since the last look, and the memory in
-/// use (without what the system could free at once).
+/// Samples the machine: the load average, the CPU usage since the last sample, and the memory in use (without memory
+/// that the system could free immediately).
 ///
-/// In a container whose control group has limits (version 1 or 2), memory is the group's, and the share of the processors
-/// is the greater of the machine's and of what the group uses of its quota.
+/// In a container whose control group (version 1 or 2) has limits, the memory is that of the group, and the CPU usage
+/// is the greater of the machine's usage and the group's usage of its quota.
 #[derive(Clone, Debug)]
 pub struct Machine {
     proc: PathBuf,
-    /// Ticks of all processors, and of those the idle ones, at the last look.
+    /// The ticks of all processors at the last sample, and how many of them were idle.
     ticks: (u64, u64),
     group: Option<ControlGroup>,
 }
 
 impl Machine {
-    /// The machine that this runs on, and the limits of this process's control group.
+    /// Returns the machine that the process runs on, with the limits of the process's control group.
     #[must_use]
     pub fn new() -> Self {
         Self::at("/proc").control_group("/sys/fs/cgroup")
     }
 
-    /// A machine whose `/proc` is elsewhere, such as the host's inside a container. Control groups are not looked at.
+    /// Returns a machine whose `/proc` is at another path, such as the host's `/proc` inside a container. Control
+    /// groups are ignored.
     pub fn at(proc: impl Into<PathBuf>) -> Self {
         Self { proc: proc.into(), ticks: (0, 0), group: None }
     }
 
-    /// The same machine with the limits of this process's control group, which are below `root`; usually
-    /// `/sys/fs/cgroup`. They are looked up now, once.
+    /// Adds the limits of this process's control group below `root`, usually `/sys/fs/cgroup`. The group is looked up
+    /// once, by this call.
     #[must_use]
     pub fn control_group(mut self, root: impl AsRef<Path>) -> Self {
         self.group = Some(ControlGroup::find(&self.proc, root.as_ref()));
         self
     }
 
-    /// Looks. The first look's share of the processors is that since the machine was started.
+    /// Takes a sample. The CPU usage of the first sample covers the time since the machine booted.
     ///
     /// # Errors
-    /// When a file is not there (on other systems than Linux, all are not) or says something unexpected.
+    /// If a file is missing (on systems other than Linux, all are) or has unexpected content.
     pub fn look(&mut self) -> io::Result<Sample> {
         let read = |name: &str| fs::read_to_string(self.proc.join(name));
-        let unexpected = |name: &str| io::Error::other(format!("/proc/{name} is not as expected"));
+        let unexpected = |name: &str| io::Error::other(format!("/proc/{name} has unexpected content"));
         let load = first_number(&read("loadavg")?).ok_or_else(|| unexpected("loadavg"))?;
         let ticks = parse_ticks(&read("stat")?).ok_or_else(|| unexpected("stat"))?;
         let memory = parse_memory(&read("meminfo")?).ok_or_else(|| unexpected("meminfo"))?;
@@ -70,20 +71,21 @@ impl Default for Machine {
     }
 }
 
-/// The first number of `/proc/loadavg` or `/proc/uptime`.
+/// Returns the first number of `/proc/loadavg` or `/proc/uptime`.
 fn first_number(text: &str) -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// The ticks of all processors in `/proc/stat`, and of those the idle ones (waiting for a disk included).
+/// Returns the ticks of all processors in `/proc/stat`, and how many of them were idle (including those spent waiting
+/// for a disk).
 fn parse_ticks(text: &str) -> Option<(u64, u64)> {
     let numbers = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    // The last two, guests', are part of the first two.
+    // The last two fields, for guests, are included in the first two.
     let ticks: Vec<u64> = numbers.split_whitespace().take(8).map_while(|ticks| ticks.parse().ok()).collect();
     Some((ticks.iter().sum(), ticks.get(3)? + ticks.get(4).unwrap_or(&0)))
 }
 
-/// The memory in use by `/proc/meminfo`, in bytes.
+/// Returns the memory in use according to `/proc/meminfo`, in bytes.
 fn parse_memory(text: &str) -> Option<u64> {
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -92,13 +94,13 @@ fn parse_memory(text: &str) -> Option<u64> {
     Some(kib("MemTotal:")?.saturating_sub(kib("MemAvailable:")?) * 1_024)
 }
 
-/// A machine that is looked at again and again, until this is dropped.
+/// Samples a machine periodically until this value is dropped.
 pub struct MachineWatch {
     _thread: Background,
 }
 
 impl MachineWatch {
-    /// Looks now, and again after each `period`. A look that fails later leaves the last one standing.
+    /// Samples now and after each `period`. If a later sample fails, the previous one stays in effect.
     pub(crate) fn start(
         mut machine: Machine,
         period: Duration,
@@ -115,12 +117,12 @@ impl MachineWatch {
 }
 
 impl Gate {
-    /// Looks at the machine now and in each `period`, and tells the gate, for system rules and memory thresholds. A look
-    /// that fails later leaves the last one standing. To let the gate itself do it for as long as it lives, build it with
-    /// [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
+    /// Samples the machine now and after each `period`, and passes each sample to the gate, for system rules and memory
+    /// thresholds. If a later sample fails, the previous one stays in effect. To have the gate sample the machine for
+    /// as long as it lives, build it with [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
     ///
     /// # Errors
-    /// When the first look fails, or the thread cannot be started.
+    /// If the first sample fails, or if the thread cannot be started.
     pub fn watch_machine(&self, machine: Machine, period: Duration) -> io::Result<MachineWatch> {
         MachineWatch::start(machine, period, self.shared().sample.clone())
     }

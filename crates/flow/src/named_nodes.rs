@@ -1,4 +1,4 @@
-//! The origins of a resource, or its contexts: what is counted of each by itself.
+//! The origins or the contexts of a resource, each with its own statistics.
 
 use std::{
     collections::HashMap,
@@ -12,13 +12,13 @@ use tidegate_core::stats::Layout;
 
 use crate::node::Node;
 
-/// How many origins and contexts a gate has room for.
+/// The limits on how many origins and contexts a gate keeps.
 pub(crate) struct NodeBudget {
-    /// In which slots they are counted.
+    /// The slots in which they are counted.
     layout: Layout,
-    /// Of one resource: so many origins, and as many contexts.
+    /// The maximum number of origins, and of contexts, in each resource.
     each: usize,
-    /// Of all resources.
+    /// The maximum across all resources.
     in_all: usize,
     taken: AtomicUsize,
 }
@@ -28,16 +28,16 @@ impl NodeBudget {
         Self { layout, each, in_all, taken: AtomicUsize::new(0) }
     }
 
-    /// Takes the place of one more, if there is one or it is `needed`.
+    /// Takes one more place if there is one, or if the node is `needed`.
     fn take(&self, needed: bool) -> bool {
-        // Relaxed: the places are only counted; each family is behind its lock.
+        // Relaxed: the places are only counted; a lock protects each map.
         let place = |taken| (taken < self.in_all || needed).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
     }
 }
 
-/// Nodes by name, at most a given number: the origins of a resource, or its contexts. Most resources have none, and so only
-/// a pointer to nothing.
+/// A bounded number of nodes by name: the origins or the contexts of a resource. Most resources have none and keep only
+/// an empty pointer.
 #[derive(Default)]
 pub(crate) struct NamedNodes(OnceLock<Box<Members>>);
 
@@ -54,8 +54,8 @@ impl NamedNodes {
         self.0.get()?.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The node of `name`, made if the resource and the gate have a place for it; or, for one that is `named` by a rule,
-    /// always. Names beyond that are counted, and have one node together if a rule `measures` them.
+    /// Returns the node of `name`. It is created if the resource and the gate have a place for it, and always if a rule
+    /// names it (`named`). Names beyond that are counted, and share one node if a rule `measures` them.
     pub(crate) fn node(
         &self,
         name: &str,
@@ -73,7 +73,7 @@ impl NamedNodes {
             return Some(node.clone());
         }
         if !named && nodes.len() >= room.each || !room.take(named) {
-            // Relaxed: a count for people.
+            // Relaxed: the count is only reported.
             members.left_out.fetch_add(1, Ordering::Relaxed);
             return measures().then(|| members.rest.get_or_init(new).clone());
         }
@@ -82,7 +82,7 @@ impl NamedNodes {
         Some(node)
     }
 
-    /// The node of the entries that have no name here.
+    /// Returns the node of the entries without a name.
     pub(crate) fn unnamed(&self, room: &NodeBudget) -> Arc<Node> {
         let new = || Arc::new(Node::new(room.layout));
         self.0.get_or_init(Box::default).unnamed.get_or_init(new).clone()

@@ -1,4 +1,5 @@
-//! Statistics of one traffic: a resource's, an origin's or a context's part of it, or all that comes in.
+//! Statistics of one stream of traffic: a resource, its part from one origin or within one context, or all inbound
+//! traffic.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -12,7 +13,7 @@ use tidegate_core::{
 
 use crate::borrowed::{Borrowed, Usage};
 
-/// The statistics of one traffic.
+/// The statistics of one stream of traffic.
 pub struct Node {
     window: Window,
     borrowed: Borrowed,
@@ -21,12 +22,12 @@ pub struct Node {
 
 impl Node {
     pub(crate) fn new(layout: Layout) -> Self {
-        // The gate's layout was checked when the gate was built.
+        // The layout was checked when the gate was built.
         let window = Window::with_minute(layout).unwrap_or_else(|_| Window::new(layout));
         Self { window, borrowed: Borrowed::default(), watched: Mutex::default() }
     }
 
-    /// What passes in slots of `layout`, counted for as long as a rule of another resource wants to know.
+    /// Returns a ring that counts passed units in slots of `layout` for as long as a rule of another resource holds it.
     pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|ring| ring.strong_count() > 0);
@@ -43,19 +44,19 @@ impl Node {
         &self.window
     }
 
-    /// What is borrowed from the window's slots to come.
+    /// Returns the units borrowed from the window's future slots.
     #[inline]
     pub(crate) const fn borrowed(&self) -> &Borrowed {
         &self.borrowed
     }
 
-    /// Counts the borrowed units whose slot has come as passed.
+    /// Counts the borrowed units whose slot has begun as passed.
     #[inline]
     pub(crate) fn settle(&self, now: Nanos) {
         self.borrowed.settle(&self.window, now);
     }
 
-    /// Lets `n` units through if `check` agrees, in one step, as [`Window::pass_if`].
+    /// Admits `n` units in one atomic step if `check` agrees, as [`Window::pass_if`] does.
     #[inline]
     pub(crate) fn pass_if<E>(
         &self,
@@ -67,15 +68,15 @@ impl Node {
         self.window.pass_if(now, n, |look| self.borrowed.with(look, false, &mut check))
     }
 
-    /// What [`pass_if`](Self::pass_if) would let its check see; `may_borrow` passes over rules from whose later slots a
-    /// call may borrow.
+    /// Runs `look` on the usage that the check of [`pass_if`](Self::pass_if) would see. `may_borrow` skips rules from
+    /// whose later slots a call may borrow.
     #[inline]
     pub(crate) fn look<T>(&self, now: Nanos, may_borrow: bool, look: impl Fn(Usage<'_>) -> T) -> T {
         self.settle(now);
         self.window.look(now, |seen| self.borrowed.with(seen, may_borrow, &look))
     }
 
-    /// Reserves `n` units in a slot to come if `check` agrees: see [`Borrowed::reserve`].
+    /// Reserves `n` units in a future slot if `check` agrees: see [`Borrowed::reserve`].
     pub(crate) fn reserve<E>(
         &self,
         now: Nanos,
@@ -87,43 +88,44 @@ impl Node {
         self.borrowed.reserve(&self.window, now, slot, n, check)
     }
 
-    /// The sums of the last interval of the gate's layout (a second, by default) at `now`.
+    /// Returns the sums over the last interval of the gate's layout (one second by default) at `now`.
     #[must_use]
     pub fn counts(&self, now: Nanos) -> Counts {
         self.settle(now);
         self.window.counts(now, self.window.layout().whole())
     }
 
-    /// How much of one event there was in the last interval at `now`.
+    /// Returns the sum of one event over the last interval at `now`.
     #[must_use]
     pub fn sum(&self, now: Nanos, event: Event) -> u64 {
         self.settle(now);
         self.window.sum(now, event, self.window.layout().whole())
     }
 
-    /// The slots of the last interval at `now`, oldest first; those without traffic are left out, but for the current.
+    /// Returns the slots of the last interval at `now`, oldest first. Slots without traffic are left out, except for
+    /// the current one.
     #[must_use]
     pub fn slots(&self, now: Nanos) -> Vec<Slot> {
         self.settle(now);
         self.window.slots(now, self.window.layout().whole())
     }
 
-    /// The seconds of the last minute at `now` that saw traffic, oldest first, the current one included.
+    /// Returns the seconds with traffic in the last minute at `now`, oldest first, including the current one.
     #[must_use]
     pub fn seconds(&self, now: Nanos) -> Vec<Slot> {
         self.settle(now);
         self.window.seconds(now)
     }
 
-    /// The units in flight, those that wait for their start included.
+    /// Returns the units in flight, including those that wait for their start.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        // The borrowed ones first: those that pass in between are seen twice, never not at all.
+        // Read the borrowed units first: units that pass in between are counted twice but never missed.
         let borrowed = self.borrowed.total();
         self.window.in_flight() + borrowed
     }
 
-    /// The shortest response time of the last interval at `now`.
+    /// Returns the shortest response time in the last interval at `now`.
     #[must_use]
     pub fn min_rt(&self, now: Nanos) -> Option<Duration> {
         self.window.min_rt(now, self.window.layout().whole())

@@ -1,4 +1,4 @@
-//! A call in flight: what it holds, and how it went.
+//! A call in flight: the state it holds and its outcome.
 
 use std::{error::Error, sync::Arc, thread};
 
@@ -15,28 +15,29 @@ use crate::{
     },
 };
 
-/// How a call went.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Well,
     Failed,
-    /// It never ran, or was given up: it says nothing about the resource.
+    /// The call never ran or was cancelled, so it says nothing about the resource.
     Cancelled,
 }
 
-/// What a call in flight holds.
+/// The state that a call in flight holds.
 pub(crate) struct Pass {
-    /// When the call may go ahead: response times count from here.
+    /// When the call may proceed. Response times count from here.
     pub(crate) started: Nanos,
-    /// How long that is after the entry, in nanoseconds; 0 once it has been waited out.
+    /// The delay from the entry to `started`, in nanoseconds; 0 once the caller has waited.
     pub(crate) delay: u64,
     pub(crate) units: u32,
     pub(crate) inbound: bool,
     pub(crate) outcome: Outcome,
-    /// Whether the rules want to know how it went: those of the resource when it ends, each if it was in force when the
-    /// call began. Keeping the rules instead would cost two writes to a word that all threads share.
+    /// Whether rules need the outcome of the call. At its end the call looks up the resource's current rules, and each
+    /// rule checks whether it was already active when the call began. Holding a reference to the rules instead would
+    /// cost two writes to a word that all threads share.
     pub(crate) learns: bool,
-    /// What few calls hold.
+    /// State that only a few calls hold.
     pub(crate) extra: Option<Box<Extra>>,
 }
 
@@ -46,14 +47,14 @@ pub(crate) struct Extra {
     pub(crate) context: Option<Arc<Node>>,
     /// Probes by the breaker's index in `rules`.
     pub(crate) probes: Vec<(usize, Probe)>,
-    /// The rules that a probe has passed.
+    /// The rules through which the call entered, if it is a probe.
     pub(crate) rules: Option<Arc<Compiled>>,
     pub(crate) held: Vec<(Arc<HotParam>, Held)>,
-    /// The slots that a prioritized call has borrowed units of, and in which they pass.
+    /// The slots from which a prioritized call has borrowed units, and in which these units pass.
     pub(crate) borrowed: Vec<(Scope, u64)>,
 }
 
-/// Whose window it is that an entry counts in.
+/// Identifies a window in which an entry counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Resource,
@@ -63,7 +64,7 @@ pub(crate) enum Scope {
 }
 
 impl Extra {
-    /// The node of a part of an entry of `resource`, if the entry counts there.
+    /// Returns the node of `scope` for an entry of `resource`, if the entry counts there.
     pub(crate) fn node<'n>(&'n self, scope: Scope, resource: &'n Resource) -> Option<&'n Node> {
         match scope {
             Scope::Resource => Some(&resource.state.node),
@@ -86,13 +87,13 @@ impl Pass {
         }
     }
 
-    /// How the call went, now that it ends.
+    /// Determines the outcome of a call that ends.
     #[inline]
     pub(crate) fn settle(&mut self) {
         if self.units == 0 {
-            self.outcome = Outcome::Cancelled; // A question, no call, whatever became of who asked.
+            self.outcome = Outcome::Cancelled; // A query is not a call, whatever happens to the caller.
         } else if self.outcome != Outcome::Failed && thread::panicking() {
-            // A panic in a future that `run` polls drops the guard, too.
+            // A panic in a future that `run` polls also drops the guard.
             self.outcome = Outcome::Failed;
         }
     }

@@ -1,4 +1,4 @@
-//! Resources: what is entered.
+//! Resources, which callers enter.
 
 use std::{
     fmt,
@@ -17,23 +17,24 @@ use crate::{
     table::Table,
 };
 
-/// A resource of a gate: something to be guarded, by name.
+/// A resource of a gate: something that the gate guards, identified by name.
 ///
-/// A handle; cloning it is cheap, and entering through it needs no look-up. It belongs to the gate that made it.
+/// This is a handle. It is cheap to clone, and entering through it needs no lookup. It belongs to the gate that created
+/// it.
 #[derive(Clone)]
 pub struct Resource {
     pub(crate) state: Arc<State>,
-    /// Where the resource shares the state of all that found no place. Behind [`placed`](Self::placed), everything looks
-    /// at what that returns.
+    /// Set if the resource shares the overflow state. All other methods use the resource that [`placed`](Self::placed)
+    /// returns.
     alias: Option<Arc<Alias>>,
 }
 
-/// A resource that found no place of its own, until it gets one.
+/// A resource that has no state of its own until it gets a place in the table.
 struct Alias {
     name: Arc<str>,
-    /// Where it may have one by now.
+    /// The table, which may have a place for it by now.
     table: Arc<Table>,
-    /// The rules' version by which the resource had no place.
+    /// The version of the rules under which the resource had no place.
     version: AtomicU64,
     own: OnceLock<Resource>,
 }
@@ -43,14 +44,14 @@ impl Resource {
         Self { state, alias: None }
     }
 
-    /// A resource of this name, which has no place of its own under the rules of `version`.
+    /// Creates a resource with this name that has no place of its own under the rules of `version`.
     pub(crate) fn overflow(state: Arc<State>, table: Arc<Table>, name: &str, version: u64) -> Self {
         let alias =
             Alias { name: name.into(), table, version: AtomicU64::new(version), own: OnceLock::new() };
         Self { state, alias: Some(Arc::new(alias)) }
     }
 
-    /// The resource with its own place, if it has one by now.
+    /// Returns the resource with its own state, if it has one by now.
     #[inline]
     pub(crate) fn placed(&self) -> &Self {
         match &self.alias {
@@ -64,7 +65,8 @@ impl Resource {
         if let Some(own) = alias.own.get() {
             return own;
         }
-        // Who sees a version finds its rules or newer ones, and may look in vain once more.
+        // A thread that reads a version finds the rules of that version or newer ones. At worst it looks once more in
+        // vain.
         let version = self.state.shared.loaded.version();
         if alias.version.load(Ordering::Acquire) != version {
             if let Some(state) = alias.table.own_state(&alias.name) {
@@ -75,7 +77,7 @@ impl Resource {
         self
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name)
@@ -85,7 +87,7 @@ impl Resource {
         self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name).clone()
     }
 
-    /// What tells the gate's listeners that one of the resource's breakers has changed its state.
+    /// Returns a function that notifies the gate's listeners when one of the resource's breakers changes its state.
     #[inline]
     pub(crate) fn tells(&self, at: Nanos) -> impl Fn(&Breaker, BreakerState, BreakerState) {
         move |breaker, from, to| {
@@ -93,45 +95,45 @@ impl Resource {
         }
     }
 
-    /// Whether the gate had no place for this resource, so that it shares statistics (and the rules of patterns) with
-    /// all others in the same case: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). When a rule
-    /// is loaded that names the resource, it gets a place, and this becomes false.
+    /// Returns true if the table was full, so that this resource shares statistics and pattern rules with all other
+    /// overflow resources: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). Once a rule that
+    /// names the resource is loaded, the resource gets its own place and this returns false.
     #[must_use]
     pub fn is_overflow(&self) -> bool {
         self.placed().alias.is_some()
     }
 
-    /// The resource's statistics.
+    /// Returns the resource's statistics.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.placed().state.node
     }
 
-    /// The statistics of the entries from one origin, if any came.
+    /// Returns the statistics of the entries from one origin, if there were any.
     #[must_use]
     pub fn origin(&self, origin: &str) -> Option<Arc<Node>> {
         self.placed().state.origins.get(origin)
     }
 
-    /// The statistics of the entries within one context, if any came.
+    /// Returns the statistics of the entries within one context, if there were any.
     #[must_use]
     pub fn context(&self, context: &str) -> Option<Arc<Node>> {
         self.placed().state.contexts.get(context)
     }
 
-    /// The origins that have statistics, in order.
+    /// Returns the origins that have statistics, sorted.
     #[must_use]
     pub fn origins(&self) -> Vec<String> {
         self.placed().state.origins.names()
     }
 
-    /// The contexts that have statistics, in order.
+    /// Returns the contexts that have statistics, sorted.
     #[must_use]
     pub fn contexts(&self) -> Vec<String> {
         self.placed().state.contexts.names()
     }
 
-    /// Where each of the resource's breakers stands, with its rule's id or what the rule says.
+    /// Returns the state of each of the resource's breakers, with the rule's id or its summary.
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
         let state = &self.placed().state;
@@ -141,7 +143,7 @@ impl Resource {
         breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
     }
 
-    /// How many units each of the resource's adaptive rules lets be in flight now, with its id or what it says.
+    /// Returns the current in-flight limit of each of the resource's adaptive rules, with the rule's id or its summary.
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
         let state = &self.placed().state;
@@ -151,8 +153,8 @@ impl Resource {
         adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
     }
 
-    /// Entries whose origin or context found no room for statistics of its own, ever, and argument values that were
-    /// forgotten though they had used some of their share.
+    /// Returns the total of two counts since the start: entries whose origin or context had no room for its own
+    /// statistics, and argument values that were forgotten although they had used part of their share.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         let state = &self.placed().state;

@@ -1,19 +1,20 @@
-//! How the machine was doing when somebody last looked: load, processor, memory.
+//! The last sample of the machine: load, CPU and memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One look at the machine.
+/// One sample of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// The load average over one minute.
     pub load: f64,
-    /// The share of the processors in use, from 0 to 1.
+    /// The CPU usage, from 0 to 1.
     pub cpu: f64,
-    /// Memory in use, in bytes: of the machine, the container or the process, as the thresholds mean it.
+    /// The memory in use, in bytes: of the machine, the container or the process, whichever the thresholds refer to.
     pub memory: u64,
 }
 
-/// The last look, for all threads. Each number is its own; a reader may see one of an older look.
+/// The last sample, shared by all threads. Each number is stored separately, so a reader may see numbers of two
+/// samples.
 #[derive(Debug, Default)]
 pub(crate) struct SystemSample {
     load: AtomicU64,
@@ -24,14 +25,14 @@ pub(crate) struct SystemSample {
 
 impl SystemSample {
     pub(crate) fn set(&self, sample: Sample) {
-        // Relaxed: each number stands for itself.
+        // Relaxed: the numbers are independent.
         self.load.store(sample.load.to_bits(), Ordering::Relaxed);
         self.cpu.store(sample.cpu.to_bits(), Ordering::Relaxed);
         self.memory.store(sample.memory, Ordering::Relaxed);
         self.is_fed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether anybody has ever looked.
+    /// Whether any sample has been set.
     pub(crate) fn is_fed(&self) -> bool {
         self.is_fed.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the resources of one gate share.
+//! The state that the resources of one gate share.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,7 +20,7 @@ use crate::{
     timer::GateTimer,
 };
 
-/// How the machine is doing, and who looks, if the gate itself does.
+/// The machine's last sample, and the sampling thread if the gate runs one.
 #[derive(Default)]
 pub(crate) struct Sampled {
     pub(crate) sample: Arc<SystemSample>,
@@ -29,7 +29,7 @@ pub(crate) struct Sampled {
 
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
 
-/// A gate's clock and rules.
+/// A gate's clock, rules and settings.
 pub(crate) struct Shared {
     pub(crate) timer: GateTimer,
     pub(crate) layout: Layout,
@@ -37,11 +37,11 @@ pub(crate) struct Shared {
     pub(crate) max_priority_wait: Duration,
     pub(crate) inbound: Node,
     pub(crate) sample: Arc<SystemSample>,
-    /// What feeds `sample`, where the gate does it itself.
+    /// The thread that updates `sample`, if the gate runs one.
     _watch: Option<MachineWatch>,
     has_warned: AtomicBool,
     pub(crate) loaded: Loaded,
-    /// For origins and contexts.
+    /// The budget of nodes for origins and contexts.
     pub(crate) room: NodeBudget,
     listeners: RwLock<Vec<Listener>>,
 }
@@ -69,11 +69,11 @@ impl Shared {
         }
     }
 
-    /// Warns once if the loaded rules look at samples of the machine, and nobody has given one.
+    /// Warns once if the loaded rules depend on samples of the machine and none has been set.
     pub(crate) fn warn_of_missing_samples(&self) {
         let needs = self.loaded.set().rules.first_that_needs_samples();
         let Some(rule) = needs.filter(|_| !self.sample.is_fed()) else { return };
-        // Relaxed: only that one thread warns matters.
+        // Relaxed: it only matters that a single thread warns.
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 rule,
@@ -91,8 +91,8 @@ impl Shared {
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {
-            // The entry that changed the breaker goes on, or gives back what it has taken: a listener that panics must
-            // not come between. The panic hook has reported it.
+            // A panicking listener must not interrupt the entry that changed the breaker, because that entry may still
+            // have to give back what it took. The panic hook has already reported the panic.
             let _ = catch_unwind(AssertUnwindSafe(|| listener(change)));
         }
     }

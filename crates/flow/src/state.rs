@@ -1,4 +1,4 @@
-//! What a gate keeps about one resource: its statistics, and the rules that are about it.
+//! The state that a gate keeps for one resource: its statistics and its rules.
 
 use std::{
     sync::{
@@ -15,22 +15,22 @@ use crate::{compiled::Compiled, named_nodes::NamedNodes, node::Node, rules::Rule
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A call that asks for more than this part of a threshold is not let in by its [`Headroom`]: so dozens of others must
-/// come in between before one that does has to be withdrawn.
+/// The [`Headroom`] admits only calls of at most this fraction of the threshold. A call that it admits has to be
+/// withdrawn only if dozens of others come in between.
 const FAR: u64 = 64;
 
-/// What a gate keeps about one resource.
+/// The state that a gate keeps for one resource.
 pub(crate) struct State {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) node: Arc<Node>,
     pub(crate) origins: NamedNodes,
     pub(crate) contexts: NamedNodes,
-    /// The rules' version that `compiled` was made for, times four, plus their [`Kind`]. A resource without rules never
-    /// looks further.
+    /// The version of the rules that `compiled` was made for, times four, plus their [`Kind`]. For a resource without
+    /// rules, an entry reads nothing else.
     stamp: AtomicU64,
-    /// What plain rules let pass in a second, times two; and one more where there are system rules beside them, for what
-    /// comes in. One word, as it may be of newer rules than the stamp that was seen.
+    /// The units a second that plain rules allow, times two, plus one if system rules also apply to inbound calls. It
+    /// is one word because it may belong to newer rules than the stamp that was read.
     limit: AtomicU64,
     second: Headroom,
     compiled: ArcSwapOption<Compiled>,
@@ -55,37 +55,37 @@ impl State {
         }
     }
 
-    /// What rules there are, once they are those of the newest version: `compile` makes them of those before.
+    /// Returns the kind of the newest rules; `compile` makes them from the previous ones if necessary.
     #[inline]
     pub(crate) fn kind_by(
         &self,
         compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
     ) -> Kind {
-        // Acquire: who sees the stamp sees what was compiled for it, or something newer.
+        // Acquire: a thread that sees the stamp sees the rules compiled for it, or newer ones.
         let stamp = self.stamp.load(Ordering::Acquire);
         if stamp >> 2 == self.shared.loaded.version() { Kind::of(stamp) } else { self.renew(compile) }
     }
 
-    /// Lets units pass that plain rules surely let. False says nothing: ask the rules.
+    /// Admits units that plain rules certainly admit. False means nothing: check the rules.
     #[inline]
     pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> bool {
-        // Acquire: of the rules whose stamp was seen, or of newer ones if those are plain, too.
+        // Acquire: the word belongs to the rules whose stamp was read, or to newer rules if those are plain, too.
         let word = self.limit.load(Ordering::Acquire);
         let limit = word >> 1;
-        // Nothing is no call.
+        // An entry of zero units is not a call.
         units > 0
             && !(inbound && word & 1 == 1)
             && u64::from(units) <= limit / FAR
             && self.pass_unless_lent(now, units, limit)
     }
 
-    /// Adds, and takes it back if something is borrowed: then an addition alone sees too little.
+    /// Adds the units, and withdraws them if any units are borrowed, because an addition alone does not see those.
     #[inline]
     fn pass_unless_lent(&self, now: Nanos, units: u32, limit: u64) -> bool {
         let window = self.node.window();
         let Some(passed) = window.pass_far(now, units, limit, &self.second) else { return false };
-        // Acquire: after the addition. A reservation marks the count that is added to: one that did so before is seen
-        // here, and one that comes later sees what was added.
+        // Acquire: read after the addition. A reservation marks the count that the addition changes. A reservation that
+        // marked it before is visible here, and a later one sees the addition.
         fence(Ordering::Acquire);
         if self.node.borrowed().is_any() {
             window.take_back(units, passed);
@@ -123,12 +123,13 @@ impl State {
     }
 }
 
-/// What rules a resource has.
+/// The kind of rules that a resource has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     None = 0,
     Any = 1,
-    /// All that a call has to keep is one threshold of the resource's window; one from outside perhaps system rules, too.
+    /// A call has to check only one threshold of the resource's window, and an inbound call perhaps system rules as
+    /// well.
     Plain = 2,
 }
 

@@ -1,4 +1,4 @@
-//! The atomics and mutexes of what loom tests: loom's under `--cfg loom`, the real ones otherwise.
+//! The atomics and mutexes of the code under loom tests: loom's under `--cfg loom`, those of `std` otherwise.
 
 pub(crate) use std::sync::PoisonError;
 

@@ -10,24 +10,24 @@ use std::{
 
 use crate::{shared::Shared, state::State};
 
-/// The name of the statistics that resources share which found no place of their own.
+/// The name of the resource that collects the statistics of all resources without a place of their own.
 pub const OVERFLOW: &str = "*overflow*";
 
-/// How far the tree fans out at its root, and at each state below: powers of two. With four, a resource's place takes a hundred
-/// bytes, and a hundred thousand resources are some five steps deep.
+/// The fan-out of the tree at its root, and at each state below. Both are powers of two. With a fan-out of four, a
+/// resource's place takes a hundred bytes, and a hundred thousand resources are about five steps deep.
 const ROOTS: usize = 256;
 const FAN: usize = 4;
 
-/// The states of a bounded number of resources, and one for all others.
+/// The states of a bounded number of resources, and one state that all others share.
 ///
-/// A tree in which the bits of a name's hash are the way to its state. Nothing is ever taken out of it, so whoever looks a name
-/// up needs no lock, and writes nothing that another thread reads; who adds one waits for others who do.
+/// This is a tree in which the bits of a name's hash are the path to its state. Nothing is ever removed, so a lookup
+/// needs no lock and writes nothing that another thread reads. An insertion waits for other insertions.
 pub(crate) struct Table {
     pub(crate) shared: Arc<Shared>,
     most: usize,
     roots: Box<[Child]>,
     growing: Mutex<()>,
-    /// Of states in the tree; changed after it, while `growing` is held.
+    /// The number of states in the tree. It is updated after the tree, while `growing` is held.
     count: AtomicUsize,
     overflow: OnceLock<Arc<State>>,
     overflowed: AtomicU64,
@@ -56,17 +56,17 @@ impl Table {
         }
     }
 
-    /// The state of a resource: its own, or that of all that found no place.
+    /// Returns the state of a resource: its own, or the shared overflow state.
     pub(crate) fn state(&self, name: &str) -> Arc<State> {
         self.own_state(name).unwrap_or_else(|| self.overflow())
     }
 
-    /// The state of a resource, if it has one, a rule names it or there is a place for it.
+    /// Returns the resource's own state, if it has one, a rule names it, or there is room for it.
     pub(crate) fn own_state(&self, name: &str) -> Option<Arc<State>> {
         self.find_or_place(name, || self.shared.loaded.set().names(name))
     }
 
-    /// The state of a resource, which gets one however many there are.
+    /// Returns the resource's own state and creates it even if the table is full.
     pub(crate) fn needed_state(&self, name: &str) -> Arc<State> {
         self.find_or_place(name, || true).unwrap_or_else(|| self.overflow())
     }
@@ -77,7 +77,7 @@ impl Table {
             return Some(state.clone());
         }
         let needed = needed();
-        // Acquire: who sees the count finds the states that were counted.
+        // Acquire: a thread that sees the count finds the states that were counted.
         if !needed && self.count.load(Ordering::Acquire) >= self.most {
             return self.find(hash, name).ok().cloned();
         }
@@ -97,7 +97,7 @@ impl Table {
         Some(state)
     }
 
-    /// The state of a name, or else the place where it would be.
+    /// Returns the state of a name, or else the place where it would be inserted.
     fn find(&self, hash: u64, name: &str) -> Result<&Arc<State>, &Child> {
         let mut place = &self.roots[hash as usize % ROOTS];
         let mut way = hash / ROOTS as u64;
@@ -106,30 +106,30 @@ impl Table {
                 return Ok(&branch.state);
             }
             place = &branch.below[way as usize % FAN];
-            // Where the bits have run out, names whose hashes are equal are one behind the other.
+            // When the bits run out, names with equal hashes form a chain.
             way /= FAN as u64;
         }
         Err(place)
     }
 
-    /// The state of all that find no place of their own.
+    /// Returns the shared state of all resources without a place of their own.
     fn overflow(&self) -> Arc<State> {
-        // Relaxed: a count for people.
+        // Relaxed: the count is only reported.
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self.shared.clone()))).clone()
     }
 
-    /// How often somebody was sent there.
+    /// Returns how many lookups got the overflow state.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// How many resources have a place.
+    /// Returns how many resources have a place.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// All states in the order of their names; that of all others last, if it is used.
+    /// Returns all states sorted by name. The overflow state comes last, if it is in use.
     pub(crate) fn states(&self) -> Vec<Arc<State>> {
         let mut states = Vec::new();
         let mut places: Vec<&Child> = self.roots.iter().collect();

@@ -1,4 +1,4 @@
-//! The clock that a gate runs on, and waiting by it.
+//! The clock of a gate, and sleeping by it.
 
 use std::{
     future::Future,
@@ -14,10 +14,10 @@ use tidegate_core::{
     clock::{SystemClock, Timer},
 };
 
-/// A wait that ends by itself.
+/// A future that completes at a given time.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The clock of a gate: the system's without a virtual call, any other behind one.
+/// The clock of a gate. The system clock needs no virtual call; any other clock does.
 pub(crate) enum GateTimer {
     System(SystemClock),
     Other(Arc<dyn AnyTimer>),
@@ -68,7 +68,7 @@ pub(crate) fn block_on(mut sleep: Sleep) {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
     while sleep.as_mut().poll(&mut cx).is_pending() {
-        // May return early; the sleep says when it is over.
+        // `park` may return early; polling the sleep tells when it is over.
         thread::park();
     }
 }

@@ -1,11 +1,13 @@
-//! A bounded number of values, each with its state: what hot-parameter rules keep.
+//! A bounded table of values with their states, for hot-parameter rules.
 //!
-//! So many values are kept whole. A newcomer beyond them takes, of a few that are looked at, the place of one that is as good
-//! as new, or else of the one that has used the smallest part of its share; and that one leaves a record: the hash of the
-//! value, and its state. A value that comes back takes its record with it. Records stand in buckets, several for each value
-//! that is kept. Only where a bucket is full is one forgotten, again the one that has used least. So made-up values push out
-//! made-up values, one that has used up its share goes last, and nobody ever has a stranger's state. What is lost is bounded:
-//! a forgotten value gets what it had used a second time.
+//! The table keeps a fixed number of values whole. When it is full, a new value replaces an old one. The table examines
+//! a few candidates and evicts one whose share is untouched, or else the one that has used the smallest part of its
+//! share. The evicted value leaves a record: the hash of the value, and its state. A value that returns takes its state
+//! from its record. Records are stored in buckets, several records for each value that is kept whole. A record is
+//! forgotten only when its bucket is full, again the one that has used least.
+//!
+//! As a result, invented values evict invented values, a value that has used up its share is evicted last, and no value
+//! gets the state of another. The loss is bounded: a forgotten value gets the units that it had used a second time.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,9 +20,9 @@ use crate::{
 };
 
 const SHARDS: usize = 16;
-/// How many values are looked at for one that makes room.
+/// How many values are examined to find one to evict.
 const TRIED: usize = 8;
-/// Records for each value that is kept.
+/// Records for each value that is kept whole.
 const RECORDS: usize = 4;
 /// Records in a bucket.
 const BUCKET: usize = 8;
@@ -28,7 +30,7 @@ const BUCKET: usize = 8;
 /// States by value.
 pub(crate) struct ValueTable<S> {
     shards: Box<[Mutex<Shard<S>>]>,
-    /// Keyed by chance, so that nobody can choose values that meet.
+    /// Keyed randomly, so that nobody can choose values that collide.
     hasher: RandomState,
     forgotten: AtomicU64,
 }
@@ -38,9 +40,9 @@ struct Shard<S> {
     index: HashTable<u32>,
     kept: Vec<Kept<S>>,
     most: usize,
-    /// Where the search for one that makes room goes on.
+    /// Where the search for a value to evict continues.
     hand: usize,
-    /// Empty until the first value has to go.
+    /// Empty until the first value is evicted.
     records: Vec<Option<Record<S>>>,
 }
 
@@ -51,24 +53,24 @@ struct Kept<S> {
     state: S,
 }
 
-/// What is left of a value that had to go. Its hash has 64 bits, keyed by chance: a stranger has the same with a probability
-/// of 10⁻¹⁸.
+/// The record of an evicted value. Its hash has 64 bits and a random key: another value has the same hash with a
+/// probability of 10⁻¹⁸.
 struct Record<S> {
     hash: u64,
     state: S,
     stake: Stake,
 }
 
-/// What a value would gain by being forgotten; the least goes first.
+/// What a value would gain by being forgotten. The value with the least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stake {
-    /// The part of its share that it has used, in thousandths.
+    /// The used part of its share, in thousandths.
     pub(crate) used: u64,
-    /// When it is as good as new.
+    /// When its share is as good as untouched.
     pub(crate) until: Nanos,
 }
 
-/// A value as its state is found again, whether kept or recorded.
+/// A key that finds a value's state again, whether the value is kept whole or as a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueKey {
     hash: u64,
@@ -94,8 +96,8 @@ impl<S: Copy + Default> ValueTable<S> {
         }
     }
 
-    /// Keeps at most this many values from now on (and up to a shard's worth more, as from the start); those that are too
-    /// many then leave their records when another value comes.
+    /// Keeps at most this many values from now on (and up to a shard's worth more, as at creation). Excess values are
+    /// evicted to their records when another value arrives.
     pub(crate) fn keep_at_most(&self, most: usize) {
         for shard in &self.shards {
             Self::lock(shard).most = most.div_ceil(self.shards.len());
@@ -103,7 +105,7 @@ impl<S: Copy + Default> ValueTable<S> {
     }
 
     fn lock(shard: &Mutex<Shard<S>>) -> MutexGuard<'_, Shard<S>> {
-        // States are changed in single steps: one that a panic left behind is whole.
+        // Ignore poisoning: states change in single steps, so a panic leaves a consistent state.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,14 +113,14 @@ impl<S: Copy + Default> ValueTable<S> {
         Self::lock(&self.shards[(hash >> 32) as usize % self.shards.len()])
     }
 
-    /// How many values that had used some of their share were forgotten, ever.
+    /// Returns how many values with a partly used share have been forgotten since the start.
     pub(crate) fn forgotten(&self) -> u64 {
         // Relaxed: a count for people.
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Runs `change` on the state of `value`. `stake` says what a value would gain by being forgotten; `None` where it is as
-    /// good as new.
+    /// Runs `change` on the state of `value`. `stake` returns what a value would gain by being forgotten, or `None` if
+    /// its share is as good as untouched.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,
@@ -135,7 +137,7 @@ impl<S: Copy + Default> ValueTable<S> {
         change(&mut shard.kept[at].state, ValueKey { hash })
     }
 
-    /// Runs `change` on the state of a value, unless that was forgotten.
+    /// Runs `change` on the state of a value, unless the value was forgotten.
     pub(crate) fn at(&self, key: ValueKey, change: impl FnOnce(&mut S)) {
         let mut shard = self.shard(key.hash);
         let known = shard.index.find(key.hash, |&at| shard.kept[at as usize].hash == key.hash).copied();
@@ -148,7 +150,7 @@ impl<S: Copy + Default> ValueTable<S> {
 }
 
 impl<S: Copy + Default> Shard<S> {
-    /// Where the value's state is, and how many values were forgotten for it.
+    /// Returns where the value's state is, and how many values were forgotten to make room for it.
     fn find_or_keep(
         &mut self,
         hash: u64,
@@ -189,7 +191,7 @@ impl<S: Copy + Default> Shard<S> {
         }
     }
 
-    /// Of the next few values one that is as good as new, or that with the least at stake.
+    /// Returns one of the next few values: one whose share is as good as untouched, or the one with the least at stake.
     fn least(&mut self, stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>) -> usize {
         let mut least: Option<(Stake, usize)> = None;
         for _ in 0..TRIED.min(self.kept.len()) {
@@ -205,7 +207,7 @@ impl<S: Copy + Default> Shard<S> {
         least.map_or(0, |(_, at)| at)
     }
 
-    /// Records a value that had to go; returns how many were forgotten.
+    /// Records an evicted value. Returns how many records were forgotten.
     fn record_of(
         &mut self,
         gone: &Kept<S>,
@@ -254,7 +256,7 @@ impl<S: Copy + Default> Shard<S> {
 mod tests {
     use super::*;
 
-    /// The state is what a value has used of ten.
+    /// The state is how many of ten units a value has used.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "as ValueTable::with has it")]
     fn stake(_: &Arg<'_>, used: &u64) -> Option<Stake> {
         (*used > 0).then_some(Stake { used: used * 100, until: Nanos::MAX })
@@ -279,7 +281,7 @@ mod tests {
         }
         for value in 1_000..101_000_i64 {
             let before = with(&values, value, |used| *used += 1);
-            assert_eq!(before, 1, "a newcomer begins fresh, whatever strangers did");
+            assert_eq!(before, 1, "a new value starts with a full share, whatever other values did");
         }
         for value in 0..50_i64 {
             assert_eq!(with(&values, value, |_| ()), 10, "{value} has used up its share");

@@ -107,6 +107,7 @@ fn main() {
         resident()
     );
 
+    println!("the future of one who waits {:30} bytes", size_of_val(&one.wait("a", 1, None)));
     for policy in [
         bucket,
         Policy::sliding_log(Quota::per_second(1_000)).expect("a short log"),

@@ -3,8 +3,10 @@
 //! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones (`--ignored`) send through a
 //! limiter of the default size.
 
+mod policies;
+
 use tidegate_limiter::{
-    Decision, KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull, algorithm::TokenBucket,
+    Decision, KeyedBuilder, KeyedLimiter, Nanos, Policy, WhenFull, algorithm::TokenBucket,
 };
 
 /// A multiple of an hour, so that all of a test lies in one window.
@@ -12,15 +14,7 @@ const NOW: Nanos = Nanos::from_secs(36_000);
 const SMALL: usize = 2_048;
 
 fn policies(quota: &str) -> Vec<Policy> {
-    let quota: Quota = quota.parse().unwrap();
-    vec![
-        Policy::fixed_window(quota),
-        Policy::sliding_log(quota).unwrap(),
-        Policy::sliding_window(quota),
-        Policy::sliding_counter(quota),
-        Policy::token_bucket(quota),
-        Policy::leaky_bucket(quota),
-    ]
+    policies::of(quota.parse().unwrap())
 }
 
 fn limiter(

@@ -1,5 +1,7 @@
 //! What holds while somebody waits: nobody is admitted unrecorded or past the line, and whoever makes room is heard.
 
+mod policies;
+
 use std::{
     pin::Pin,
     sync::{
@@ -58,14 +60,7 @@ fn unkeyed(policy: impl Into<Policy>) -> (ManualTimer, Limiter<ManualTimer>) {
 
 /// Two a second, in every algorithm that counts time.
 fn two_a_second() -> Vec<Policy> {
-    let quota = Quota::per_second(2);
-    vec![
-        Policy::fixed_window(quota),
-        Policy::sliding_log(quota).unwrap(),
-        Policy::sliding_window(quota),
-        Policy::sliding_counter(quota),
-        Policy::token_bucket(quota),
-    ]
+    policies::denying(Quota::per_second(2))
 }
 
 #[test]

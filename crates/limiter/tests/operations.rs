@@ -1,22 +1,15 @@
 //! The operations beside acquire, on every algorithm.
 
+mod policies;
+
 use std::time::Duration;
 
+use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
     Clock, CoarseClock, Decision, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
     Request, SystemClock, acquire_all_at,
 };
-
-fn policies(quota: Quota) -> Vec<Policy> {
-    vec![
-        Policy::fixed_window(quota),
-        Policy::sliding_log(quota).unwrap(),
-        Policy::sliding_window(quota),
-        Policy::sliding_counter(quota),
-        Policy::token_bucket(quota),
-    ]
-}
 
 const NOW: Nanos = Nanos::from_secs(7_200);
 

@@ -1,5 +1,7 @@
 //! Many threads: never one over, whatever the interleaving.
 
+mod policies;
+
 use std::sync::{
     Barrier,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,17 +15,13 @@ use tidegate_limiter::{
 const THREADS: u64 = 64;
 
 fn policies(limit: u32) -> Vec<Policy> {
-    let quota = Quota::per_hour(limit);
-    vec![
-        Policy::fixed_window(quota),
-        Policy::sliding_log(quota).unwrap(),
-        Policy::sliding_window(quota),
-        Policy::sliding_counter(quota),
-        Policy::token_bucket(quota),
+    let mut all = policies::denying(Quota::per_hour(limit));
+    all.extend([
         Policy::token_bucket(Quota::new(limit, std::time::Duration::from_secs(3_601)).unwrap()),
         Policy::concurrency(limit),
         Concurrency::new(limit).hold(std::time::Duration::from_mins(1)).unwrap().into(),
-    ]
+    ]);
+    all
 }
 
 /// Sixty-four threads ask at once, `rounds` times each; returns how much was admitted.

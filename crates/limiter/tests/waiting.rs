@@ -1,5 +1,7 @@
 //! Waiting in line: first come first served, with a deadline, cancel-safe; on a clock that the test moves.
 
+mod policies;
+
 use std::{
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -155,15 +157,7 @@ fn waiting_needs_no_runtime_and_works_on_the_systems_clock() {
 #[test]
 fn a_wait_that_cannot_end_before_the_end_of_time_is_refused_at_once() {
     let year = Quota::new(1, Duration::from_hours(366 * 24)).unwrap();
-    let policies = [
-        Policy::token_bucket(year),
-        Policy::leaky_bucket(year),
-        Policy::sliding_log(year).unwrap(),
-        Policy::fixed_window(year),
-        Policy::sliding_window(year),
-        Policy::sliding_counter(year),
-    ];
-    for policy in policies {
+    for policy in policies::of(year) {
         let (_, limiter) = limiter(policy);
         assert!(limiter.acquire(1).is_allowed());
         let mut line: Vec<Waiting<'_>> = Vec::new();

@@ -1,52 +1,82 @@
 //! What can go wrong between a caller and the store.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// Why the store gave no decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// Nobody listens at the address, or the name does not resolve, or no connection came about: perhaps as only one of both
     /// speaks TLS.
+    #[error("cannot reach the store: {0}; check the address and that it runs")]
     Refused(Arc<str>),
     /// The connection broke. Whether the request was decided before that is not known.
+    #[error("the connection to the store broke: {0}")]
     Lost(Arc<str>),
     /// No answer within the deadline. It may still be decided, or have been.
+    #[error("the store did not answer within the deadline")]
     TimedOut,
     /// The server is loading its data after a start.
+    #[error("the store is loading its data after a start; wait until it is ready")]
     Loading,
     /// The server is a replica: after a failover the address still points to the old master.
+    #[error(
+        "the store is a read-only replica; give the master's address, or that of the sentinels or the cluster"
+    )]
     ReadOnly,
     /// The server's memory is full, and its policy is not to evict.
+    #[error("the store's memory is full; raise its maxmemory")]
     OutOfMemory,
     /// The cluster (or a slot of it) has no master at the moment, or was still moving the slot after several tries.
+    #[error("the cluster does not serve this key now: {0}")]
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
+    #[error(
+        "the keys of one decision are on different nodes of the cluster; give them a common {{hash tag}}"
+    )]
     CrossSlot,
     /// Two limits of one name and other numbers, in one decision on one key: they are one state, and only one can decide on it.
+    #[error(
+        "two limits of one name, with other numbers, are asked about one key in one decision; give them different names"
+    )]
     OneKey,
     /// The key holds another type of value, which is not this limit's.
+    #[error(
+        "another program keeps another type of value under this limit's key; choose another prefix or name"
+    )]
     WrongType,
     /// The key holds a string that is no state of this limit.
+    #[error("another program keeps another value under this limit's key; choose another prefix or name")]
     NotOurs,
     /// The server refuses the credentials, or its user may not run scripts at all.
+    #[error("the store refuses: {0}")]
     NotPermitted(Arc<str>),
     /// The server's user may not touch this key. With the rights that the store needs.
+    #[error("the store's user may not do this: {0}")]
     Forbidden(Arc<str>),
     /// The server stopped the limit's script: its user may not run a command that the script needs, for instance. With the
     /// rights that the store needs.
+    #[error("the store could not run the limit's script: {0}")]
     Script(Arc<str>),
     /// The address makes no sense to the client.
+    #[error("no store can be at this address: {0}")]
     Address(Arc<str>),
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
+    #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
     /// Nodes hold pieces of the limit, or have used what they have not reported yet: only an exact limit gives back.
+    #[error(
+        "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact"
+    )]
     NotExact,
     /// Any other error of the server.
+    #[error("the store reports: {0}")]
     Server(Arc<str>),
     /// The server answered something else than the script returns.
+    #[error("unexpected reply from the store")]
     BadReply,
     /// The store was found to be down a moment ago, and was not asked.
+    #[error("the store was found to be down a moment ago")]
     Down,
 }
 
@@ -135,44 +165,3 @@ impl StoreError {
         )
     }
 }
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => write!(f, "cannot reach the store: {why}; check the address and that it runs"),
-            Self::Lost(why) => write!(f, "the connection to the store broke: {why}"),
-            Self::TimedOut => f.write_str("the store did not answer within the deadline"),
-            Self::Loading => f.write_str("the store is loading its data after a start; wait until it is ready"),
-            Self::ReadOnly => f.write_str(
-                "the store is a read-only replica; give the master's address, or that of the sentinels or the cluster",
-            ),
-            Self::OutOfMemory => f.write_str("the store's memory is full; raise its maxmemory"),
-            Self::ClusterDown(why) => write!(f, "the cluster does not serve this key now: {why}"),
-            Self::CrossSlot => f.write_str(
-                "the keys of one decision are on different nodes of the cluster; give them a common {hash tag}",
-            ),
-            Self::OneKey => f.write_str(
-                "two limits of one name, with other numbers, are asked about one key in one decision; give them different names",
-            ),
-            Self::WrongType => f.write_str(
-                "another program keeps another type of value under this limit's key; choose another prefix or name",
-            ),
-            Self::NotOurs => f.write_str(
-                "another program keeps another value under this limit's key; choose another prefix or name",
-            ),
-            Self::NotPermitted(why) => write!(f, "the store refuses: {why}"),
-            Self::Forbidden(why) => write!(f, "the store's user may not do this: {why}"),
-            Self::Script(why) => write!(f, "the store could not run the limit's script: {why}"),
-            Self::Address(why) => write!(f, "no store can be at this address: {why}"),
-            Self::Prefix => f.write_str("a prefix must not be empty or contain `:`, `{` or `}`"),
-            Self::NotExact => f.write_str(
-                "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact",
-            ),
-            Self::Server(why) => write!(f, "the store reports: {why}"),
-            Self::BadReply => f.write_str("unexpected reply from the store"),
-            Self::Down => f.write_str("the store was found to be down a moment ago"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}

@@ -78,7 +78,7 @@
 //!
 //! # In Redis
 //!
-//! A key is `prefix:name:shape:key`, its value a string of 7 to 15 bytes (sliding window: 7, and 1, 2 or 4 for each slot, for
+//! A key is `prefix:name:shape:key`, its value a string of 7 to 13 bytes (sliding counter above 65,535: 15; sliding window: 7, and 1, 2 or 4 for each slot, for
 //! the one that is leaving, and for the sum; logs: 8 bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every
 //! key expires by itself within six seconds of its limit being as good as new. In a cluster the keys of one joint decision need
 //! a common hash tag: `{tenant}:user`.

@@ -1,7 +1,7 @@
 //! Limits in a store that is well.
 #![cfg(feature = "servers")]
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tidegate_core::{
     Policy, Quota,
@@ -44,6 +44,23 @@ fn open(address: &str) -> Store {
 
 fn limit(store: &Store, name: &str, policy: Policy) -> tidegate_redis::SharedLimit {
     store.limit(name, policy).deadline(PATIENCE).build().expect("the policy can be shared")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_and_addresses_are_keys_as_they_are() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = limit(&store, "any", Policy::fixed_window(quota("2/1h")));
+    let address: IpAddr = "192.0.2.7".parse().expect("the address is well formed");
+    for _ in 0..2 {
+        assert!(limit.acquire(7_u64, 1).await.is_allowed());
+        assert!(limit.acquire(address, 1).await.is_allowed());
+    }
+    // The same bytes are the same key, and other bytes are another.
+    assert!(limit.acquire(7_u64.to_le_bytes(), 1).await.is_denied());
+    assert!(limit.peek([192_u8, 0, 2, 7], 1).await.is_denied());
+    assert!(limit.acquire(7_u32, 1).await.is_allowed());
+    assert_eq!(limit.refund(address, 2).await.map(|now| now.decision.remaining()), Ok(2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,6 +10,9 @@ use tidegate_core::{
 use tidegate_redis::{Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server};
 
+/// A fixed window as it is written by hand.
+const BARE: &str = "redis.call('INCRBY', KEYS[1], 1) redis.call('PEXPIRE', KEYS[1], 3600000)";
+
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
 }
@@ -23,11 +26,13 @@ async fn every_state_but_a_log_is_one_string_of_a_few_bytes_however_much_was_adm
     let permits = Concurrency::new(20).hold(Duration::from_hours(1)).expect("the hold is short").into();
     for (at, (policy, bytes)) in [
         (Policy::fixed_window(quota("1000/1h")), 11),
-        (Policy::sliding_counter(quota("1000/1h")), 15),
+        (Policy::sliding_counter(quota("65535/1h")), 11),
+        (Policy::sliding_counter(quota("65536/1h")), 15),
         (slots("200/1h"), 7 + 62),
         (slots("1000/1h"), 7 + 2 * 62),
         (Policy::token_bucket(quota("3600/1h")), 7),
-        (Policy::token_bucket(quota("999983/1h")), 13),
+        (Policy::token_bucket(quota("999983/1h")), 12),
+        (Policy::token_bucket(quota("4294967291/1h")), 13),
         (Policy::leaky_bucket(quota("3600/1h")), 7),
         (permits, 8 + 16 * 20),
     ]
@@ -46,5 +51,41 @@ async fn every_state_but_a_log_is_one_string_of_a_few_bytes_however_much_was_adm
         assert!(length <= bytes, "{policy:?}: {length} bytes, more than {bytes}");
     }
     let keys = server.ask(&["DBSIZE"]).text().parse::<u32>().expect("a number of keys");
-    assert!((8..=9).contains(&keys), "each has one key, and the nodes have one, perhaps already: {keys}");
+    assert!((10..=11).contains(&keys), "each has one key, and the nodes have one, perhaps already: {keys}");
+}
+
+/// What a key takes with its name, beside the least that a limit could be: a number with an end, under a name as long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_an_end() {
+    let server = Server::start(&[]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let memory = |key: &str| {
+        let reply = server.ask(&["MEMORY", "USAGE", key, "SAMPLES", "0"]);
+        reply.text().parse::<u32>().expect("a number of bytes")
+    };
+    for (at, policy) in [
+        Policy::fixed_window(quota("4294967295/1h")),
+        Policy::sliding_counter(quota("1000/1h")),
+        Policy::sliding_counter(quota("65535/1m")),
+        Policy::token_bucket(quota("1000/1m")),
+        Policy::token_bucket(quota("7/1s")),
+        Policy::token_bucket(quota("1000000007/1m")),
+        Policy::leaky_bucket(quota("7/1s")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let limit = store.limit(&format!("l{at}"), policy).deadline(PATIENCE);
+        let limit = limit.build().expect("the policy can be shared");
+        let key = String::from_utf8(limit.redis_key("alice")).expect("the key is text");
+        let bare = format!("{at}").repeat(key.len());
+        server.ask(&["EVAL", BARE, "1", &bare]);
+        // As it is first written, and as it is once it was written in place.
+        for nth in 0..3 {
+            let answer = limit.acquire("alice", 1).await;
+            assert_eq!(answer.source, Source::Store, "{answer:?}");
+            let (ours, bare) = (memory(&key), memory(&bare));
+            assert!(10 * ours <= 13 * bare, "{policy:?}, decision {nth}: {ours} bytes beside {bare}");
+        }
+    }
 }

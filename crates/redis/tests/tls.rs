@@ -1,11 +1,14 @@
 //! A store by TLS.
 #![cfg(feature = "servers")]
 
-use std::{fs, path::PathBuf, process::Command};
+mod waiting;
+
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use tidegate_core::{Policy, Quota};
-use tidegate_redis::{Health, Source, Store};
-use tidegate_redis_servers::{PATIENCE, Sentinel, Server, eventually, free_port};
+use tidegate_redis::{Health, OnError, Source, Store};
+use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually, free_port};
+use waiting::{reach, until};
 
 /// Tells the inner run of the test where to go.
 const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
@@ -86,18 +89,17 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
     assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
 }
 
-/// The store at each of these addresses is found to be down, and told for what it is.
-async fn told(addresses: &[&str], port: u16, hint: &str) {
+/// The store at each of these addresses is down, and is told for what it is when the first caller's deadline has passed.
+async fn told(addresses: &[&str], port: u16, deadline: Duration, hint: &str) {
     for address in addresses {
         let address = address.replace("PORT", &port.to_string());
         let store = Store::open(&address).expect("the address is well formed");
         let quota: Quota = "5/1h".parse().expect("the quota is well formed");
-        // Nobody waits for long enough to see an attempt to connect fail.
-        let limit = store.limit("x", Policy::token_bucket(quota)).build().expect("the policy can be shared");
-        eventually(&format!("{address}: {hint}"), || {
-            store.trouble().is_some_and(|error| error.to_string().contains(hint))
-        });
+        let limit = store.limit("x", Policy::token_bucket(quota)).deadline(deadline);
+        let limit = limit.build().expect("the policy can be shared");
         assert!(matches!(limit.acquire("k", 1).await.source, Source::Local(_)));
+        let why = store.trouble().map(|error| error.to_string()).unwrap_or_default();
+        assert!(why.contains(hint), "{address}: {why:?}");
     }
 }
 
@@ -106,8 +108,10 @@ async fn an_address_with_tls_of_a_server_without_is_told_for_what_it_is() {
     let plain = Server::start(&[]);
     let sentinel = Sentinel::watch(&plain, 0);
     let hint = "write redis for rediss";
-    told(&["rediss://127.0.0.1:PORT", "rediss+cluster://127.0.0.1:PORT"], plain.port(), hint).await;
-    told(&["rediss+sentinel://127.0.0.1:PORT/main"], sentinel.port(), hint).await;
+    // Not long enough to see an attempt to connect fail, as such a server may wait for more.
+    let usual = Duration::from_millis(50);
+    told(&["rediss://127.0.0.1:PORT", "rediss+cluster://127.0.0.1:PORT"], plain.port(), usual, hint).await;
+    told(&["rediss+sentinel://127.0.0.1:PORT/main"], sentinel.port(), usual, hint).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,5 +123,41 @@ async fn an_address_without_tls_of_a_server_with_it_is_told_for_what_it_is() {
         "redis+cluster://127.0.0.1:PORT",
         "redis+sentinel://127.0.0.1:PORT/main",
     ];
-    told(&addresses, secured.port, "write rediss for redis").await;
+    // It closes the connection at once; how soon that is seen is the machine's matter.
+    told(&addresses, secured.port, PATIENCE, "write rediss for redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_cut_is_not_taken_for_a_server_with_tls() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let store = reach(&proxy.address()).await;
+    proxy.refuse(true);
+    proxy.cut();
+    until("it is down", || store.health() == Health::Down).await;
+    let why = store.trouble().expect("it is down").to_string();
+    assert!(why.contains("cannot reach the store") && !why.contains("TLS"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_killed_connects_again_and_nobody_speaks_of_tls() {
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let quota: Quota = "1000000/1s".parse().expect("the quota is well formed");
+    let limit = store.limit("x", Policy::token_bucket(quota)).deadline(PATIENCE).on_error(OnError::Closed);
+    let limit = limit.build().expect("the policy can be shared");
+    let made = store.stats().connections;
+    for _ in 0..30 {
+        // The limit's and the heartbeat's; not the one that asks for this.
+        server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let answers = [limit.acquire("k", 1).await, limit.acquire("k", 1).await];
+        for why in answers.iter().map(|answer| format!("{:?}", answer.source)) {
+            assert!(!why.contains("TLS"), "{why}");
+        }
+        let why = store.trouble().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!why.contains("TLS"), "{why}");
+    }
+    until("decisions are the store's again", || store.health() == Health::Up).await;
+    assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
+    assert!(store.stats().connections > made, "its connections were cut");
 }

@@ -1,17 +1,22 @@
 //! Loading certificates and the access file again when they change.
 
 use std::{
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use tidegate_config::file::{Look, Watch};
 use tokio::{
     sync::watch,
     task::spawn_blocking,
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{locks::Locks, metrics::Events, rules::Watch};
+use crate::{locks::Locks, metrics::Events};
+
+/// A file of certificates or of clients is not larger.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// Follows the files of `locks` until the future is dropped. `orders` changes when they are to be loaded in any case.
 pub(crate) async fn follow(
@@ -20,8 +25,9 @@ pub(crate) async fn follow(
     mut orders: watch::Receiver<u64>,
     events: Arc<Events>,
 ) {
-    let tls = locks.tls.as_ref().map(|tls| Watch::new(tls.files().paths()));
-    let access = locks.access.path().map(|path| Watch::new(vec![path.clone()]));
+    let watch = |paths: Vec<PathBuf>| Watch::new(move || Some(paths.clone()), MAX_BYTES);
+    let tls = locks.tls.as_ref().map(|tls| watch(tls.files().paths()));
+    let access = locks.access.path().map(|path| watch(vec![path.clone()]));
     if tls.is_none() && access.is_none() {
         return;
     }
@@ -39,7 +45,12 @@ pub(crate) async fn follow(
         let (its, counts) = (locks.clone(), Arc::clone(&events));
         // A file system may hang; what is in force stays in force.
         let step = spawn_blocking(move || {
-            let is_due = |watch: &mut Watch| if is_ordered { watch.catch_up() } else { watch.has_changed() };
+            let is_due = |watch: &mut Watch| {
+                if is_ordered {
+                    watch.catch_up();
+                }
+                is_ordered || watch.look() == Look::Changed
+            };
             if let (Some(watch), Some(tls)) = (&mut watches.0, &its.tls)
                 && is_due(watch)
             {

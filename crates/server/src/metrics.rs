@@ -177,7 +177,8 @@ const PER_LIMIT: [PerLimit; 11] = [
 
 impl Collector for AtScrape {
     fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
-        let all = self.service.limits();
+        let in_force = self.service.in_force();
+        let all = in_force.limits();
         let throttle = self.service.throttle();
         let limits: Vec<(&str, CountsRead, Stats)> = all
             .limits()
@@ -204,7 +205,7 @@ impl Collector for AtScrape {
                 }
             }
         }
-        envoy::encode(&mut out, all.descriptors())?;
+        envoy::encode(&mut out, in_force.descriptors())?;
         if let Some(shared) = self.service.store() {
             store::encode(&mut out, shared.store())?;
         }

@@ -47,7 +47,7 @@ pub struct Options {
     pub store_prefix: String,
     /// How long the store may take for a decision, unless the limit says otherwise.
     pub store_deadline: Timeout,
-    /// Where the state is kept over a restart; not together with a store.
+    /// Where the state is kept over a restart. Together with a store, it is how many servers share the store.
     pub state: Option<PathBuf>,
     /// How often it is written.
     pub state_interval: Duration,

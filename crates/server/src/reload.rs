@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use tidegate_config::file::{Look, Watch};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
@@ -16,8 +17,8 @@ use tokio::{
 
 use crate::{
     metrics::Events,
-    rules::{self, RulesError, Watch},
-    service::Service,
+    rules::{self, RulesError},
+    service::{InForce, Service},
     sources::{Loaded, Sources},
 };
 
@@ -59,15 +60,14 @@ impl Reload {
         let from = sources.clone();
         let load = move |service: &Service| {
             let Loaded { rules, domains } = from.load(service.keeping())?;
-            let before = service.limits();
-            let next = before.follow(rules, service.now())?.with_domains(domains, Some(&before));
-            let limits = next.limits().len();
-            service.set_limits(next);
-            Ok(limits)
+            let before = service.in_force();
+            let limits = before.limits().follow(rules, service.now())?;
+            let count = limits.limits().len();
+            service.set_limits(InForce::new(limits, domains, Some(&before)));
+            Ok(count)
         };
         let load = Arc::new(load);
-        let paths = sources.paths();
-        let watch = (!paths.is_empty()).then(|| Watch::new(paths));
+        let watch = (!sources.paths().is_empty()).then(|| sources.watch());
         Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
     }
 
@@ -111,7 +111,10 @@ impl Reload {
         };
         let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
         let mut work = spawn_blocking(move || {
-            let is_due = if is_ordered { watch.catch_up() } else { watch.has_changed() };
+            if is_ordered {
+                watch.catch_up();
+            }
+            let is_due = is_ordered || watch.look() == Look::Changed;
             let loaded = is_due.then(|| load(&its));
             (watch, loaded)
         });
@@ -127,7 +130,7 @@ impl Reload {
         };
         let Ok((watch, loaded)) = done else {
             // A panic was told by itself; the previous rules are still in place.
-            self.watch = Some(Watch::new(self.sources.paths()));
+            self.watch = Some(self.sources.watch());
             self.refused();
             return None;
         };

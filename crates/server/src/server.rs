@@ -32,7 +32,7 @@ use crate::{
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
-    service::Service,
+    service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
@@ -405,9 +405,6 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
 /// The store that the options name.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
-    if options.state.is_some() {
-        return Err(StoreOptionError::WithState);
-    }
     let prefix = &options.store_prefix;
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
         return Err(StoreOptionError::Prefix(prefix.clone()));
@@ -442,7 +439,7 @@ fn make_service(
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
-    Ok(Service::new(limits.with_domains(domains, None), throttle, clock))
+    Ok(Service::new(InForce::new(limits, domains, None), throttle, clock))
 }
 
 #[cfg(feature = "grpc")]

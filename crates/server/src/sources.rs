@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_config::file::Watch;
+
 use crate::{
     envoy::{self, Config, Domains},
     rules::{self, Keeping, Problem, Rules, RulesError},
@@ -32,6 +34,16 @@ impl Sources {
     /// The paths that are given.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.rules.iter().chain(&self.envoy).cloned().collect()
+    }
+
+    /// Notices when a file changes, comes or goes.
+    pub fn watch(&self) -> Watch {
+        let paths = self.paths();
+        let list = move || {
+            let lists: Option<Vec<_>> = paths.iter().map(|path| envoy::load::files(path).ok()).collect();
+            Some(lists?.concat())
+        };
+        Watch::new(list, rules::MAX_FILE)
     }
 
     /// Reads and checks all files.

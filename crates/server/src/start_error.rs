@@ -103,9 +103,6 @@ fn protection(lacks: Lacks) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreOptionError {
-    /// A state file beside a store.
-    #[error("--state and --store exclude each other: the store keeps the limits; leave --state out")]
-    WithState,
     /// The prefix of the store's keys.
     #[error("--store-prefix is `{0}`; it must have 1 to 64 bytes, and must not contain `:`, `{{` or `}}`")]
     Prefix(String),

@@ -89,9 +89,21 @@ impl State {
         self.found.as_ref()?.hash_keys(name)
     }
 
-    /// Gives the states in the file back to the limits.
+    /// Gives the states in the file back to the limits; to a store, how many servers there were.
     pub fn restore(&self, service: &Service) {
-        if self.found.is_none() {
+        let Some(found) = &self.found else { return };
+        if let Some(shared) = service.store() {
+            let file = self.file.path().display();
+            if let Some(nodes) = found.nodes() {
+                shared.store().recall_nodes(nodes);
+                tracing::info!(%file, nodes, "the number of servers that share the store is recalled");
+            } else {
+                tracing::warn!(
+                    %file,
+                    "the state file was written by a server without --store; the limits are in the store now, and the file \
+                     is about to be replaced",
+                );
+            }
             return;
         }
         match state_file::restore(self.file.path(), service, service.now()) {

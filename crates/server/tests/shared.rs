@@ -330,7 +330,6 @@ fn a_store_that_cannot_be_meant_is_refused_at_the_start() {
     };
     let address = refused(&|options| options.store = Some("http://localhost".to_owned()));
     assert!(address.contains("--store") && address.contains("redis+cluster://"), "{address}");
-    assert!(refused(&|options| options.state = Some("x.state".into())).contains("leave --state out"));
     assert!(refused(&|options| options.store_prefix = "{a}".to_owned()).contains("--store-prefix"));
     assert!(refused(&|options| options.store_deadline = PATIENCE.into()).contains("at most 5s"));
     let rules = harness::scratch("shared-refused").join("rules.yaml");

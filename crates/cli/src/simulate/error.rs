@@ -1,7 +1,7 @@
 //! Why there are no findings.
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -13,35 +13,47 @@ use tidegate_sim::{
 };
 
 /// Why a simulation failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// The log cannot be read.
-    Input(InputError),
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// No such traffic can be made.
-    Synthetic(SyntheticError),
+    #[error(transparent)]
+    Synthetic(#[from] SyntheticError),
     /// One log is followed at a time.
+    #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,
     /// Made-up traffic has no such keys.
+    #[error("made-up traffic has sources and nothing else: use --by ip (a source each) or --by global")]
     SyntheticBy,
     /// A limit does not suit an algorithm.
-    Trial(TrialError),
+    #[error("{0}; or leave it out of --algorithm")]
+    Trial(#[from] TrialError),
     /// The rules file is not good.
-    Rules(RulesError),
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// No limit of the rules file can be replayed.
+    #[error("no limit of {} can be replayed: `concurrency` limits what is in flight, and a log does not say when a request ended", _0.display())]
     NothingToReplay(PathBuf),
     /// A limit's `match` or `by` is nothing that a log has.
+    #[error("limit `{limit}`: {error}")]
     RuleField {
         /// The limit.
         limit: String,
         /// What is wrong with it.
+        #[source]
         error: ByError,
     },
     /// No limit can be suggested.
-    Suggest(SuggestError),
+    #[error(transparent)]
+    Suggest(#[from] SuggestError),
     /// The page cannot be written.
-    Report(PathBuf, io::Error),
+    #[error("cannot write the report {path}: {1}", path = _0.display())]
+    Report(PathBuf, #[source] io::Error),
     /// Standard output cannot be written.
-    Output(io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[source] io::Error),
 }
 
 impl SimulateError {
@@ -49,54 +61,3 @@ impl SimulateError {
         Self::Report(path.to_owned(), error)
     }
 }
-
-impl fmt::Display for SimulateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Input(error) => error.fmt(f),
-            Self::Synthetic(error) => error.fmt(f),
-            Self::SyntheticBy => f.write_str(
-                "made-up traffic has sources and nothing else: use --by ip (a source each) or --by global",
-            ),
-            Self::FollowOne => f.write_str("--follow reads one log; give one file, or - for standard input"),
-            Self::Trial(error) => write!(f, "{error}; or leave it out of --algorithm"),
-            Self::Rules(error) => error.fmt(f),
-            Self::NothingToReplay(path) => write!(
-                f,
-                "no limit of {} can be replayed: `concurrency` limits what is in flight, and a log does not say when a \
-                 request ended",
-                path.display()
-            ),
-            Self::RuleField { limit, error } => write!(f, "limit `{limit}`: {error}"),
-            Self::Suggest(error) => error.fmt(f),
-            Self::Report(path, error) => write!(f, "cannot write the report {}: {error}", path.display()),
-            Self::Output(error) => write!(f, "cannot write to standard output: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for SimulateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Input(error) => Some(error),
-            Self::Synthetic(error) => Some(error),
-            Self::Trial(error) => Some(error),
-            Self::Rules(error) => Some(error),
-            Self::RuleField { error, .. } => Some(error),
-            Self::Suggest(error) => Some(error),
-            Self::Report(_, error) | Self::Output(error) => Some(error),
-            Self::FollowOne | Self::SyntheticBy | Self::NothingToReplay(_) => None,
-        }
-    }
-}
-
-macro_rules! from {
-    ($($error:ty => $variant:ident),*) => {$(
-        impl From<$error> for SimulateError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        }
-    )*};
-}
-from!(InputError => Input, SyntheticError => Synthetic, TrialError => Trial, SuggestError => Suggest, RulesError => Rules);

@@ -6,7 +6,7 @@ use super::{Algorithm, SlidingLog, never_fits};
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share};
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "concurrency",
     aliases: &[],
@@ -19,10 +19,10 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// At most `limit` permits out at any instant; a permit comes back by a refund.
+/// At most `limit` permits in use at any instant; a refund releases a permit.
 ///
-/// With a longest hold a permit that is never given back (its holder died) comes back by itself that long after it
-/// was taken; the state is then a log of when each permit was taken. Without one the state is a count.
+/// With a maximum hold time, a permit that is never released (its holder died) becomes free that long after it was
+/// taken; the state is then a log of when each permit was taken. Without one the state is a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     limit: u32,
@@ -30,23 +30,23 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Permits that only a refund brings back.
+    /// Permits that only a refund releases.
     #[must_use]
     pub const fn new(limit: u32) -> Self {
         Self { limit, held: None }
     }
 
-    /// Permits that also come back `hold` after they were taken.
+    /// Permits that also become free `hold` after they were taken.
     ///
     /// # Errors
-    /// For a hold of zero or above [`MAX_WINDOW`](crate::MAX_WINDOW), or a limit above 1,000,000.
+    /// If the hold is zero or above [`MAX_WINDOW`](crate::MAX_WINDOW), or if the limit is above 1,000,000.
     pub fn hold(self, hold: Duration) -> Result<Self, PolicyError> {
         let quota = Quota::new(self.limit, hold).map_err(PolicyError::Quota)?;
         Ok(Self { held: Some(SlidingLog::new(quota)?), ..self })
     }
 
-    /// Writes into `new`, a fresh state, the permits that are out by `old`, a state of `from`: all of them, above the
-    /// limit too.
+    /// Carries the permits in use over from `old`, a state of `from`, to `new`, a fresh state: all of them, including those
+    /// above the limit.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (self.held, from.held) {
             (Some(log), Some(other)) => log.carry(new, &other, old),
@@ -54,7 +54,7 @@ impl Concurrency {
         }
     }
 
-    /// Writes into `new`, a fresh state, that `used` permits were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         match self.held {
             Some(log) => log.keep(new, now, used),
@@ -98,7 +98,7 @@ impl Algorithm for Concurrency {
         } else if cost > self.limit {
             never_fits(self.limit, room, reset(state[0]))
         } else {
-            // Nobody knows when a permit comes back.
+            // It is unknown when a permit is released.
             Decision::deny_for_good(self.limit, room, 1, reset(state[0]))
         }
     }
@@ -110,7 +110,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// A permit comes back: the one that was taken first, of those that are out.
+    /// Releases a permit: the oldest one in use.
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         match self.held {
             Some(log) => log.forget_oldest(state, now, cost),
@@ -118,7 +118,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// Without a hold the permits of both are out, whoever asked for them.
+    /// Without a hold, the permits of both states are in use.
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         match self.held {
             Some(log) => log.join(state, other, now),
@@ -152,7 +152,7 @@ impl Algorithm for Concurrency {
         match (self.held, debt.lasts) {
             (Some(log), _) => log.owe(state, debt),
             (None, Lasts::UntilReturned(out)) => state[0] = out.into(),
-            // No debt of this algorithm.
+            // This algorithm makes no such debt.
             (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit).into(),
         }
     }

@@ -1,10 +1,10 @@
-//! Fixed window: a count that starts anew with each window.
+//! Fixed window: a count that restarts with each window.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "fixed-window",
     aliases: &[],
@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// `limit` in each window, windows aligned to the clock's origin, or each beginning at its first admitted request.
+/// `limit` units in each window. Windows are aligned to the clock's origin, or each begins at its first admitted request.
 ///
 /// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
 /// State: the window's start, the count.
@@ -44,27 +44,27 @@ impl FixedWindow {
         self.window == other.window && self.first_hit == other.first_hit
     }
 
-    /// How long the window that `now` falls in still lasts: units taken now count in it alone. Nothing where a window
-    /// begins with its first hit and none has begun: it must begin with something that is used at once.
+    /// How much of the window that contains `now` is left: units taken now count in that window alone. Zero if windows begin
+    /// with the first hit and none has begun, because a window must begin with a unit that is used at once.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
         let (count, left) = self.current(state, now);
         if self.first_hit && count == 0 { 0 } else { left }
     }
 
-    /// Gives back units that were taken at `taken`: a window that is over has nothing to give back to.
+    /// Returns units that were taken at `taken`, unless that window has ended.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         if taken.get() >= state[0] {
             self.refund(state, now, cost);
         }
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         new[0] = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
         new[1] = used.into();
     }
 
-    /// The count that holds at `now`, and for how long it does.
+    /// The count at `now`, and how long it stays valid.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
         let (start, count) = (state[0], state[1]);
@@ -116,7 +116,7 @@ impl Algorithm for FixedWindow {
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let (count, _) = self.current(state, now);
         if count == 0 && cost > 0 {
-            // A clock that went back stays in the newest window seen.
+            // If the clock went back, the newest window remains current.
             let start = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
             state[0] = state[0].max(start);
         }
@@ -136,7 +136,7 @@ impl Algorithm for FixedWindow {
         if theirs == 0 {
             return;
         }
-        // The later end and the higher count deny whatever either would.
+        // The later end and the higher count deny whatever either state would.
         state[0] = if mine == 0 || their_left > my_left { other[0] } else { state[0] };
         state[1] = mine.max(theirs);
     }
@@ -155,7 +155,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        // An aligned window ends at a multiple of its length, whatever the end was rounded up to.
+        // An aligned window ends at a multiple of its length, even if the debt's end was rounded up.
         let end = if self.first_hit { debt.end() } else { debt.end() - debt.end() % self.window };
         state[0] = end.saturating_sub(self.window);
         state[1] = debt.share.units(self.limit).into();

@@ -6,9 +6,9 @@
 //!  ───────────┼──────── debt ─────┼──────────────►  time
 //! ```
 //!
-//! The interval `window / limit` is kept as an exact fraction `step / parts` in lowest terms. Where it is whole
-//! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's part below a
-//! nanosecond, in `1/parts`: no rate is ever rounded.
+//! The interval `window / limit` is kept as an exact fraction `step / parts` in lowest terms. If it is a whole number
+//! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's fraction of a
+//! nanosecond, in units of `1/parts`: no rate is ever rounded.
 
 use crate::{Debt, Nanos, Quota, cell::LOCKED};
 
@@ -19,7 +19,7 @@ pub(super) const MAX_SPAN: u64 = 1 << 61;
 pub(super) struct Gcra {
     /// Numerator of the emission interval, in nanoseconds; at least 1.
     pub step: u64,
-    /// Its denominator; 1 where the interval is whole.
+    /// Its denominator; 1 if the interval is a whole number.
     pub parts: u64,
 }
 
@@ -93,7 +93,7 @@ impl Gcra {
         }
     }
 
-    /// The TAT, rounded up to a nanosecond: when nothing is owed any more.
+    /// The TAT, rounded up to a nanosecond: the time when nothing is owed any more.
     pub const fn end(self, state: &[u64]) -> u64 {
         state[0] + (self.parts > 1 && state[1] > 0) as u64
     }

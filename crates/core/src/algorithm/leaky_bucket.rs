@@ -1,4 +1,4 @@
-//! Leaky bucket: admitted work starts at an even pace; what comes early is delayed, and denied beyond a longest wait.
+//! Leaky bucket: admitted work starts at an even pace. Early work is delayed, or denied if it would wait too long.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "leaky-bucket",
     aliases: &[],
@@ -22,16 +22,16 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// One unit each `window / limit`: early work gets a delay of at most the longest wait (default: the window), and is
-/// denied beyond it.
+/// One unit per `window / limit`: early work is delayed by at most the maximum wait (default: the window), and denied if
+/// it would have to wait longer.
 ///
-/// Bound: admitted units *start* no closer than `window / limit` when each waits out its delay. State as
+/// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay. The state is the same as
 /// [`TokenBucket`](super::TokenBucket)'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakyBucket {
     gcra: Gcra,
     limit: u32,
-    /// The longest wait in ticks.
+    /// The maximum wait in ticks.
     max_wait: u128,
 }
 
@@ -44,7 +44,7 @@ impl LeakyBucket {
         Self { gcra, limit: quota.limit(), max_wait }
     }
 
-    /// Delays up to `wait` instead; zero denies whatever is early.
+    /// Delays up to `wait` instead; zero denies all early work.
     ///
     /// # Errors
     /// [`PolicyError::WaitTooLong`] above 36 years.
@@ -56,14 +56,14 @@ impl LeakyBucket {
         Ok(Self { max_wait: u128::from(nanos) * u128::from(self.gcra.parts), ..self })
     }
 
-    /// The highest cost that would be admitted at `debt`: any, up to the limit, while the debt is within the wait.
+    /// The highest cost that is admitted at `debt`: any cost up to the limit, while the debt is within the maximum wait.
     fn room(&self, debt: u128) -> u64 {
         if debt <= self.max_wait { u64::from(self.limit) } else { 0 }
     }
 
-    /// Writes into `new`, a fresh state, the queue of `old`, a state of `from`: the moments that have been given out stay,
-    /// and the next one comes after them. A queue longer than the longest wait here is cut to that, unless it would be as
-    /// long at this rate.
+    /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start times that were handed out
+    /// stay, and the next one comes after them. A queue longer than this policy's maximum wait is cut to that, unless it
+    /// would be as long at this rate.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         let same = if from.gcra.parts == self.gcra.parts {
@@ -75,7 +75,7 @@ impl LeakyBucket {
         self.gcra.set_debt(new, now, same.min(at_this_rate.max(self.max_wait)));
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the longest wait.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the maximum wait.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let most = self.max_wait + self.gcra.ticks(self.limit);
         self.gcra.set_debt(new, now, self.gcra.ticks(used).min(most));
@@ -126,7 +126,7 @@ impl Algorithm for LeakyBucket {
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let debt = self.gcra.debt(state, now);
         let cost = self.gcra.ticks(cost.min(self.limit));
-        // A counted denial owes at most what an admission at the longest wait would have.
+        // A counted denial owes at most what an admission at the maximum wait would have.
         let after = (debt + cost).min((self.max_wait + cost).max(debt));
         self.gcra.set_debt(state, now, after);
     }
@@ -147,7 +147,7 @@ impl Algorithm for LeakyBucket {
         self.gcra.units(self.gcra.debt(state, now))
     }
 
-    /// The limit is the wait that is left: nothing is, once the debt is longer than the longest wait.
+    /// The limit is the wait that is left: none is left once the debt exceeds the maximum wait.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let waits = u32::try_from(self.max_wait / u128::from(self.gcra.step)).unwrap_or(u32::MAX);
         Debt::until(self.used(state, now), waits.saturating_add(1), self.gcra.end(state), now)

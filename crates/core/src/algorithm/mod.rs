@@ -1,4 +1,4 @@
-//! The limit algorithms. Each file holds one, with its state's layout, its bound and why the bound holds.
+//! The limit algorithms. Each file holds one, with the layout of its state, its bound and the reason for the bound.
 
 mod concurrency;
 mod fixed_window;
@@ -18,7 +18,7 @@ pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
-/// The one that is meant where none is named.
+/// The algorithm that is used if none is named.
 pub(crate) const DEFAULT: &crate::spec::Entry = &sliding_window::ENTRY;
 
 /// Every algorithm, in the order in which they are listed.
@@ -36,40 +36,40 @@ use crate::{Debt, Decision, Nanos};
 
 /// A limit as a pure function of state and time.
 ///
-/// Sealed: the tables, stores and snapshots hold a [`Policy`](crate::Policy), which knows the algorithms of this crate; one
-/// from elsewhere would find no place in them. ARCHITECTURE.md has the recipe for adding one here.
+/// The trait is sealed: tables, stores and snapshots hold a [`Policy`](crate::Policy), which knows only the algorithms of
+/// this crate. ARCHITECTURE.md describes how to add one.
 ///
-/// **A cost of 0 is a peek**, in every method here and everywhere else in Tidegate: nothing is taken, the answer is an
-/// admission also where nothing is left, and it is not counted as a request.
+/// **A cost of 0 is a peek**, in every method here and everywhere else in Tidegate: it takes nothing, it is admitted even if
+/// nothing is left, and it is not counted as a request.
 ///
-/// A state is [`words`](Algorithm::words) 64-bit words, all zero when fresh. Its owner must give each state to one
-/// algorithm of one configuration (see [`Policy::transfer`](crate::Policy::transfer) for a change of configuration),
-/// and must make one step out of reading, deciding and writing. The first word of a one-word state never has its top
-/// bit set, so that a cell may keep a flag there.
+/// A state is [`words`](Algorithm::words) 64-bit words, all zero when fresh. The owner of a state must use it with one
+/// configuration of one algorithm (see [`Policy::transfer`](crate::Policy::transfer) for a change of configuration),
+/// and must read, decide and write in one atomic step. The top bit of a one-word state is never set, so that a cell may
+/// keep a flag there.
 ///
 /// A time older than the newest one that a state remembers never admits more than that newest time would.
 ///
 /// # Panics
-/// Every method may panic when the slice is shorter than [`words`](Algorithm::words).
+/// Every method may panic if the slice is shorter than [`words`](Algorithm::words).
 pub trait Algorithm: sealed::Sealed {
-    /// How many words a state has. Fixed for one configuration.
+    /// The number of words in a state. Fixed for one configuration.
     fn words(&self) -> usize;
 
-    /// The highest cost that can ever be admitted: the quota's limit, or the burst where there is one.
+    /// The highest cost that can ever be admitted: the quota's limit, or the burst if there is one.
     fn limit(&self) -> u32;
 
-    /// What the answer to `cost` would be. Nothing is taken; for admitted work `remaining` and `reset_after` are
-    /// those after taking it.
+    /// The decision on `cost`, without taking it. For admitted work, `remaining` and `reset_after` have the values
+    /// that they would have after taking the cost.
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision;
 
-    /// Takes `cost` without asking; the state saturates at its bound.
+    /// Takes `cost` without a check; the state saturates at its bound.
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32);
 
-    /// Gives back up to `cost` that was taken last; never more than is in use.
+    /// Returns up to `cost` of the units that were taken last; never more than are in use.
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32);
 
-    /// Makes `state` at least as strict as `other` is, at every time from `now` on: whatever `state` admits after
-    /// the join, both would have admitted.
+    /// Makes `state` at least as strict as `other`, at every time from `now` on: after the join, `state` admits only
+    /// what both would have admitted.
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos);
 
     /// Whether these words can be a state of this algorithm. Words from outside (a file, another process) must pass this
@@ -79,16 +79,16 @@ pub trait Algorithm: sealed::Sealed {
     /// How much of the limit is in use, in whole units, rounded up.
     fn used(&self, state: &[u64], now: Nanos) -> u32;
 
-    /// What the state owes at `now`; `None` where it is as good as fresh. A store keeps this of a key that it has no room
-    /// for, and chooses by it who gives way.
+    /// The state's debt at `now`; `None` if the state has recovered completely. A bounded store keeps the debt of a key that
+    /// it has no room for, and uses it to choose which key to evict.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt>;
 
-    /// Rebuilds a state from what it [owed](Self::debt), in place of a fresh one. The rebuilt state is as strict as the
-    /// one that owed it, at every time, and as good as fresh when the debt ends: a debt whose share or end was rounded up
-    /// is as strict as those say.
+    /// Rebuilds a fresh state from a [debt](Self::debt). The rebuilt state is at least as strict as the state that had the
+    /// debt, at every time, and recovers completely when the debt ends. If the share or the end of a debt was rounded up,
+    /// the rebuilt state is as strict as the rounded values.
     fn owe(&self, state: &mut [u64], debt: Debt);
 
-    /// Decides on `cost`, and takes it when admitted. A cost of 0 is a peek.
+    /// Decides on `cost` and takes it if it is admitted. A cost of 0 is a peek.
     #[inline]
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         let decision = self.check(state, now, cost);
@@ -98,10 +98,10 @@ pub trait Algorithm: sealed::Sealed {
         decision
     }
 
-    /// Takes as much of `cost` as is admitted now; returns how much, and the decision on that much.
+    /// Takes as much of `cost` as is admitted now. Returns that amount and the decision on it.
     fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u32) -> (u32, Decision) {
         let peek = self.check(state, now, 0);
-        // `remaining` of a peek is by definition the highest cost that is admitted.
+        // `remaining` of a peek is, by definition, the highest cost that is admitted.
         let granted = u32::try_from(peek.remaining()).unwrap_or(u32::MAX).min(cost);
         if granted == 0 {
             return (0, self.check(state, now, cost.min(1)));
@@ -109,13 +109,13 @@ pub trait Algorithm: sealed::Sealed {
         (granted, self.decide(state, now, granted))
     }
 
-    /// Whether the state is as good as fresh, so that forgetting it changes nothing.
+    /// Whether the state has recovered completely, so that dropping it changes nothing.
     fn is_recovered(&self, state: &[u64], now: Nanos) -> bool {
         self.check(state, now, 0).reset_after_nanos() == 0
     }
 }
 
-/// The denial of a cost above the limit, as any is above a limit of 0: it can never fit.
+/// The denial of a cost above the limit: it can never fit. With a limit of 0, every cost is above the limit.
 #[inline]
 fn never_fits(limit: u32, room: u64, reset_after: u64) -> Decision {
     Decision::too_large(limit, room, 1, reset_after)
@@ -126,7 +126,7 @@ mod sealed {
         Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
     };
 
-    /// What keeps [`Algorithm`](super::Algorithm) to this crate.
+    /// Keeps implementations of [`Algorithm`](super::Algorithm) within this crate.
     pub trait Sealed {}
 
     macro_rules! sealed {

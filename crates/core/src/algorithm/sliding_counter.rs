@@ -1,10 +1,10 @@
-//! Sliding counter: two counts, the window before weighted by how much of it the sliding window still covers.
+//! Sliding counter: two counts. The previous window's count is weighted by how much of it the sliding window still covers.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmSpec, Amount, Entry};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "sliding-counter",
     aliases: &[],
@@ -13,10 +13,10 @@ pub(super) const ENTRY: Entry = Entry {
     build: |_, amount| Ok(SlidingCounter::new(amount.quota()?).into()),
 };
 
-/// An approximation of the sliding log in two counts: `previous × (window − elapsed) / window + current`, windows
-/// aligned to the clock's origin, compared exactly (no rounding).
+/// An approximation of the sliding log with two counts: `previous × (window − elapsed) / window + current`. Windows
+/// are aligned to the clock's origin, and the comparison is exact (no rounding).
 ///
-/// Bound: about `2 × limit` in any window in the worst case, when the window before had all its requests at its end.
+/// Bound: about `2 × limit` in any window in the worst case, when all requests of the previous window came at its end.
 /// State: the current window's start, both counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingCounter {
@@ -24,7 +24,7 @@ pub struct SlidingCounter {
     window: u64,
 }
 
-/// The two counts as they stand at some time, and how much of the current window has gone by.
+/// The two counts at some time, and how much of the current window has passed.
 #[derive(Clone, Copy)]
 struct View {
     previous: u64,
@@ -43,13 +43,13 @@ impl SlidingCounter {
         self.window == other.window
     }
 
-    /// How long the window that `now` falls in still lasts: units taken now count in it alone. None of it for a time
-    /// before the state's newest window, in which they would count.
+    /// How much of the window that contains `now` is left: units taken now count in that window alone. Zero if `now` is
+    /// before the state's newest window, where the units would count.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
         if now.get() < state[0] { 0 } else { self.window - now.get() % self.window }
     }
 
-    /// Gives back units that were taken at `taken`, to the window that they were counted in.
+    /// Returns units that were taken at `taken` to the window in which they were counted.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         let mut view = self.view(state, now);
         let start = now.get().max(state[0]) - view.elapsed;
@@ -67,7 +67,7 @@ impl SlidingCounter {
     #[inline]
     fn view(&self, state: &[u64], now: Nanos) -> View {
         let (previous, current) = (state[1] >> 32, state[1] & 0xFFFF_FFFF);
-        // A clock that went back stands at the start of the newest window.
+        // If the clock went back, the time is the start of the newest window.
         let since = now.get().saturating_sub(state[0]);
         if since < self.window {
             View { previous, current, elapsed: since }
@@ -94,7 +94,7 @@ impl SlidingCounter {
         left.saturating_sub(self.ceil_weight(view))
     }
 
-    /// The weighted previous count, rounded up: how many whole units it keeps from being admitted.
+    /// The weighted previous count, rounded up: the number of whole units that it blocks.
     #[inline]
     fn ceil_weight(&self, view: View) -> u64 {
         let weighted = self.weighted(view);
@@ -104,19 +104,19 @@ impl SlidingCounter {
         }
     }
 
-    /// How far `now` lies before the state's newest window, at whose start such a time stands.
+    /// How far `now` lies before the state's newest window; such a time counts as the start of that window.
     #[inline]
     const fn behind(state: &[u64], now: Nanos) -> u64 {
         state[0].saturating_sub(now.get())
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let view = View { previous: 0, current: used.into(), elapsed: now.get() % self.window };
         Self::write(new, now, view);
     }
 
-    /// Until `cost` fits with no other traffic.
+    /// The time until `cost` fits with no other traffic.
     fn wait_for(&self, view: View, cost: u32) -> u64 {
         let goal = u64::from(self.limit) - u64::from(cost);
         if view.current <= goal {
@@ -125,7 +125,7 @@ impl SlidingCounter {
                 return wait - view.elapsed;
             }
         }
-        // Not in this window: in the next the current count is the previous one.
+        // Not in this window: in the next one the current count becomes the previous one.
         self.window - view.elapsed + self.elapsed_for(view.current, goal)
     }
 
@@ -176,7 +176,7 @@ impl Algorithm for SlidingCounter {
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);
-        // By the caller's clock.
+        // Measured on the caller's clock.
         let reset = |view| match self.reset(view) {
             0 => 0,
             reset => reset + Self::behind(state, now),
@@ -228,8 +228,8 @@ impl Algorithm for SlidingCounter {
         u32::try_from(view.current + self.ceil_weight(view)).unwrap_or(u32::MAX)
     }
 
-    /// Where all that counts is of the window before, its whole count is what is owed: it follows from the end how much
-    /// of it still weighs.
+    /// If all units that count are in the previous window, the debt is that window's whole count: its end determines how much
+    /// of the count still weighs.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let view = self.view(state, now);
         let start = now.get().max(state[0]) - view.elapsed;
@@ -240,7 +240,7 @@ impl Algorithm for SlidingCounter {
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        // Windows begin at multiples of their length, whatever the end was rounded up to.
+        // Windows begin at multiples of their length, even if the debt's end was rounded up.
         let end = debt.end() - debt.end() % self.window;
         state[0] = end.saturating_sub(2 * self.window);
         state[1] = debt.share.units(self.limit).into();

@@ -4,23 +4,23 @@
 //! word 0: │ beyond, high 12 bits │ next slot, 20 │ beyond, low 12 │ length, 20 │     words 1..=limit: times, a ring
 //! ```
 //!
-//! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has left the window: one
-//! look, however many are kept.
+//! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has left the window. That
+//! is one lookup, whatever the length of the log.
 //!
-//! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each counts as taken when the
-//! oldest entry that is kept was, which is no earlier than it was. Nothing is beyond unless the ring is full.
+//! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each counts as taken at the
+//! time of the oldest kept entry, which is not before its real time. The count is 0 unless the ring is full.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
-/// The longest log that one state may be: a million entries, 8 MB.
+/// The maximum length of a log: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
-/// The most entries that can be beyond: this many, or more.
+/// The largest value of `beyond`: it means this many entries or more.
 const MANY: u32 = 0xFF_FFFF;
 const LOW_20: u64 = 0xF_FFFF;
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "sliding-log",
     aliases: &[],
@@ -32,11 +32,11 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// At most `limit` in *any* window: exact.
+/// At most `limit` units in *any* window: exact.
 ///
 /// A request admitted at `t` counts at `now` while `now − t < window`; with [`closed`](Self::closed), while
 /// `now − t ≤ window`. State: `limit + 1` words. A decision looks at one entry, plus a binary search for `remaining`;
-/// recording writes one entry a unit of cost.
+/// recording writes one entry per unit of cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     limit: u32,
@@ -48,7 +48,7 @@ impl SlidingLog {
     /// Half-open windows.
     ///
     /// # Errors
-    /// [`PolicyError::LogTooLong`] for a limit above 1,000,000.
+    /// [`PolicyError::LogTooLong`] if the limit is above 1,000,000.
     pub const fn new(quota: Quota) -> Result<Self, PolicyError> {
         if quota.limit() > MAX_ENTRIES {
             return Err(PolicyError::LogTooLong);
@@ -67,7 +67,7 @@ impl SlidingLog {
         Self { lifetime: self.lifetime + span, ..self }
     }
 
-    /// Takes out up to `cost` entries of exactly this time; those that are newer stay.
+    /// Removes up to `cost` entries with exactly this time; newer entries stay.
     pub(crate) fn take_out(&self, state: &mut [u64], taken: Nanos, cost: u32) {
         let log = Log::read(state, self.limit);
         let newer = (1..=log.len).take_while(|&rank| log.newest(rank) > taken.get()).count() as u32;
@@ -77,7 +77,7 @@ impl SlidingLog {
         if gone == 0 {
             return;
         }
-        // The newer ones move back over the gap, the oldest of them first.
+        // Newer entries move back over the gap, the oldest of them first.
         for rank in (1..=newer).rev() {
             state[1 + self.slot(head.next, rank + gone)] = state[1 + self.slot(head.next, rank)];
         }
@@ -85,8 +85,8 @@ impl SlidingLog {
         self.write_refilled(state, Head { next, len: head.len - gone, ..head }, oldest);
     }
 
-    /// Writes into `new`, a fresh state, the entries of `old`, a state of `from`: the newest with their times, and how many
-    /// more there were.
+    /// Carries the entries over from `old`, a state of `from`, to `new`, a fresh state: the newest with their times, and the
+    /// number of the rest.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         let log = Log::read(old, from.limit);
         let total = u64::from(log.len) + u64::from(log.beyond);
@@ -104,7 +104,7 @@ impl SlidingLog {
         self.write_full(new, kept, beyond);
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let kept = used.min(self.limit);
         new[1..=(kept as usize).max(1)].fill(now.get());
@@ -119,7 +119,7 @@ impl SlidingLog {
         state[0] = Head { next, len: kept, beyond }.word();
     }
 
-    /// Writes the head after entries have gone: those beyond take their places, as old as the oldest.
+    /// Writes the head after entries were removed: entries beyond fill the gaps, with the time of the oldest entry.
     fn write_refilled(&self, state: &mut [u64], mut head: Head, oldest: u64) {
         while head.beyond > 0 && head.len < self.limit {
             head.len += 1;
@@ -134,28 +134,29 @@ impl SlidingLog {
         (if next >= rank { next - rank } else { next + (self.limit - rank) }) as usize
     }
 
-    /// How many are beyond and still count at `now`, where `live` entries do: they go with the oldest entry.
-    fn live_beyond(&self, log: Log<'_>, live: u32, now: u64) -> u32 {
-        let counts = log.beyond > 0 && live == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
+    /// How many entries beyond still count at `now`, if `counting` entries do: they expire with the oldest entry.
+    fn counting_beyond(&self, log: Log<'_>, counting: u32, now: u64) -> u32 {
+        let counts =
+            log.beyond > 0 && counting == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
         if counts { log.beyond } else { 0 }
     }
 
     /// How many entries still count at `now`.
-    fn live(&self, log: Log<'_>, now: u64) -> u32 {
-        let (mut live, mut dead) = (0, log.len + 1);
-        // Entries grow older with their rank: search for the first dead rank.
-        while dead - live > 1 {
-            let rank = live + (dead - live) / 2;
+    fn counting(&self, log: Log<'_>, now: u64) -> u32 {
+        let (mut counting, mut dead) = (0, log.len + 1);
+        // Entries are older the higher their rank: search for the first expired rank.
+        while dead - counting > 1 {
+            let rank = counting + (dead - counting) / 2;
             if now - log.newest(rank) < self.lifetime {
-                live = rank;
+                counting = rank;
             } else {
                 dead = rank;
             }
         }
-        live
+        counting
     }
 
-    /// From `now`, which may be older than the newest entry, until nothing counts.
+    /// The time from `now`, which may be before the newest entry, until nothing counts.
     fn reset(&self, log: Log<'_>, now: Nanos) -> u64 {
         let newest = match (log.len, log.beyond) {
             (0, 0) => return 0,
@@ -165,19 +166,19 @@ impl SlidingLog {
         (newest + self.lifetime).saturating_sub(now.get())
     }
 
-    /// Forgets the `count` oldest entries that still count (a permit comes back).
+    /// Drops the `count` oldest entries that still count (a permit is released).
     pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u32) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        let beyond = self.live_beyond(log, live, now);
+        let counting = self.counting(log, now);
+        let beyond = self.counting_beyond(log, counting, now);
         let left = if beyond == MANY { MANY } else { beyond.saturating_sub(count) };
-        let len = live - count.saturating_sub(beyond).min(live);
+        let len = counting - count.saturating_sub(beyond).min(counting);
         state[0] = Head { next: log.head.next, len, beyond: left }.word();
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        // No other windows end a nanosecond after a microsecond, as far as anybody writes them.
+        // In practice, nobody writes another window that ends one nanosecond after a microsecond.
         let closed = self.lifetime > 1 && self.lifetime % 1_000 == 1;
         let spec = AlgorithmSpec::of(&ENTRY).with("closed", closed.then_some(Value::Flag(true)));
         (spec, Amount::Quota(Quota::of(self.limit, self.lifetime - u64::from(closed))))
@@ -193,7 +194,7 @@ impl SlidingLog {
     }
 }
 
-/// The first word, read.
+/// The first word, decoded.
 #[derive(Clone, Copy)]
 struct Head {
     next: u32,
@@ -215,12 +216,12 @@ impl Head {
     }
 }
 
-/// A state, read.
+/// A state, decoded.
 #[derive(Clone, Copy)]
 struct Log<'a> {
     times: &'a [u64],
     head: Head,
-    /// Where the limit is 0, the time of what is beyond.
+    /// If the limit is 0, the time of the entries beyond.
     spare: u64,
 }
 
@@ -247,12 +248,12 @@ impl<'a> Log<'a> {
         self.times[at as usize]
     }
 
-    /// The time of the oldest entry, which what is beyond has too.
+    /// The time of the oldest entry, which is also the time of the entries beyond.
     fn oldest(&self) -> u64 {
         if self.len == 0 { self.spare } else { self.newest(self.len) }
     }
 
-    /// Time never runs backwards: an older time is the newest entry's.
+    /// Time never runs backwards: a time before the newest entry counts as that entry's time.
     #[inline]
     fn no_earlier_than_newest(&self, now: Nanos) -> u64 {
         if self.len == 0 { now.get() } else { now.get().max(self.newest(1)) }
@@ -276,21 +277,21 @@ impl Algorithm for SlidingLog {
         let asked = now;
         let now = log.no_earlier_than_newest(now);
         if cost > self.limit {
-            let room = self.limit - self.live(log, now);
+            let room = self.limit - self.counting(log, now);
             return never_fits(self.limit, u64::from(room), self.reset(log, asked));
         }
-        // The rank of the entry that must be dead for the cost to fit.
+        // The rank of the entry that must have expired for the cost to fit.
         let rank = self.limit - cost + 1;
         if cost > 0 && rank <= log.len {
             let age = now - log.newest(rank);
             if age < self.lifetime {
-                let room = self.limit - self.live(log, now);
-                // By the caller's clock, which may be behind the log's.
+                let room = self.limit - self.counting(log, now);
+                // Measured on the caller's clock, which may be behind the log's.
                 let wait = self.lifetime - age + (now - asked.get());
                 return Decision::deny(self.limit, wait, u64::from(room), 1, self.reset(log, asked));
             }
         }
-        let room = self.limit - self.live(log, now) - cost;
+        let room = self.limit - self.counting(log, now) - cost;
         let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
         Decision::allow(self.limit, u64::from(room), 1, reset)
     }
@@ -304,7 +305,7 @@ impl Algorithm for SlidingLog {
         let now = log.no_earlier_than_newest(now);
         let Head { mut next, len, mut beyond } = log.head;
         if beyond > 0 {
-            beyond = self.live_beyond(log, self.live(log, now), now);
+            beyond = self.counting_beyond(log, self.counting(log, now), now);
         }
         for _ in 0..cost.min(self.limit) {
             state[1 + next as usize] = now;
@@ -316,11 +317,11 @@ impl Algorithm for SlidingLog {
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        let beyond = self.live_beyond(log, live, now);
-        let taken = cost.min(live);
+        let counting = self.counting(log, now);
+        let beyond = self.counting_beyond(log, counting, now);
+        let taken = cost.min(counting);
         let (head, oldest) = (log.head, log.oldest());
-        // What is beyond was taken before all others, so it comes back after them.
+        // Entries beyond were taken before all others, so they are returned last.
         let left = if beyond == MANY { MANY } else { beyond - (cost - taken).min(beyond) };
         if taken > 0 || left != head.beyond {
             let next = if taken > 0 { self.slot(head.next, taken) as u32 } else { head.next };
@@ -370,10 +371,10 @@ impl Algorithm for SlidingLog {
     fn used(&self, state: &[u64], now: Nanos) -> u32 {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let live = self.live(log, now);
-        match self.live_beyond(log, live, now) {
+        let counting = self.counting(log, now);
+        match self.counting_beyond(log, counting, now) {
             MANY => u32::MAX,
-            beyond => live + beyond,
+            beyond => counting + beyond,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sliding window over slots: the window cut into `k`, one count each.
+//! Sliding window over slots: the window is divided into `k` slots with one count each.
 //!
 //! ```text
 //! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first
@@ -10,19 +10,19 @@
 //!   balanced      │   │ 3 │ 2 │ 1 │ now…│     k − 1 behind: between 1 − 1/k and 1 window
 //! ```
 //!
-//! Weighting or dropping the oldest slot would not do: whoever knows the slots puts the limit at the end of one and
-//! again right after it has been dropped.
+//! Weighting or dropping the oldest slot would break the bound: a client that knows the slots could use the whole limit at
+//! the end of one slot and again right after that slot was dropped.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
-/// The most slots a window may be cut into.
+/// The maximum number of slots in a window.
 const MAX_SLOTS: u32 = 3_600;
-/// How many, where nobody says.
+/// The default number of slots.
 const DEFAULT_SLOTS: u32 = 10;
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "sliding-window",
     aliases: &[],
@@ -42,17 +42,17 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// At most `limit` over the slots of a window.
 ///
-/// Bound, strict (the default): `limit` in any window; it denies some that an exact log would admit, as a request
-/// counts for up to a slot longer than the window. Where more is always wanted than fits, as with a line of waiters, it
-/// therefore admits `limit × k / (k + 1)` in a window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit` in any `window × (1 − 1/k)`, up to `2 × limit` in
-/// a window. A slot is `window / k`, rounded up to a nanosecond.
+/// Bound, strict (the default): `limit` in any window. It denies some requests that an exact log would admit, because a
+/// request counts for up to a slot longer than the window. If demand always exceeds the limit, as with a queue of waiters,
+/// it therefore admits `limit × k / (k + 1)` in a window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit`
+/// in any `window × (1 − 1/k)`, up to `2 × limit` in a window. A slot is `window / k`, rounded up to a nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     limit: u32,
     window: u64,
     slots: u32,
     slot: u64,
-    /// How many slots count, the current one included.
+    /// How many slots count, including the current one.
     span: usize,
     /// Bits of a count, as a power of two: no count, and no sum, is above the limit.
     lane_bits: u32,
@@ -65,10 +65,10 @@ impl SlidingWindow {
         Self::with(quota.limit(), quota.window_nanos(), DEFAULT_SLOTS, true)
     }
 
-    /// Cuts the window into `slots` instead: more are closer to an exact log, at 4 bytes each.
+    /// Divides the window into `slots` instead. More slots are closer to an exact log and take 4 bytes each.
     ///
     /// # Errors
-    /// [`PolicyError::Slots`] for none, more than 3,600, or more than the window has nanoseconds.
+    /// [`PolicyError::Slots`] if the number is 0, above 3,600, or above the number of nanoseconds in the window.
     pub const fn slots(self, slots: u32) -> Result<Self, PolicyError> {
         if slots == 0 || slots > MAX_SLOTS || slots as u64 > self.window {
             return Err(PolicyError::Slots);
@@ -76,7 +76,7 @@ impl SlidingWindow {
         Ok(Self::with(self.limit, self.window, slots, self.is_strict()))
     }
 
-    /// Counts the current slot and the `k − 1` behind it.
+    /// Counts the current slot and the `k − 1` before it.
     #[must_use]
     pub const fn balanced(self) -> Self {
         Self::with(self.limit, self.window, self.slots, false)
@@ -100,13 +100,13 @@ impl SlidingWindow {
         self.span > self.slots as usize
     }
 
-    /// How long the slot that `now` falls in still lasts: units taken now count in it alone. None of it for a time
-    /// before the state's newest slot, in which they would count.
+    /// How much of the slot that contains `now` is left: units taken now count in that slot alone. Zero if `now` is before
+    /// the state's newest slot, where the units would count.
     pub(crate) fn slot_left(&self, state: &[u64], now: Nanos) -> u64 {
         if now.get() < state[0] { 0 } else { self.slot - now.get() % self.slot }
     }
 
-    /// Gives back units that were taken at `taken`, to the slot that they were counted in.
+    /// Returns units that were taken at `taken` to the slot in which they were counted.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         self.turn(state, now);
         let behind = state[0].saturating_sub(taken.get()).div_ceil(self.slot);
@@ -144,7 +144,7 @@ impl SlidingWindow {
         self.get(state, 0)
     }
 
-    /// The count of the slot this far behind the newest.
+    /// The count of the slot that is this many slots older than the newest.
     #[inline]
     fn count(&self, state: &[u64], at: usize) -> u32 {
         self.get(state, at + 1)
@@ -155,21 +155,21 @@ impl SlidingWindow {
         self.set(state, at + 1, count);
     }
 
-    /// Whether a lane is full: it may stand for more.
+    /// Whether a lane is full: the true count may be higher.
     #[inline]
     const fn is_full(&self, count: u32) -> bool {
-        // A limit as high as a count can be is reached, and never passed.
+        // A limit equal to the highest possible count is reached but never exceeded.
         count as u64 == self.mask() && self.limit < count
     }
 
-    /// Writes the sum, which is counted anew where the one that was kept may stand for more.
+    /// Writes the sum. It is counted again if the stored one may stand for more.
     fn set_sum(&self, state: &mut [u64], sum: u32) {
         let full = self.is_full(self.stored_sum(state));
         let sum = if full { self.total(state, self.span) } else { sum.into() };
         self.set(state, 0, sum.min(self.mask()) as u32);
     }
 
-    /// Takes up to `cost` out of a slot's count and says how much. A full one stays: nobody knows what is left of it.
+    /// Removes up to `cost` from a slot's count and returns how much. A full count stays, because its true value is unknown.
     fn take_back(&self, state: &mut [u64], at: usize, cost: u32) -> u32 {
         let here = self.count(state, at);
         let gone = here.min(cost);
@@ -185,8 +185,8 @@ impl SlidingWindow {
         (0..slots).map(|at| u64::from(self.count(state, at))).sum()
     }
 
-    /// Writes into `new`, a fresh state, the slots of `old`, a state of `from`, which has the same slots: all that was
-    /// used, above the limit too, as far as a count has bits. A count that has too few is full, and stands for any.
+    /// Carries the slots over from `old`, a state of `from` with the same slots, to `new`, a fresh state: all units used,
+    /// including those above the limit, as far as a count has bits. A count with too few bits is full and stands for any number.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         new[0] = old[0];
         for at in 0..self.span {
@@ -199,7 +199,7 @@ impl SlidingWindow {
         self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
     }
 
-    /// Adds to the slot of `now`, above the limit too.
+    /// Adds to the slot of `now`, including units above the limit.
     pub(crate) fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
         self.turn(state, now);
         let newest = u64::from(self.count(state, 0)) + u64::from(cost);
@@ -207,7 +207,7 @@ impl SlidingWindow {
         self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let used = u64::from(used).min(self.mask()) as u32;
         new[0] = now.get() - now.get() % self.slot;
@@ -215,14 +215,14 @@ impl SlidingWindow {
         self.set_count(new, 0, used);
     }
 
-    /// The most that may be in use: any number where a count is full.
+    /// An upper bound on the units in use: unbounded if a count is full.
     pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
         let counting = self.span - self.turned(state, now);
         let full = (0..counting).any(|at| self.is_full(self.count(state, at)));
         if full { u32::MAX } else { self.used(state, now) }
     }
 
-    /// How many slots the window has moved on since the state was written; the full span means that nothing counts.
+    /// How many slots have begun since the state was written; the full span means that nothing counts.
     #[inline]
     fn turned(&self, state: &[u64], now: Nanos) -> usize {
         let since = now.get().saturating_sub(state[0]);
@@ -244,13 +244,13 @@ impl SlidingWindow {
         stored - gone
     }
 
-    /// Time from `now` until the slot that is `at` slots behind the newest (as written) no longer counts.
+    /// The time from `now` until the slot that is `at` slots older than the newest (as written) no longer counts.
     #[inline]
     fn leaves_in(&self, state: &[u64], now: Nanos, at: usize) -> u64 {
         (state[0] + (self.span - at) as u64 * self.slot).saturating_sub(now.get())
     }
 
-    /// Until the sum is at most `goal`: the slots leave one by one, oldest first.
+    /// The time until the sum is at most `goal`: the slots leave one by one, oldest first.
     fn wait_for(&self, state: &[u64], now: Nanos, goal: u32) -> u64 {
         let stored = self.stored_sum(state);
         let mut sum = if self.is_full(stored) { self.total(state, self.span) } else { stored.into() };
@@ -265,12 +265,12 @@ impl SlidingWindow {
     }
 
     fn reset(&self, state: &[u64], now: Nanos) -> u64 {
-        // The newest slot with anything in it is the last to leave.
+        // The newest slot that is not empty is the last to leave.
         let newest = (0..self.span).find(|&at| self.count(state, at) > 0);
         newest.map_or(0, |at| self.leaves_in(state, now, at))
     }
 
-    /// Moves the state's slots on to `now`.
+    /// Advances the state's slots to `now`.
     #[inline]
     fn turn(&self, state: &mut [u64], now: Nanos) {
         let turned = self.turned(state, now);
@@ -293,8 +293,8 @@ impl SlidingWindow {
         state[0] += turned as u64 * self.slot;
     }
 
-    /// Adds to the newest slot, and forgets the oldest units beyond the limit: when a cost fits depends on the newest
-    /// `limit` units alone.
+    /// Adds to the newest slot and drops the oldest units beyond the limit: only the newest `limit` units determine when a
+    /// cost fits.
     #[inline]
     fn add(&self, state: &mut [u64], cost: u32) {
         let sum = self.stored_sum(state);
@@ -350,7 +350,7 @@ impl Algorithm for SlidingWindow {
             let wait = self.wait_for(state, now, self.limit - cost);
             return Decision::deny(self.limit, wait, room.into(), 1, self.reset(state, now));
         }
-        // The slot that `now` falls in counts for the whole span.
+        // The slot that contains `now` counts for the whole span.
         let start = if turned == 0 {
             state[0]
         } else if turned == self.span {
@@ -392,12 +392,12 @@ impl Algorithm for SlidingWindow {
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
-        // Bring this state to the later start of the two; then slot by slot the larger count.
+        // Bring this state to the later start of the two, then take the larger count slot by slot.
         let newest = Nanos::new(other[0].max(now.get()));
         self.turn(state, newest);
         let behind = usize::try_from(state[0].saturating_sub(other[0]).div_ceil(self.slot))
             .map_or(self.span, |behind| behind.min(self.span));
-        // Newest first: when a cost fits depends on the newest `limit` units alone.
+        // Newest first: only the newest `limit` units determine when a cost fits.
         let bound = self.limit.max(self.stored_sum(state)).max(self.stored_sum(other));
         let mut sum = 0;
         for at in 0..self.span {
@@ -429,7 +429,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        // Slots begin at multiples of their length, whatever the end was rounded up to.
+        // Slots begin at multiples of their length, even if the debt's end was rounded up.
         let end = debt.end() - debt.end() % self.slot;
         state[0] = end.saturating_sub(self.span as u64 * self.slot);
         self.add(state, debt.share.units(self.limit));

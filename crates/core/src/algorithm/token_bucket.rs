@@ -1,4 +1,4 @@
-//! Token bucket: a bucket of `burst` tokens that fills by `limit` a window (GCRA).
+//! Token bucket: a bucket of `burst` tokens that refills by `limit` tokens per window (GCRA).
 
 use core::hint::select_unpredictable;
 
@@ -12,10 +12,10 @@ use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota};
 
 /// The longest debt, in nanoseconds: keeps a TAT below 2⁶³ at any time.
 const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
-/// The lowest byte of a bucket that is shut.
+/// The lowest byte of a shut bucket.
 const SHUT: u64 = 0xFF;
 
-/// What the registry knows.
+/// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "token-bucket",
     aliases: &["gcra"],
@@ -27,15 +27,16 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// A bucket of `burst` tokens (default: the limit) that refills evenly, one token each `window / limit`.
+/// A bucket of `burst` tokens (default: the limit) that refills evenly, one token per `window / limit`.
 ///
-/// Bound: `burst + limit` in any window. State: one word, or two where `window / limit` is no whole number of
-/// nanoseconds; exact in both.
+/// Bound: `burst + limit` in any window. State: one word, or two if `window / limit` is not a whole number of
+/// nanoseconds; both are exact.
 ///
-/// A lowered limit leaves buckets that owe more than they hold. Up to twice of what it holds is owed exactly, so that
-/// raising the limit again changes nothing. A bucket that would owe more is *shut* instead: for as long as it takes to fill
-/// once it admits nothing, whichever limits come meanwhile, and then it is as good as just used up. The lowest byte of the state tells the two apart, to which end a
-/// time is up to 256 ns later than it would be; the byte means nothing while no more is owed than the bucket holds.
+/// After the limit is lowered, a bucket may owe more than its capacity. Up to twice the capacity is recorded exactly, so
+/// that raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it admits nothing for the
+/// time that it takes to fill once, even if the limit changes meanwhile, and after that it counts as just used up. The
+/// lowest byte of the state distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
+/// meaning while the bucket owes no more than its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     gcra: Gcra,
@@ -47,7 +48,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A bucket that holds `quota.limit()` tokens.
+    /// A bucket with a capacity of `quota.limit()` tokens.
     ///
     /// # Errors
     /// Never for a quota's own limit; see [`burst`](Self::burst).
@@ -58,16 +59,16 @@ impl TokenBucket {
     /// The same rate with a bucket of `burst` tokens. A burst of 0 denies everything.
     ///
     /// # Errors
-    /// [`PolicyError::BurstTooLong`] when an empty bucket would take more than 73 years to fill.
+    /// [`PolicyError::BurstTooLong`] if an empty bucket would take more than 73 years to fill.
     pub fn burst(self, burst: u32) -> Result<Self, PolicyError> {
         let denies_all = self.burst == 0;
         Self::with(self.gcra, if denies_all { 0 } else { burst })
     }
 
-    /// One token each `interval` (at least a nanosecond), and a bucket of `burst`.
+    /// A bucket of `burst` tokens that gains one token per `interval` (at least a nanosecond).
     ///
     /// # Errors
-    /// As [`burst`](Self::burst).
+    /// The same as [`burst`](Self::burst).
     pub fn from_interval(interval: Nanos, burst: u32) -> Result<Self, PolicyError> {
         Self::with(Gcra { step: interval.get().max(1), parts: 1 }, burst)
     }
@@ -77,10 +78,10 @@ impl TokenBucket {
         Ok(Self { gcra, burst, capacity: gcra.ticks(burst), capacity_nanos })
     }
 
-    /// The same rate with room for less: what refills in `slack` is kept back. Units may then be used up to the
-    /// returned span after they were taken; `None` where the bucket is too small to keep anything back.
+    /// The same rate with a smaller capacity: what refills in `slack` is kept back. Units may then be used up to the
+    /// returned span after they were taken. `None` if the bucket is too small to keep anything back.
     ///
-    /// A sixteenth of the bucket is kept back at most.
+    /// At most a sixteenth of the bucket is kept back.
     pub(crate) fn kept_back(&self, slack: u64) -> Option<(Self, u64)> {
         let ticks = u128::from(slack) * u128::from(self.gcra.parts);
         let units =
@@ -90,24 +91,24 @@ impl TokenBucket {
         (units > 0).then_some((less, span as u64))
     }
 
-    /// The same rate with as large a bucket as there may be: what is recorded is owed, however much it is.
+    /// The same rate with the largest possible bucket: whatever is recorded is owed.
     pub(crate) fn bottomless(&self) -> Self {
         let most = u128::from(MAX_SPAN) * u128::from(self.gcra.parts) / u128::from(self.gcra.step);
         Self::with(self.gcra, u32::try_from(most).unwrap_or(u32::MAX)).unwrap_or(*self)
     }
 
-    /// How long a shut bucket stays shut, in nanoseconds: as long as an empty one takes to fill, or the window of a limit
-    /// of 0.
+    /// How long a shut bucket stays shut, in nanoseconds: as long as an empty bucket takes to fill, or the window if the limit
+    /// is 0.
     const fn filling(&self) -> u64 {
         if self.burst == 0 { self.gcra.step } else { self.capacity_nanos }
     }
 
-    /// Whether this owes more than could be written down.
+    /// Whether the state owes more than can be recorded.
     fn is_shut(&self, state: &[u64], now: Nanos) -> bool {
         self.gcra.debt(state, now) > self.capacity && state[0] & SHUT == SHUT
     }
 
-    /// Marks a state that owes more than the bucket holds.
+    /// Marks a state that owes more than the capacity.
     fn mark(&self, state: &mut [u64], now: Nanos, shut: bool) {
         if self.gcra.debt(state, now) <= self.capacity {
             return;
@@ -119,14 +120,14 @@ impl TokenBucket {
         }
     }
 
-    /// The bucket is as good as just used up `span` nanoseconds from now, and admits nothing before.
+    /// Shuts the bucket: it admits nothing for `span` nanoseconds from now, and then counts as just used up.
     fn shut(&self, state: &mut [u64], now: Nanos, span: u64) {
         let debt = (self.capacity_nanos + span.min(self.filling())).min(MAX_OWED);
         self.gcra.set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
         self.mark(state, now, true);
     }
 
-    /// Writes into `new`, a fresh state, what `old`, a state of `from`, owes: as many units, whatever their rate.
+    /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: as many units, whatever their rate.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         if from.is_shut(old, now) {
@@ -137,7 +138,7 @@ impl TokenBucket {
         self.owe(new, now, debt / step, part);
     }
 
-    /// Writes into `new`, a fresh state, that `used` units were taken at `now`.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         self.owe(new, now, used.into(), 0);
     }
@@ -153,13 +154,13 @@ impl TokenBucket {
         }
     }
 
-    /// The most that may be in use: any number where the bucket is shut.
+    /// An upper bound on the units in use: unbounded if the bucket is shut.
     pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
         if self.is_shut(state, now) { u32::MAX } else { self.used(state, now) }
     }
 
-    /// Gives back units that were taken at `taken`, less what has been refilled since: a full bucket may have
-    /// overflowed meanwhile, and what has overflowed is nobody's.
+    /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket may have
+    /// overflowed meanwhile, and what has overflowed is lost.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
         let debt = self.gcra.debt(state, now);
@@ -169,16 +170,16 @@ impl TokenBucket {
         }
     }
 
-    /// The decision where the interval is whole and `cost` at most the burst, and the TAT after it.
+    /// The decision if the interval is a whole number and `cost` is at most the burst, and the TAT after it.
     ///
-    /// Without a branch on the outcome: it is often as good as random, and depends on a state that may still be on its
+    /// It does not branch on the outcome, which is often unpredictable and depends on a state that may still be on its
     /// way from memory (see the table's search for a tag).
     #[inline]
     fn decide_whole(&self, tat: u64, now: u64, cost: u32) -> (u64, Decision) {
         // No overflow: at most 2⁶² + 2⁶¹ + 2⁶¹.
         let debt = tat.saturating_sub(now);
         let after = debt + u64::from(cost) * self.gcra.step;
-        // More may be owed than the bucket holds, where the quota was lowered under it; a peek is admitted even then.
+        // The debt may exceed the capacity if the quota was lowered; a peek is admitted even then.
         let allowed = after <= self.capacity_nanos || cost == 0;
         let reset = select_unpredictable(allowed, after, debt);
         let room = self.capacity_nanos.saturating_sub(reset);
@@ -187,8 +188,8 @@ impl TokenBucket {
         (select_unpredictable(allowed && cost > 0, now + after, tat), decision)
     }
 
-    /// The decision where the interval is a fraction, or `cost` above the burst. Apart from the usual case, which it would
-    /// burden with its registers.
+    /// The decision if the interval is a fraction, or `cost` above the burst. A separate function, because its registers would
+    /// slow the common case down.
     #[inline(never)]
     fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
         let decision = self.check(state, now, cost);
@@ -211,8 +212,8 @@ impl TokenBucket {
         Decision::deny(self.burst, wait, room, 1, self.gcra.to_nanos(debt))
     }
 
-    /// Only the rate is kept, not the quota that it came from: the window is the one in which the bucket fills, if that is
-    /// whole nanoseconds, and otherwise the shortest that tells the rate.
+    /// Only the rate is kept, not the original quota. The written window is the time in which the bucket fills, if that is
+    /// a whole number of nanoseconds, and otherwise the shortest window that gives the rate.
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY);
         let parts = u128::from(self.gcra.parts);
@@ -229,10 +230,10 @@ impl TokenBucket {
     }
 }
 
-/// The numbers of a token bucket with a whole interval: what a decision in registers needs, and nothing else.
+/// The numbers of a token bucket with a whole interval: only what a decision in registers needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainBucket {
-    /// 0 where this is none.
+    /// 0 if the policy is not such a bucket.
     burst: u32,
     step: u64,
     /// The burst in nanoseconds.
@@ -251,16 +252,16 @@ impl TokenBucket {
 impl PlainBucket {
     pub const NONE: Self = Self { burst: 0, step: 0, capacity: 0 };
 
-    /// Whether [`step`](Self::step) decides on this cost: one that the bucket can hold, and no peek.
+    /// Whether [`step`](Self::step) can decide on this cost: the bucket can hold it, and it is not a peek.
     #[inline]
     pub const fn takes(self, cost: u32) -> bool {
         cost > 0 && cost <= self.burst
     }
 
-    /// The TAT after the cost, and how far it lies ahead; or the denial.
+    /// The TAT after the cost and its distance from now, or the denial.
     ///
-    /// With a branch, other than `decide_whole`: one limiter mostly answers as it did the last time, and whatever is
-    /// predicted the next thread need not wait for.
+    /// Unlike `decide_whole` it branches: one limiter usually answers as it did the last time, and the next thread need not
+    /// wait for what is predicted correctly.
     #[inline]
     pub fn step(self, tat: u64, now: Nanos, cost: u32) -> Result<(u64, u64), Decision> {
         let next = tat.max(now.get()) + u64::from(cost) * self.step;
@@ -327,7 +328,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        // A bucket that is shut does not record how much it owes.
+        // A shut bucket does not record how much it owes.
         if !self.is_shut(state, now) {
             self.gcra.refund(state, now, cost);
         }

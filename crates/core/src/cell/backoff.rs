@@ -2,10 +2,10 @@
 
 use crate::sync::{spin_loop, yield_now};
 
-/// Spins for exponentially longer, then yields the thread: the one that holds the cell may have lost its core.
+/// Spins for exponentially longer, then yields the thread: the holder of the cell may have lost its core.
 ///
-/// Staying away for a while is also what keeps a contended cell fast: meanwhile the other core decides many times with
-/// the line in its own cache.
+/// A longer pause also makes a contended cell faster: meanwhile the other core makes many decisions with the line in its
+/// own cache.
 #[derive(Debug, Default)]
 pub struct Backoff {
     round: u32,

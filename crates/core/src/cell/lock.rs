@@ -3,16 +3,16 @@
 use super::Backoff;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The bit that says that the word is locked.
+/// The bit that marks the word as locked.
 pub const LOCKED: u64 = 1 << 63;
 
-/// Locked, and no value that a state can have.
+/// Locked, with a value that no state can have.
 const RETIRED: u64 = u64::MAX;
 
-/// A 63-bit value with a lock on it: all zero is unlocked and 0.
+/// A 63-bit value with a lock: all zero means unlocked and 0.
 ///
-/// It is one locked instruction to take and a plain store to release, half of what a mutex that can put threads to
-/// sleep costs; a decision is a few nanoseconds, so nobody waits long enough to sleep.
+/// Taking the lock is one locked instruction, and releasing it a plain store. That is half the cost of a mutex that can put
+/// threads to sleep; a decision takes a few nanoseconds, so no thread waits long enough to sleep.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Lock(AtomicU64);
@@ -25,7 +25,7 @@ impl Lock {
         Self(AtomicU64::new(value))
     }
 
-    /// Takes the lock, waiting for whoever holds it; returns the value.
+    /// Takes the lock, waiting for its holder if there is one; returns the value.
     #[inline]
     pub fn lock(&self) -> u64 {
         let mut backoff = Backoff::new();
@@ -37,7 +37,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody holds it; returns the value.
+    /// Takes the lock if it is free; returns the value.
     #[inline]
     pub fn try_lock(&self) -> Option<u64> {
         // Relaxed: a hint; the exchange below decides.
@@ -45,7 +45,7 @@ impl Lock {
         if value & LOCKED != 0 {
             return None;
         }
-        // Acquire: what the last holder wrote under the lock is seen. A failure has read nothing that it uses.
+        // Acquire: what the last holder wrote under the lock is visible. A failure uses nothing that it read.
         let taken = self.0.compare_exchange_weak(value, value | LOCKED, Ordering::Acquire, Ordering::Relaxed);
         taken.ok()
     }
@@ -58,8 +58,8 @@ impl Lock {
         self.0.store(value, Ordering::Release);
     }
 
-    /// Replaces the value by what `step` makes of it, without ever holding the lock; `None` of `step` leaves it. The
-    /// closure reruns when another thread was faster, so it must have no effects. `None` when somebody holds the lock.
+    /// Replaces the value by the result of `step` without ever holding the lock; if `step` returns `None`, the value stays. The
+    /// closure runs again if another thread was faster, so it must have no effects. `None` if the lock is held.
     #[inline]
     pub fn try_update<R>(&self, mut step: impl FnMut(u64) -> (Option<u64>, R)) -> Option<R> {
         let mut backoff = Backoff::new();
@@ -74,29 +74,29 @@ impl Lock {
         }
     }
 
-    /// Leaves the lock held by nobody and for everybody, until somebody [resumes](Self::resume) it. Only the holder may call
+    /// Leaves the lock held, by no thread, until a thread [resumes](Self::resume) it. Only the holder may call
     /// this.
     pub fn retire(&self) {
-        // Release: what was done under the lock comes before the next life.
+        // Release: what was done under the lock comes before its next use.
         self.0.store(RETIRED, Ordering::Release);
     }
 
     /// Takes a lock that was [retired](Self::retire); the value is then 0. Returns whether it was retired.
     pub fn resume(&self) -> bool {
-        // Acquire: as when it is taken. A failure has read nothing that it uses.
+        // Acquire: as in `try_lock`. A failure uses nothing that it read.
         self.0.compare_exchange(RETIRED, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The value, unless somebody holds the lock.
+    /// The value, unless the lock is held.
     #[inline]
     pub fn read(&self) -> Option<u64> {
-        // Acquire, and release below: whoever reads a value also sees what its writer did before; the word itself is all
-        // that a decision needs.
+        // Acquire, and Release below: a thread that reads a value also sees what its writer did before. A decision needs
+        // only the word itself.
         let value = self.0.load(Ordering::Acquire);
         (value & LOCKED == 0).then_some(value)
     }
 
-    /// Replaces `value`, as [`read`](Self::read) returned it, unless it has changed meanwhile (or seems to have).
+    /// Replaces `value`, as [`read`](Self::read) returned it, unless it has changed since (or the exchange fails spuriously).
     #[inline]
     pub fn replace(&self, value: u64, next: u64) -> bool {
         debug_assert_eq!((value | next) & LOCKED, 0);

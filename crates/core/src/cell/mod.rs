@@ -1,7 +1,7 @@
-//! Cells: where one state lives while many threads decide on it.
+//! Cells: one state each, on which many threads decide.
 //!
-//! [`StateCell`] holds the state of one limiter. A state of one word is decided by compare-and-swap and never waits
-//! for another thread; a wider one is decided under a [`Lock`] that is held for the few nanoseconds of one decision.
+//! [`StateCell`] holds the state of one limiter. A decision on a one-word state is a compare-and-swap and never waits
+//! for another thread. A decision on a wider state holds a [`Lock`] for a few nanoseconds.
 //! Several cells can be locked together for one decision over all of them.
 
 mod backoff;

@@ -16,17 +16,17 @@ use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
 ///
 /// Every method is one atomic step: no interleaving of threads admits more than one thread would.
 #[derive(Debug)]
-// A cache line of its own: neighbours must not slow it down. Two lines, as processors fetch them in pairs.
+// A cache line of its own, so that neighbours do not slow it down. Two lines, because processors fetch them in pairs.
 #[repr(align(128))]
 pub struct StateCell {
     head: Lock,
-    /// Empty where the head holds the state.
+    /// Empty if the head holds the state.
     words: UnsafeCell<Box<[u64]>>,
     wide: bool,
 }
 
 // SAFETY: `words` is read and written only between `head.lock()` and `head.unlock()`, which order the accesses of
-// different threads (acquire, release); the loom test holds them to it.
+// different threads (acquire, release); the loom test checks it.
 unsafe impl Sync for StateCell {}
 
 impl StateCell {
@@ -38,19 +38,19 @@ impl StateCell {
         Self { head: Lock::new(0), words: UnsafeCell::new(body), wide }
     }
 
-    /// Decides on `cost` at the time that `now` tells, which is asked once, and takes it when admitted. `policy` must be the
-    /// one that the cell is for. `None` when the cell is held or [retired](StateGuard::retire); then nothing was done.
+    /// Decides on `cost` at the time that `now` returns, and takes it if it is admitted. `now` is called once. `policy` must be
+    /// the policy of this cell. `None` if the cell is held or [retired](StateGuard::retire); then nothing was done.
     ///
-    /// The state is read before the time. Where the clock takes long, whoever comes between is then noticed, and this
-    /// thread steps back for long enough that the other one keeps the cache line for many decisions: half the time on a
-    /// contended cell, against two threads that pull the line back and forth and never fail.
+    /// The state is read before the time. If reading the clock is slow, the exchange then detects a thread that came in
+    /// between, and this thread backs off for long enough that the other one keeps the cache line for many decisions. On a
+    /// contended cell this takes half the time of two threads that pull the line back and forth and never fail.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
             return self.try_decide_any(policy, now(), cost);
         };
-        // A loop of its own: a trip of the decision through memory would be a third of the time.
+        // A separate loop: passing the decision through memory would take a third of the time.
         let mut seen = self.head.read()?;
         let now = now();
         let mut backoff = Backoff::new();
@@ -73,8 +73,8 @@ impl StateCell {
         self.try_apply(|state| policy.decide(state, now, cost))
     }
 
-    /// One atomic step on the state. The closure may run more than once and must have no effect but on the words. `None`
-    /// when the cell is held or [retired](StateGuard::retire); then nothing was done.
+    /// One atomic step on the state. The closure may run more than once and must change nothing but the words. `None`
+    /// if the cell is held or [retired](StateGuard::retire); then nothing was done.
     #[inline]
     pub fn try_apply<R>(&self, mut step: impl FnMut(&mut [u64]) -> R) -> Option<R> {
         if self.wide {
@@ -87,39 +87,39 @@ impl StateCell {
         })
     }
 
-    /// Holds the state, for a decision over several. Whoever locks several cells must do so in one order everywhere.
-    /// Waits for ever where the cell is [retired](StateGuard::retire).
+    /// Locks the state, for a decision over several. Callers that lock several cells must always do so in the same order.
+    /// Waits for ever if the cell is [retired](StateGuard::retire).
     pub fn lock(&self) -> StateGuard<'_> {
         let word = self.head.lock();
         StateGuard { cell: self, word: [word] }
     }
 
-    /// Holds the state if nobody else does, and the cell is not [retired](StateGuard::retire).
+    /// Locks the state if no other thread holds it and the cell is not [retired](StateGuard::retire).
     #[inline]
     pub fn try_lock(&self) -> Option<StateGuard<'_>> {
         let word = self.head.try_lock()?;
         Some(StateGuard { cell: self, word: [word] })
     }
 
-    /// Takes a [retired](StateGuard::retire) cell back into use, with a fresh state of `words` words: as many as it had.
-    /// `None` when it is not retired.
+    /// Puts a [retired](StateGuard::retire) cell back into use, with a fresh state of `words` words: as many as before.
+    /// `None` if the cell is not retired.
     pub fn resume(&self, words: usize) -> Option<StateGuard<'_>> {
         if !self.head.resume() {
             return None;
         }
         if self.wide {
-            // SAFETY: this thread holds the lock, and nobody else has a reference to the words.
+            // SAFETY: this thread holds the lock, and there is no other reference to the words.
             unsafe { *self.words.get_mut_ptr() = vec![0; words].into_boxed_slice() };
         }
         Some(StateGuard { cell: self, word: [0] })
     }
 }
 
-/// The state, locked; dropped, it is written back and unlocked.
+/// The locked state. Dropping it writes the state back and unlocks the cell.
 #[derive(Debug)]
 pub struct StateGuard<'a> {
     cell: &'a StateCell,
-    /// The state where it is one word; 0 otherwise.
+    /// The state if it is one word; 0 otherwise.
     word: [u64; 1],
 }
 
@@ -128,14 +128,14 @@ impl StateGuard<'_> {
     #[inline]
     pub fn words(&mut self) -> &mut [u64] {
         if self.cell.wide {
-            // SAFETY: this guard holds the lock, and the borrow of the guard keeps a second reference from being made.
+            // SAFETY: this guard holds the lock, and the borrow of the guard prevents a second reference.
             unsafe { &mut *self.cell.words.get_mut_ptr() }
         } else {
             &mut self.word
         }
     }
 
-    /// Forgets the state and leaves the cell locked: whoever comes to it from now on is told that it is held, until somebody
+    /// Drops the state and leaves the cell locked: to other threads it looks held until one of them
     /// [resumes](StateCell::resume) it.
     pub fn retire(self) {
         if self.cell.wide {

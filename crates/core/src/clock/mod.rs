@@ -1,8 +1,8 @@
-//! Where the time is read, and waited for.
+//! The clocks: the only code that reads the time or waits for it.
 //!
-//! All else in Tidegate takes the time as an argument, or a [`Clock`](crate::Clock): [`SystemClock`] and [`CoarseClock`] are the real
-//! ones. A [`Timer`] can also be awaited, on any async runtime; [`ManualTimer`] is the one for tests, which moves when
-//! told to.
+//! Everything else in Tidegate takes the time as an argument, or a [`Clock`](crate::Clock). [`SystemClock`] and
+//! [`CoarseClock`] read the real time. A [`Timer`] can also be awaited, on any async runtime. [`ManualTimer`] is for tests; it moves only when it
+//! is advanced or set.
 
 mod system;
 mod timer;

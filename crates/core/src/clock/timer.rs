@@ -1,4 +1,4 @@
-//! Clocks that one can also wait on.
+//! Clocks whose time can be awaited.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 use super::SystemClock;
 use crate::{Clock, ManualClock, Nanos};
 
-/// A clock whose time an async task can await, whatever runtime runs the task.
+/// A clock whose time an async task can await, on any runtime.
 pub trait Timer: Clock {
     /// Completes when the clock has reached `at`.
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<Self>;
@@ -28,7 +28,7 @@ impl<T: Timer> Timer for Arc<T> {
 
 impl Timer for SystemClock {
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
-        // A delay may end a little early by this clock; whoever sleeps looks again.
+        // A delay may end a little early by this clock, so the loop checks the time again.
         let clock = self.clone();
         async move {
             loop {
@@ -42,7 +42,7 @@ impl Timer for SystemClock {
     }
 }
 
-/// A manual clock that wakes those who wait on it when it is moved: tests and simulations of waiting, without sleeping.
+/// A manual clock that wakes its sleepers when it is moved, for tests and simulations of waiting without real sleeps.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +62,7 @@ struct Shared {
     sleepers: Mutex<Sleepers>,
 }
 
-/// Who waits, by the time that they wait for and a number of their own.
+/// The waiting tasks, by the time that they wait for and a unique number.
 #[derive(Default)]
 struct Sleepers {
     wakers: BTreeMap<(Nanos, u64), Waker>,
@@ -70,21 +70,21 @@ struct Sleepers {
 }
 
 impl ManualTimer {
-    /// A timer that stands at `start`.
+    /// A timer that starts at `start`.
     #[must_use]
     pub fn new(start: Nanos) -> Self {
         let shared = Shared { clock: ManualClock::new(start), sleepers: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Moves the clock on, and wakes whoever waits for a time that has come.
+    /// Advances the clock and wakes every task whose time has come.
     pub fn advance(&self, span: impl Into<Nanos>) {
         self.shared.clock.advance(span.into());
         self.shared.wake();
     }
 
-    /// Moves the clock to `to`, backwards too (to test what happens then), and wakes whoever waits for a time that has
-    /// come.
+    /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back), and wakes every task whose
+    /// time has come.
     pub fn set(&self, to: Nanos) {
         self.shared.clock.set(to);
         self.shared.wake();
@@ -131,7 +131,7 @@ impl Timer for ManualTimer {
 struct Sleep {
     timer: ManualTimer,
     at: Nanos,
-    /// Its number among the sleepers, once it is one.
+    /// Its number among the sleepers, once it is registered.
     number: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let shared = Arc::clone(&self.timer.shared);
-        // Locked before the clock is read: who moves the clock comes for the wakers after.
+        // Locked before the clock is read: a call that moves the clock afterwards sees this waker.
         let mut sleepers = shared.sleepers();
         if shared.clock.now() >= self.at {
             return Poll::Ready(());
@@ -150,7 +150,7 @@ impl Future for Sleep {
             sleepers.next
         });
         let before = sleepers.wakers.insert((self.at, number), cx.waker().clone());
-        // A waker may run anything when it is dropped, too.
+        // Dropping a waker may also run arbitrary code.
         drop(sleepers);
         drop(before);
         Poll::Pending

@@ -1,8 +1,8 @@
-//! How large the next piece should be.
+//! Decides how large the next piece should be, from recent demand.
 
 use crate::Nanos;
 
-/// What callers have asked for of late: in the span that began at `since`, and in the one before.
+/// The recent demand of callers: in the span that began at `since`, and in the span before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
     units: u64,
@@ -11,9 +11,9 @@ pub(crate) struct Demand {
     before: Option<u64>,
 }
 
-/// A first piece is at most this many times what was asked for while it was measured: few requests tell little of a rate.
+/// The first piece is at most this many times the demand during its measurement: a few requests say little about a rate.
 const GROWTH: u128 = 8;
-/// A span is this many times as long as a piece should last: a few requests that happen to come together are no rate.
+/// A span is this many times as long as a piece should last: a few requests at the same moment are not a rate.
 const SPAN: u128 = 4;
 
 impl Demand {
@@ -21,10 +21,10 @@ impl Demand {
         self.units = self.units.saturating_add(units.into());
     }
 
-    /// What would last for `target` at the rate of late; nothing at the first call.
+    /// The number of units that would last for `target` at the recent rate; 0 at the first call.
     ///
-    /// A key that is asked for now and then gets nothing ahead: its requests are decided one by one.
-    /// `steady`: what comes in one span and not in the one before it is not counted on.
+    /// A rarely used key therefore takes nothing ahead: its requests are decided one by one.
+    /// `steady`: demand counts only if it came in both spans.
     pub fn piece(&mut self, now: Nanos, target: Nanos, steady: bool) -> u32 {
         let units = u128::from(self.units);
         let Some(since) = self.since else {
@@ -58,7 +58,7 @@ mod tests {
 
     const TARGET: Nanos = Nanos::from_millis(25);
 
-    /// A demand whose first span has ended, with so many units in it.
+    /// A demand whose first span has ended with this many units.
     fn after_a_span_of(units: u32) -> Demand {
         let mut demand = Demand::default();
         demand.piece(Nanos::ZERO, TARGET, false);

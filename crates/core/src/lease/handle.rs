@@ -1,4 +1,4 @@
-//! A node's share of one limit.
+//! One node's share of one limit.
 
 use std::fmt;
 
@@ -6,55 +6,60 @@ use crate::{Decision, Nanos};
 
 use super::{
     Answer, Grant, Request, Terms,
-    cold::Cold,
     piece::{Generation, Piece, Spend},
+    state::LeaseState,
     sync::{Mutex, MutexGuard},
 };
 
 /// What one node holds of one limit; threads share it.
 ///
-/// It does no I/O and reads no clock. `now` is the node's own monotonic clock, whatever it counts from. A caller asks;
-/// while the piece lasts, the answer is one atomic operation. Otherwise the caller (or whoever drives the lease) sends
-/// the [`Request`] to the authority, which answers by [`Terms::serve`], and hands the [`Grant`] to
-/// [`granted`](Self::granted).
+/// A lease does no I/O and reads no clock. `now` is the time of the node's own monotonic clock, with any origin. Callers
+/// [`ask`](Self::ask) the lease. While the node holds enough units, the answer takes one atomic operation. Otherwise the
+/// caller (or whoever drives the lease) sends the [`Request`] to the authority, which answers with [`Terms::serve`], and
+/// passes the [`Grant`] to [`granted`](Self::granted).
 ///
-/// See the [crate's page](crate) for an example, and for what is promised.
+/// See the [module](super) for an example and for the guarantees.
 pub struct Lease {
     piece: Piece,
     terms: Terms,
     limit: u32,
-    cold: Mutex<Cold>,
+    state: Mutex<LeaseState>,
 }
 
-/// What was [taken](Lease::take) from a lease's piece.
+/// Units that were [taken](Lease::take) from a lease.
 #[derive(Debug)]
 #[must_use = "what is not used must be put back"]
 pub struct Taken {
-    /// The decision: it admits.
+    /// The decision, which is always an admission.
     pub decision: Decision,
-    /// What to send meanwhile; nobody waits for it.
+    /// A request to send in the background, if there is one.
     pub renew: Option<Request>,
     cost: u32,
     of: Generation,
 }
 
 impl Lease {
-    /// Nothing taken yet: the first request goes to the authority.
+    /// A lease that holds nothing: the first request goes to the authority.
     #[must_use]
     pub fn new(terms: Terms) -> Self {
-        Self { piece: Piece::default(), terms, limit: terms.limit(), cold: Mutex::new(Cold::default()) }
+        Self {
+            piece: Piece::default(),
+            terms,
+            limit: terms.limit(),
+            state: Mutex::new(LeaseState::default()),
+        }
     }
 
-    /// What was agreed on.
+    /// The terms that the node and the authority share.
     #[must_use]
     pub const fn terms(&self) -> &Terms {
         &self.terms
     }
 
-    /// Decides on `cost` from the piece, or says what to ask the authority.
+    /// Decides on `cost` from the units that the node holds, or returns a request for the authority.
     ///
-    /// Of a decision made here, `remaining` is what the piece has left and what the shared state had left when the piece
-    /// was taken; others may have taken that since. A cost of 0 is a peek.
+    /// For a decision made here, `remaining` is the number of units that the node still holds plus what the shared state had
+    /// left when they were taken. Other nodes may have taken some of that since. A cost of 0 is a peek.
     #[inline]
     pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
         match self.piece.spend(self.limit, cost, now) {
@@ -67,13 +72,13 @@ impl Lease {
         }
     }
 
-    /// Takes `cost` from the piece: for a decision over several leases, of which all must admit. Where one of them does not,
-    /// [`put_back`](Self::put_back) what the others gave. Meanwhile others find the piece smaller than it might turn out to
-    /// be, and may ask the authority.
+    /// Takes `cost` from the units that the node holds, for a decision over several leases that must all admit. If one of
+    /// them does not, call [`put_back`](Self::put_back) for the others. In between, other callers see fewer units, and may
+    /// ask the authority.
     ///
     /// # Errors
-    /// When the piece has too little; with a request to be sent, where another piece is worth asking for. Nobody waits for
-    /// it: the decision is made otherwise.
+    /// If the node holds too few units. The error contains a request to send if it is worth asking for more units. It is for
+    /// the background: the decision must be made in another way.
     pub fn take(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
         match self.piece.spend(self.limit, cost, now) {
             Spend::Spent { decision, low, of } => {
@@ -88,36 +93,36 @@ impl Lease {
         if cost > self.limit {
             return Err(None);
         }
-        let mut cold = self.cold();
-        if let Some((decision, renew, of)) = self.spend_reserves(&mut cold, cost, now) {
+        let mut state = self.state();
+        if let Some((decision, renew, of)) = self.spend_reserves(&mut state, cost, now) {
             return Ok(Taken { decision, renew, cost, of });
         }
-        Err(cold.ahead_for(&self.piece, &self.terms, cost, now))
+        Err(state.ahead_for(&self.piece, &self.terms, cost, now))
     }
 
-    /// Spends from the piece, which another thread may have opened meanwhile, or from the one in reserve.
+    /// Spends from the current piece, which another thread may have opened meanwhile, or from the spare one.
     fn spend_reserves(
         &self,
-        cold: &mut Cold,
+        state: &mut LeaseState,
         cost: u32,
         now: Nanos,
     ) -> Option<(Decision, Option<Request>, Generation)> {
         loop {
             if let Spend::Spent { decision, low, of } = self.piece.spend(self.limit, cost, now) {
-                cold.look(&self.piece, &self.terms, now);
-                let renewal = if low { cold.renewal(&self.terms, now) } else { None };
+                state.look(&self.piece, &self.terms, now);
+                let renewal = if low { state.renewal(&self.terms, now) } else { None };
                 return Some((decision, renewal, of));
             }
-            cold.look(&self.piece, &self.terms, now);
-            cold.end_if_over(&self.piece, &self.terms, now);
-            if !cold.open_spare(&self.piece, &self.terms, now) {
+            state.look(&self.piece, &self.terms, now);
+            state.end_if_over(&self.piece, &self.terms, now);
+            if !state.open_spare(&self.piece, &self.terms, now) {
                 return None;
             }
         }
     }
 
-    /// Puts back what was taken. Where the piece has ended meanwhile (its time is over, another was opened, or a denial was
-    /// written to it) it stays charged, as if it had been used.
+    /// Puts back what was taken. If the piece has ended meanwhile (it has expired, another one was opened, or a denial was
+    /// written to it), the units stay charged, as if they had been used.
     #[allow(clippy::needless_pass_by_value)] // What was put back is gone.
     pub fn put_back(&self, taken: Taken) {
         self.piece.put_back(taken.of, taken.cost);
@@ -126,9 +131,9 @@ impl Lease {
     #[cold]
     #[inline(never)]
     fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
-        let mut cold = self.cold();
-        cold.look(&self.piece, &self.terms, now);
-        match cold.renewal(&self.terms, now) {
+        let mut state = self.state();
+        state.look(&self.piece, &self.terms, now);
+        match state.renewal(&self.terms, now) {
             Some(request) => Answer::Renew(decision, request),
             None => Answer::Decided(decision),
         }
@@ -140,58 +145,58 @@ impl Lease {
         if cost > self.limit {
             return Answer::Decided(Decision::too_large(self.limit, self.piece.left().into(), 1, 0));
         }
-        let mut cold = self.cold();
-        if let Some((decision, renewal, _)) = self.spend_reserves(&mut cold, cost, now) {
+        let mut state = self.state();
+        if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {
             return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
         }
-        if let Some(denied) = cold.refusal(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.refusal(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
-        if let Some(denied) = cold.probe(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.probe(&self.piece, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
-        cold.asked_for(cost);
-        Answer::Refill(cold.request(&self.terms, cost, now))
+        state.asked_for(cost);
+        Answer::Refill(state.request(&self.terms, cost, now))
     }
 
-    /// Takes in the authority's answer; returns the decision for the caller who waits for it, if one does.
+    /// Processes the authority's answer. Returns the decision for the caller who waits for it, if there is one.
     #[must_use = "the decision is the waiting caller's"]
     pub fn granted(&self, request: Request, grant: &Grant, now: Nanos) -> Decision {
-        self.cold().granted(&self.piece, &self.terms, &request, grant, now);
+        self.state().granted(&self.piece, &self.terms, &request, grant, now);
         grant.decision
     }
 
-    /// No answer came, and nobody knows whether the authority has seen the request. What it may have taken is not used;
-    /// it stays charged until the algorithm forgets it. Until an answer comes again callers are told to ask the authority, each
-    /// for itself.
+    /// Records that no answer came, so that it is unknown whether the authority has seen the request. The units that it may
+    /// have taken are not used; they stay charged until the algorithm forgets them. Until the next answer, each caller gets a
+    /// request of its own for the authority.
     pub fn failed(&self, request: Request) {
-        self.cold().failed(&self.piece, &request);
+        self.state().failed(&self.piece, &request);
     }
 
-    /// What there is to say without anybody asking: units that are no longer needed go back, a report is due. Call it
+    /// A request that no caller waits for, if one is due: it returns units that are no longer needed, or reports use. Call it
     /// about every quarter of the [slack](Terms::slack), or whenever something is sent to the authority anyway.
     pub fn returning(&self, now: Nanos) -> Option<Request> {
-        self.cold().idle(&self.piece, &self.terms, now)
+        self.state().idle(&self.piece, &self.terms, now)
     }
 
-    /// Whether it holds nothing and has nothing to say: nobody need call [`returning`](Self::returning) before the next
-    /// [`ask`](Self::ask).
+    /// Whether the lease holds nothing and has nothing to send. Then [`returning`](Self::returning) need not be called before
+    /// the next [`ask`](Self::ask).
     pub fn is_idle(&self, now: Nanos) -> bool {
-        let mut cold = self.cold();
-        cold.look(&self.piece, &self.terms, now);
-        cold.is_idle(&self.terms)
+        let mut state = self.state();
+        state.look(&self.piece, &self.terms, now);
+        state.is_idle(&self.terms)
     }
 
-    /// Gives back everything: the node leaves. Whoever still asks is decided by the authority.
+    /// Returns everything, because the node leaves. The authority decides all later requests.
     pub fn close(&self, now: Nanos) -> Vec<Request> {
-        let mut cold = self.cold();
-        cold.close(&self.piece, &self.terms, now);
-        std::iter::from_fn(|| cold.idle(&self.piece, &self.terms, now)).collect()
+        let mut state = self.state();
+        state.close(&self.piece, &self.terms, now);
+        std::iter::from_fn(|| state.idle(&self.piece, &self.terms, now)).collect()
     }
 
-    fn cold(&self) -> MutexGuard<'_, Cold> {
-        // Nothing under the lock panics; were it otherwise, a half-counted demand would be no reason to fail.
-        self.cold.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
+        // Nothing panics under the lock; even if it did, an inexact demand would be no reason to fail.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

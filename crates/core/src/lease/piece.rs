@@ -1,35 +1,35 @@
-//! The piece that a node decides from: one word that all threads spend from, and what goes with it.
+//! The piece that a node decides from: one word from which all threads spend, and its attributes.
 //!
 //! ```text
 //! word: │ generation (32 bits) │ units left (32 bits) │      until, low, beyond, …: plain words of this generation
 //! ```
 //!
-//! A thread reads the word, then what goes with it, then takes its cost by compare-and-swap. What goes with a piece
-//! changes only between two generations, while the word says that there are no units: whoever has read of two
-//! generations fails the exchange. That makes a decision one atomic operation and three loads from one cache line.
+//! A thread reads the word, then the attributes, and then takes its cost by compare-and-swap. The attributes of a piece
+//! change only between two generations, while the word shows no units, so the exchange fails for a thread that read
+//! attributes of two generations. A decision thus takes one atomic operation and three loads from one cache line.
 
 use crate::{Decision, Nanos};
 
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// What a piece is, all of it.
+/// A piece with all its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Open {
-    /// Units when it was opened.
+    /// The number of units when the piece was opened.
     pub units: u32,
-    /// It may be used before this, on the node's clock.
+    /// When the piece expires, on the node's clock.
     pub until: Nanos,
-    /// At this many units another piece is to be fetched.
+    /// When this many units are left, another piece is requested.
     pub low: u32,
     /// What the shared state had left when the piece was taken.
     pub beyond: u32,
-    /// When the shared state is as good as new if nothing more is taken, on the node's clock.
+    /// When the shared state recovers completely if nothing more is taken, on the node's clock.
     pub reset_at: Nanos,
-    /// The newest refusal, of any cost. A cost of 0 is none.
+    /// The newest denial of any cost. A cost of 0 means none.
     pub refused: Refusal,
 }
 
-/// That a cost is denied until a time, on the node's clock.
+/// A cost that is denied until a time, on the node's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub cost: u32,
@@ -46,7 +46,7 @@ impl Refusal {
 
 /// The piece as threads see it.
 #[derive(Debug, Default)]
-// Two cache lines, as processors fetch them in pairs: neighbours must not slow it down.
+// Two cache lines, because processors fetch them in pairs: its neighbours must not slow it down.
 #[repr(align(128))]
 pub(crate) struct Piece {
     word: AtomicU64,
@@ -59,21 +59,21 @@ pub(crate) struct Piece {
     refused_reset: AtomicU64,
 }
 
-/// What came of an attempt to spend.
+/// The result of an attempt to spend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Spend {
     Spent {
         decision: Decision,
-        /// Whether this was what brought the piece down to its low-water mark.
+        /// Whether this call brought the piece down to its low-water mark.
         low: bool,
-        /// Of which generation.
+        /// The generation that was spent from.
         of: Generation,
     },
-    /// The piece has too little, or is over.
+    /// The piece has too few units, or has expired.
     Short,
 }
 
-/// A generation of the piece, as the word has it.
+/// A generation of the piece, as encoded in the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
@@ -86,14 +86,14 @@ const fn generation(word: u64) -> u64 {
 }
 
 impl Piece {
-    /// Takes `cost` from the piece, or nothing.
+    /// Takes all of `cost` from the piece, or nothing.
     #[inline]
     pub fn spend(&self, limit: u32, cost: u32, now: Nanos) -> Spend {
-        // Acquire: what goes with this generation is seen, or that of a later one.
+        // Acquire: the attributes of this generation, or of a later one, are visible.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let left = units(word);
-            // Relaxed here and below: the exchange fails if this is of a later generation.
+            // Relaxed here and below: the exchange fails if the value is of a later generation.
             if left < cost.max(1) || now.get() >= self.until.load(Ordering::Relaxed) {
                 return Spend::Short;
             }
@@ -116,9 +116,9 @@ impl Piece {
         }
     }
 
-    /// Puts back what was just spent of a generation; not when it has ended meanwhile: then it stays spent.
+    /// Puts back units that were just spent from a generation. If that generation has ended, they stay spent.
     pub fn put_back(&self, of: Generation, cost: u32) {
-        // Relaxed: nothing is read by what is found.
+        // Relaxed: no other data is read through this value.
         let mut word = self.word.load(Ordering::Relaxed);
         while generation(word) == of.0 {
             // No carry into the generation: these units were in the word before. Release, as any exchange on it: the
@@ -131,7 +131,7 @@ impl Piece {
         }
     }
 
-    /// The denial of exactly this cost, where it is the newest one and still holds. Never waits.
+    /// The denial of exactly this cost, if it is the newest denial and still holds. Never waits.
     #[inline]
     pub fn refusal(&self, limit: u32, cost: u32, now: Nanos) -> Option<Decision> {
         // Acquire: as in `spend`.
@@ -144,27 +144,27 @@ impl Piece {
         // The loads above come before the next: if one of them saw a later generation, the next one does.
         fence(Ordering::Acquire);
         let same = generation(self.word.load(Ordering::Relaxed)) == generation(word);
-        // An odd generation is one that is being put together.
+        // An odd generation is still being written.
         let whole = (word >> 32).is_multiple_of(2);
         let holds = same && whole && cost > 0 && refusal.cost == cost && now < refusal.until;
         holds.then(|| refusal.decision(limit, units(word), now))
     }
 
-    /// Units left, of whatever is open.
+    /// The units left in the current piece.
     pub fn left(&self) -> u32 {
-        // Relaxed: only the holder of the lease's lock asks, and opens and closes.
+        // Relaxed: only the holder of the lease's lock calls this, opens pieces and closes them.
         units(self.word.load(Ordering::Relaxed))
     }
 
-    /// Ends the generation and begins the next with what `next` makes of the units that were left. One at a time: the
-    /// caller holds the lease's lock.
+    /// Ends the generation and begins the next, which `next` creates from the number of units left. The caller must hold the
+    /// lease's lock.
     pub fn replace(&self, next: impl FnOnce(u32) -> Open) {
         let step = 1 << 32;
-        // Relaxed: nobody else begins generations. From the swap on nobody can spend.
+        // Relaxed: no other thread begins generations. After the swap no thread can spend.
         let begun = generation(self.word.load(Ordering::Relaxed)).wrapping_add(step);
         // Acquire: see `spend`.
         let left = units(self.word.swap(begun, Ordering::AcqRel));
-        // Whoever sees a store below sees the swap (see `refusal`).
+        // A thread that sees a store below also sees the swap (see `refusal`).
         fence(Ordering::Release);
         let open = next(left);
         self.until.store(open.until.get(), Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Piece {
         self.refused_cost.store(open.refused.cost.into(), Ordering::Relaxed);
         self.refused_until.store(open.refused.until.get(), Ordering::Relaxed);
         self.refused_reset.store(open.refused.reset_at.get(), Ordering::Relaxed);
-        // Release: whoever reads the new generation sees what goes with it.
+        // Release: a thread that reads the new generation sees its attributes.
         self.word.store(begun.wrapping_add(step) | u64::from(open.units), Ordering::Release);
     }
 }

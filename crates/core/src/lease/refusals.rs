@@ -1,4 +1,4 @@
-//! Denials, remembered until their time: asking again before it would change nothing.
+//! Remembered denials: asking the authority again before their time would change nothing.
 
 use crate::{Decision, Nanos};
 
@@ -7,14 +7,14 @@ use super::piece::Refusal;
 /// How many costs are remembered. Callers of one limit rarely have more.
 const KEPT: usize = 8;
 
-/// One denial for each cost, the newest first.
+/// One denial per cost, the newest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     kept: Vec<Refusal>,
 }
 
 impl Refusals {
-    /// Remembers a denial that was received at `now`. One that names no time is not remembered.
+    /// Remembers a denial that was received at `now`. A denial without a retry time is not remembered.
     pub fn remember(&mut self, cost: u32, denied: &Decision, now: Nanos) -> Option<Refusal> {
         let wait = denied.retry_after()?;
         let until = now.saturating_add(wait.into());
@@ -25,17 +25,17 @@ impl Refusals {
         Some(refusal)
     }
 
-    /// The denial of exactly this cost that still holds.
+    /// The denial of exactly this cost, if it still holds.
     pub fn find(&self, cost: u32, now: Nanos) -> Option<Refusal> {
         self.kept.iter().copied().find(|kept| kept.cost == cost && now < kept.until)
     }
 
-    /// Whether it is one of those that the authority gave.
+    /// Whether the authority gave this denial.
     pub fn has(&self, refusal: &Refusal) -> bool {
         self.kept.contains(refusal)
     }
 
-    /// Forgets the denials of what is admitted now: a cost, and all below it.
+    /// Drops the denials of an admitted cost and of all lower costs.
     pub fn admitted(&mut self, cost: u32) {
         self.kept.retain(|kept| kept.cost > cost);
     }

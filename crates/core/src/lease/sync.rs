@@ -1,4 +1,4 @@
-//! The one place that says which atomics are meant: loom's under `--cfg loom`, the real ones otherwise.
+//! The only place that chooses the atomics: loom's under `--cfg loom`, the real ones otherwise.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -1,4 +1,4 @@
-//! What node and authority have agreed on, and the authority's part of it.
+//! The terms that a node and the authority share, and the authority's part of the protocol.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use crate::{Algorithm, Nanos, Policy};
 
 use super::{Grant, Request};
 
-/// How the nodes share a limit.
+/// How nodes share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every decision is the authority's.
+    /// The authority makes every decision.
     Exact,
     /// A node decides in memory from units that it has taken from the shared state.
     Leased,
-    /// A node decides in memory from units that it has seen to be free, and reports what it has used.
+    /// A node decides in memory from units that it has seen to be free, and reports what it uses.
     Reported,
 }
 
@@ -35,37 +35,37 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A limit with the way in which it is shared. All nodes, and the authority, must have the same.
+/// A limit and the mode in which nodes share it. All nodes and the authority must use the same terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     mode: Mode,
     shared: Policy,
-    /// How long leased units may be kept; how long a report may wait.
+    /// The maximum time for which leased units are kept, and for which a report waits.
     slack: Nanos,
     unreported: u32,
 }
 
-/// Of what is left, a piece taken ahead is at most this part: pieces shrink towards the limit, until each request is
-/// decided by the authority.
+/// A piece is at most this part of what is left: pieces shrink towards the limit until the authority decides each
+/// request.
 const SHARE: u64 = 4;
 
 impl Terms {
-    /// How long a leased unit is kept at most, and a report waits, unless something else is asked for: 100 ms.
+    /// The default slack, 100 ms: the maximum time for which a leased unit is kept, and for which a report waits.
     pub const SLACK: Nanos = Nanos::from_millis(100);
 
-    /// Every decision is the authority's.
+    /// The authority makes every decision.
     #[must_use]
     pub const fn exact(policy: Policy) -> Self {
         Self { mode: Mode::Exact, shared: policy, slack: Nanos::ZERO, unreported: 0 }
     }
 
-    /// Never over: what all nodes together admit, `policy` asked at the same moments would admit, all of it.
+    /// Never over: `policy`, asked at the same moments, would admit everything that all nodes together admit.
     ///
-    /// Units are kept for at most `slack`, which costs (see [`Policy::ahead`]): a sliding log stretched by the slack, of
-    /// at most a sixteenth; a token bucket smaller by what refills in it, of at most a sixteenth; windows, slots and the
-    /// sliding counter nothing. Where nothing can be taken ahead (leaky bucket, permits in flight, `count-denied`,
-    /// buckets of less than 16) these terms are [`exact`](Self::exact). Where a round trip takes half the slack or more,
-    /// nodes take nothing ahead.
+    /// Units are kept for at most `slack`. This has a cost (see [`Policy::ahead`]): a sliding log is stretched by the slack,
+    /// by at most a sixteenth; a token bucket is smaller by what refills in the slack, by at most a sixteenth; windows, slots
+    /// and the sliding counter lose nothing. If nothing can be taken ahead (leaky bucket, permits in flight, `count-denied`,
+    /// buckets of less than 16), the terms are [`exact`](Self::exact). If a round trip takes half the slack or more, nodes
+    /// take nothing ahead.
     #[must_use]
     pub fn leased(policy: Policy, slack: Nanos) -> Self {
         match policy.ahead(slack) {
@@ -76,15 +76,14 @@ impl Terms {
         }
     }
 
-    /// Over by at most `unreported` for each node: no node ever has more than that used and not yet charged, what it may
-    /// still use included. A report waits for at most `interval`.
+    /// Over by at most `unreported` per node: no node ever has more units that are used and not yet charged, including those
+    /// that it may still use. A report waits for at most `interval`.
     ///
-    /// A node uses what it saw to be free, however long ago that was. Where an answer is more than a yes or a no
-    /// (leaky bucket, permits in flight, `count-denied`), or where `unreported` is 0, these terms are
-    /// [`exact`](Self::exact).
+    /// A node uses the units that it saw to be free, however long ago that was. The terms are [`exact`](Self::exact) if an
+    /// answer is more than a yes or a no (leaky bucket, permits in flight, `count-denied`), or if `unreported` is 0.
     #[must_use]
     pub fn reported(policy: Policy, unreported: u32, interval: Nanos) -> Self {
-        // What cannot be taken ahead for a reason other than its size.
+        // The algorithms that cannot take units ahead for a reason other than their size.
         let plain = !policy.counts_denied() && !matches!(policy.name(), "leaky-bucket" | "concurrency");
         if plain && unreported > 0 {
             Self { mode: Mode::Reported, shared: policy, slack: interval, unreported }
@@ -93,19 +92,19 @@ impl Terms {
         }
     }
 
-    /// What a node may have unreported where nobody has said: a twentieth of the limit, at least 1.
+    /// The default for `unreported`: a twentieth of the limit, at least 1.
     #[must_use]
     pub fn default_unreported(policy: &Policy) -> u32 {
         (policy.limit() / 20).max(1)
     }
 
-    /// The mode that came out: `Exact` where the policy admits of no other.
+    /// The effective mode: `Exact` if the policy supports no other.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The policy that the shared state is for: the limit's own, but for leased sliding logs and token buckets.
+    /// The policy of the shared state: the limit's own policy, except for leased sliding logs and token buckets.
     #[must_use]
     pub const fn policy(&self) -> &Policy {
         &self.shared
@@ -117,13 +116,13 @@ impl Terms {
         self.shared.limit()
     }
 
-    /// How long leased units are kept at most, and a report waits.
+    /// The maximum time for which leased units are kept, and for which a report waits.
     #[must_use]
     pub const fn slack(&self) -> Nanos {
         self.slack
     }
 
-    /// By how much all nodes together may be over, for each node. 0 unless reported.
+    /// The number of units per node by which all nodes together may exceed the limit. 0 unless reported.
     #[must_use]
     pub const fn unreported(&self) -> u32 {
         self.unreported
@@ -131,8 +130,8 @@ impl Terms {
 
     /// The authority's part: one atomic step on the shared state, at the authority's time.
     ///
-    /// Gives back, charges what was used, decides on the caller's cost; then takes (leased) or looks at (reported) what
-    /// is wanted ahead.
+    /// It takes back the units that the node returns, charges those that it used, and decides on the caller's cost. Then
+    /// it takes (leased) or looks up (reported) the units that are wanted ahead.
     pub fn serve(&self, state: &mut [u64], now: Nanos, request: &Request) -> Grant {
         let policy = &self.shared;
         if let Some(back) = request.back {
@@ -149,24 +148,24 @@ impl Terms {
         }
         let usable_for = self.usable_for(policy.counted_alike_for(state, now));
         let units = self.units(policy.check(state, now, 0).remaining(), usable_for, request);
-        // Together they fit, as `units` is at most what is left beyond the cost; 0 where the cost does not.
+        // Together they fit, because `units` is at most what is left beyond the cost; it is 0 if the cost does not fit.
         let decision = policy.decide(state, now, request.cost.saturating_add(units));
         Grant { decision, units, usable_for, now }
     }
 
-    /// Whether what is given back is worth less the longer it was held: then it is kept until its end, in case it is used.
+    /// Whether returned units lose value the longer they were held. Such units are kept until they expire, in case they are used.
     pub(super) fn refills(&self) -> bool {
         self.shared.name() == "token-bucket"
     }
 
-    /// For how long units may be used (leased) that the shared state counts alike for this long. With
-    /// [`units`](Self::units) it is what [`serve`](Self::serve) consists of, for an authority that has no state words.
+    /// How long units may be used (leased) if the shared state counts them alike for this long. [`serve`](Self::serve)
+    /// consists of this and [`units`](Self::units); an authority without state words can call both.
     #[must_use]
     pub fn usable_for(&self, counted_alike: Nanos) -> Nanos {
         usable(self.slack.min(counted_alike))
     }
 
-    /// How many units a request takes ahead (leased) where the shared state has `room`, what was given back included.
+    /// How many units a request takes ahead (leased) if the shared state has `room`, including what was given back.
     #[must_use]
     pub fn units(&self, room: u64, usable_for: Nanos, request: &Request) -> u32 {
         if usable_for == Nanos::ZERO {
@@ -177,8 +176,8 @@ impl Terms {
     }
 }
 
-/// What a node may rely on of a span on the authority's clock: clocks run apart by less than 1/1024 (they are kept within
-/// 1/2000 by whoever sets them), and the authority's may count whole microseconds.
+/// The part of a span on the authority's clock that a node may rely on: the clocks differ in speed by less than 1/1024
+/// (clock synchronization keeps them within 1/2000), and the authority's may count whole microseconds.
 fn usable(span: Nanos) -> Nanos {
     let tick = 1_000;
     Nanos::new(span.get().saturating_sub(span.get() / 1_024 + tick))

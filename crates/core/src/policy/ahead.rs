@@ -1,16 +1,18 @@
-//! Units that are taken ahead of their use: what each algorithm needs so that its bound holds for the moments of use.
+//! Units that are taken before they are used: what each algorithm needs so that its bound holds at the times of use.
 //!
-//! Somebody takes units from a shared state at `t` and uses them at `u`, a little later. The state counts them at `t`;
-//! whoever watches the uses counts them at `u`. Both agree on the bound, each algorithm for a reason of its own:
+//! A client takes units from a shared state at time `t` and uses them a little later, at `u`. The state counts them at
+//! `t`; an observer of the uses counts them at `u`. The bound holds for both. Each algorithm has its own reason:
 //!
-//! * Fixed window, sliding window, sliding counter: the state tells no times within a window (a slot) apart. Units that
-//!   are used before the window (the slot) of their taking ends change nothing.
-//! * Sliding log: entries count for the slack longer. Uses in a window `[x, x + W)` were taken in
-//!   `[x − slack, x + W)`, which is no longer than what the stretched log looks at.
-//! * Token bucket: the bucket is smaller by what refills in the slack. Uses in `[x, y]` were taken in `[x − slack, y]`:
-//!   at most `burst − refill(slack) + refill(y − x + slack)`, which is what the full bucket admits in `[x, y]`.
-//! * Leaky bucket: it hands out moments at which to start, and a moment cannot be kept. Permits in flight are held until
-//!   they are given back, not used up. A policy that counts denials must see each. None of them is taken ahead.
+//! * Fixed window, sliding window, sliding counter: the state does not distinguish times within a window (a slot). Units
+//!   that are used before the end of the window (the slot) in which they were taken change nothing.
+//! * Sliding log: each entry counts for `slack` longer. Uses in a window `[x, x + W)` were taken in
+//!   `[x − slack, x + W)`, which is no longer than the stretched log covers.
+//! * Token bucket: the bucket is smaller by what refills during the slack. Uses in `[x, y]` were taken in
+//!   `[x − slack, y]`: at most `burst − refill(slack) + refill(y − x + slack)`, which is what the full bucket admits in
+//!   `[x, y]`.
+//!
+//! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be kept for later.
+//! Permits in flight are held until they are returned, not used up. A policy that counts denials must see each denial.
 
 use crate::{Nanos, policy::Rule};
 
@@ -18,11 +20,11 @@ use super::{Algorithm, Policy};
 
 impl Policy {
     /// The policy by which a shared state must decide so that units may be used up to a slack after they were taken, and
-    /// that slack: at most the one asked for, and at most a sixteenth of a log's window or of the time in which a bucket
-    /// fills. `None` where nothing can be taken ahead (see the module).
+    /// that slack. The slack is at most the requested one, and at most a sixteenth of a log's window or of a bucket's fill
+    /// time. Returns `None` if the algorithm cannot take units ahead (see the module).
     ///
-    /// Whatever is used within the slack, and within [`counted_alike_for`](Self::counted_alike_for), is admitted by this
-    /// policy at the moment of its use.
+    /// This policy admits, at the time of use, whatever is used within the slack and within
+    /// [`counted_alike_for`](Self::counted_alike_for).
     #[must_use]
     pub fn ahead(&self, slack: Nanos) -> Option<(Self, Nanos)> {
         if self.count_denied || slack == Nanos::ZERO || self.limit() == 0 {
@@ -45,9 +47,9 @@ impl Policy {
         (slack > 0).then_some((Self::new(rule), Nanos::new(slack)))
     }
 
-    /// For how long after `now` units taken at `now` are counted as they would be if they were taken when they are used:
-    /// the rest of the window or slot. Nothing for a time before the state's newest one, or where a `first-hit` window
-    /// has not begun; [`Nanos::MAX`] where the algorithm has neither windows nor slots.
+    /// How long after `now` units taken at `now` still count the same as if they were taken when they are used: the rest of
+    /// the window or slot. Zero if `now` is before the state's newest time, or if no `first-hit` window has begun.
+    /// [`Nanos::MAX`] if the algorithm has neither windows nor slots.
     #[must_use]
     pub fn counted_alike_for(&self, state: &[u64], now: Nanos) -> Nanos {
         match &self.rule {
@@ -58,11 +60,11 @@ impl Policy {
         }
     }
 
-    /// Gives back units that were taken at `taken` (the time that the state was given then) and never used: the state
-    /// is then as if they had not been taken, or stricter. Other than [`refund`](Algorithm::refund), which takes back
-    /// what was taken last, it may come late and after others have taken.
+    /// Returns units that were taken at `taken` (the time that was passed to the state then) and never used. The state
+    /// is then as if they had not been taken, or stricter. [`refund`](Algorithm::refund) returns what was taken last;
+    /// `give_back` may be called late, after others have taken units.
     ///
-    /// More than was taken at that time must not be given back.
+    /// Callers must not return more than was taken at that time.
     pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         match &self.rule {
             Rule::FixedWindow(window) => window.give_back(state, now, taken, cost),
@@ -75,8 +77,8 @@ impl Policy {
         }
     }
 
-    /// Takes `cost` that has been admitted elsewhere, whether it fits or not. What a bucket has no room for is owed;
-    /// [`record`](Algorithm::record) would forget it.
+    /// Takes a `cost` that was admitted elsewhere, whether it fits or not. A bucket owes what it has no room for, whereas
+    /// [`record`](Algorithm::record) would drop it.
     pub fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
         match &self.rule {
             Rule::TokenBucket(bucket) => bucket.bottomless().record(state, now, cost),

@@ -3,27 +3,27 @@
 use super::{Head, Ring, Tally, View, ring::NO_TURN};
 use crate::sync::{AtomicU64, Ordering};
 
-/// In a word of `Headroom`: the limit is near in this turn.
+/// A flag in a word of `Headroom`: the limit is near in this turn.
 const NEAR: u64 = 1 << 16;
 
-/// What is known of a limit on one count of one ring, in a view: in which turn it was far away, and where the view
-/// began then.
+/// What is known about a limit on one count of one ring, in a view: the turn in which the limit was far away, and where
+/// the view began then.
 ///
-/// An admission that must see the count before it changes it fetches the count's cache line twice when several threads
-/// meet, and starts again when another was faster. Far from the limit it can be the other way round: add, and look at
-/// what the addition brought back. That it was too much is then possible only when others have used up half of the
-/// limit in between; what was added is taken back, and whoever looks at the count just then sees too much, never too
-/// little. So a limit is never passed.
+/// An admission that must see the count before it changes it fetches the count's cache line twice if several threads
+/// compete, and starts again if another was faster. Far from the limit the order can be reversed: add first, and check
+/// the result of the addition. The result can exceed the limit only if others have used up half of the limit in between.
+/// Then the addition is taken back, and a thread that reads the count at that moment sees too much, never too
+/// little. So the limit is never exceeded.
 pub struct Headroom {
     view: View,
-    /// Where the count stood when the view began, perhaps [`NEAR`], and the turn for which that holds.
+    /// The count at the start of the view, perhaps [`NEAR`], and the turn for which that holds.
     word: AtomicU64,
     /// The head for which `word` was looked up last; written after it (see [`Trailing`](super::Trailing)).
     head: AtomicU64,
 }
 
 impl Headroom {
-    /// About the slots of `view`.
+    /// A headroom for the slots of `view`.
     #[must_use]
     pub fn new(view: View) -> Self {
         Self { view, word: AtomicU64::new(NO_TURN), head: AtomicU64::new(NO_TURN) }
@@ -35,10 +35,10 @@ impl Headroom {
         self.view
     }
 
-    /// Adds `n` to count `at` if that is surely at most `limit` in view, and far from it. `None` says nothing about the
-    /// limit: ask by [`Ring::add_if`]. `head` is what the ring was turned to.
+    /// Adds `n` to count `at` if the sum in view is then surely at most `limit`, and far from it. `None` says nothing about
+    /// the limit: call [`Ring::add_if`] instead. `head` is the head to which the ring was turned.
     ///
-    /// `withdraw` is called with what was added and must not stay.
+    /// `withdraw` is called with an addition that must be taken back.
     #[inline]
     pub fn add<const C: usize, const G: usize>(
         &self,
@@ -49,7 +49,7 @@ impl Headroom {
         head: Head,
         withdraw: impl FnOnce(Tally),
     ) -> Option<Tally> {
-        // Acquire: who sees the head sees its word, or one of later.
+        // Acquire: a thread that sees the head sees its word, or a later one.
         let is_known = self.head.load(Ordering::Acquire) == head.word();
         let mut word = self.word.load(Ordering::Acquire);
         if !is_known || Tally::known_in(word, head).is_none() {
@@ -63,7 +63,7 @@ impl Headroom {
         let used = before.since(base).saturating_add(n.into());
         let is_same_slot = before.is_same_slot(base);
         if used > limit / 2 || !is_same_slot {
-            // Only this word: another is of a later turn, and right.
+            // Only this word: another one is of a later turn, and right.
             let _ = self.word.compare_exchange(word, word | NEAR, Ordering::AcqRel, Ordering::Relaxed);
             if used > limit || !is_same_slot {
                 withdraw(before);

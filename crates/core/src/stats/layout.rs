@@ -1,16 +1,16 @@
-//! How a span of time is cut into slots.
+//! How a span of time is divided into slots.
 
 use core::{fmt, time::Duration};
 
 use crate::{MAX_WINDOW, Nanos};
 
-/// The most slots a ring may have.
+/// The maximum number of slots in a ring.
 pub const MAX_SLOTS: u32 = 4_096;
 
 /// The shortest slot, 32.768 µs: slot numbers up to [`Nanos::MAX`] then fit in 48 bits.
 pub const MIN_SLOT: Duration = Duration::from_nanos(1 << 15);
 
-/// `slots` slots, together as long as an interval.
+/// A number of slots that together are as long as an interval.
 ///
 /// A slot starts at a whole multiple of its length on the clock, so every layout with the same slot length agrees
 /// about where slots begin.
@@ -30,11 +30,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Cuts `interval` into `slots` equal slots.
+    /// Divides `interval` into `slots` equal slots.
     ///
     /// # Errors
-    /// When there are no slots or more than [`MAX_SLOTS`], when the interval is no whole multiple of a slot, when it is
-    /// longer than [`MAX_WINDOW`], or when a slot is shorter than [`MIN_SLOT`].
+    /// If `slots` is 0 or above [`MAX_SLOTS`], if the interval is not a whole multiple of a slot, if it is
+    /// longer than [`MAX_WINDOW`], or if a slot is shorter than [`MIN_SLOT`].
     pub const fn new(slots: u32, interval: Duration) -> Result<Self, LayoutError> {
         if slots == 0 || slots > MAX_SLOTS {
             return Err(LayoutError::Slots);
@@ -53,7 +53,7 @@ impl Layout {
         Ok(Self { slots, slot })
     }
 
-    /// A second in ten slots of 100 ms: what a resource keeps.
+    /// One second in ten slots of 100 ms: the layout that a resource uses.
     #[must_use]
     pub const fn second() -> Self {
         Self { slots: 10, slot: 100_000_000 }
@@ -89,19 +89,19 @@ impl Layout {
         self.slots as u64 * self.slot
     }
 
-    /// The place of the slot that `at` falls in, if the slots stood in a circle: `(at / slot) mod slots`.
+    /// The index of the slot that contains `at`, in a circle of slots: `(at / slot) mod slots`.
     #[must_use]
     pub const fn index(self, at: Nanos) -> u32 {
         (at.get() / self.slot % self.slots as u64) as u32
     }
 
-    /// When the slot that `at` falls in began.
+    /// The start of the slot that contains `at`.
     #[must_use]
     pub const fn start(self, at: Nanos) -> Nanos {
         Nanos::new(at.get() - at.get() % self.slot)
     }
 
-    /// A view: the last `interval` of a ring of this layout, in `samples` samples of whole slots.
+    /// A view of the last `interval` of a ring with this layout, in `samples` samples of whole slots.
     ///
     /// ```
     /// use core::time::Duration;
@@ -113,8 +113,8 @@ impl Layout {
     /// ```
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`LayoutError::NotOfThisRing`] when a sample is no whole number of the ring's slots, or
-    /// the view is longer than the ring.
+    /// The errors of [`new`](Self::new); [`LayoutError::NotOfThisRing`] if a sample is not a whole number of the ring's slots,
+    /// or if the view is longer than the ring.
     pub const fn view(self, samples: u32, interval: Duration) -> Result<View, LayoutError> {
         let view = match Self::new(samples, interval) {
             Ok(view) => view,
@@ -126,47 +126,47 @@ impl Layout {
         Ok(View { slots: (view.interval_nanos() / self.slot) as u32 })
     }
 
-    /// The view of everything that a ring of this layout holds.
+    /// The view of the whole ring.
     #[must_use]
     pub const fn whole(self) -> View {
         View { slots: self.slots }
     }
 }
 
-/// The newest slots of a ring, the current one included: made by [`Layout::view`].
+/// The newest slots of a ring, including the current one. [`Layout::view`] creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     slots: u32,
 }
 
 impl View {
-    /// How many of the ring's slots are in view.
+    /// The number of the ring's slots in view.
     #[must_use]
     pub const fn slots(self) -> u32 {
         self.slots
     }
 
-    /// One full slot more behind the current: together never less than the whole interval, so that a limit on this
-    /// view bounds every true interval.
+    /// Adds one full slot behind the view. It then never covers less than the whole interval, so a limit on this view
+    /// bounds every interval of that length.
     #[must_use]
     pub const fn strict(self) -> Self {
         Self { slots: self.slots + 1 }
     }
 }
 
-/// Why slots and an interval make no layout or view.
+/// Why slots and an interval are not a valid layout or view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// No slots, or more than [`MAX_SLOTS`].
+    /// The number of slots is 0 or above [`MAX_SLOTS`].
     Slots,
-    /// The interval is no whole multiple of the number of slots (in nanoseconds).
+    /// The interval is not a whole multiple of the number of slots (in nanoseconds).
     Uneven,
     /// The interval is longer than [`MAX_WINDOW`].
     TooLong,
     /// A slot would be shorter than [`MIN_SLOT`].
     SlotTooShort,
-    /// A view whose samples are no whole number of the ring's slots, or that is longer than the ring.
+    /// A sample of the view is not a whole number of the ring's slots, or the view is longer than the ring.
     NotOfThisRing,
 }
 

@@ -1,7 +1,7 @@
-//! The last 60 seconds of a window, one by one, folded from its slots when a second ends.
+//! The last 60 seconds of a window, each folded from its slots when it ends.
 //!
-//! As in the ring, what is kept is where the counts stood when a second began, here cut down to 32 bits a count so
-//! that a minute takes 40 bytes a second:
+//! As in the ring, a record holds the counts at the start of a second. Here each count has 32 bits, so that
+//! a second takes 40 bytes:
 //!
 //! ```text
 //!   word 0  [ second 34 │ occupied 30 ]      word 3  [ rt 40 ]
@@ -9,24 +9,24 @@
 //!   word 2  [ success 32 │ exception 32 ]            (the gauges plus one; 0 for none)
 //! ```
 //!
-//! A second's counts are the next second's words less its own; differences up to 2³² − 1 (occupied: 2³⁰ − 1) are
-//! exact. Every thread that turns the ring over the end of a second writes the same words, word 0 last, and each by
-//! compare-and-swap from what was there while word 0 named an older second. So a thread that comes too late finds
-//! another word than it expects, or one that never changed because nothing was counted meanwhile.
+//! A second's counts are the next second's words minus its own; differences up to 2³² − 1 (occupied: 2³⁰ − 1) are
+//! exact. Every thread that turns the ring past the end of a second writes the same words, word 0 last. It replaces each by
+//! compare-and-swap from the value that it had while word 0 named an older second. A thread that comes too late therefore
+//! finds another word than it expects, or one that never changed because nothing was counted meanwhile.
 
 extern crate alloc;
 
 use alloc::{boxed::Box, vec::Vec};
 
-use super::{Counts, Event, Head, Layout, Ring, Slot, window::from_low};
+use super::{Counts, Event, Head, Layout, Ring, Slot, counts::from_low};
 use crate::{
     Nanos,
     sync::{AtomicU64, Ordering},
 };
 
-/// How many seconds are shown, the current one included. Loom's models are about the turns, not about their number.
+/// How many seconds are shown, including the current one. Loom's models test the turns, for which three seconds suffice.
 const SECONDS: u64 = if cfg!(loom) { 3 } else { 60 };
-/// These, the next one's beginning, and one being written.
+/// The shown seconds, the start of the next one, and one that is being written.
 const KEPT: u64 = SECONDS + 2;
 const SECOND: u64 = 1_000_000_000;
 const OCCUPIED_BITS: u32 = 30;
@@ -42,7 +42,7 @@ pub(super) struct Minute {
     records: Box<[Record]>,
 }
 
-/// Where the counts stood when a second began.
+/// The counts at the start of a second.
 struct Began {
     second: u64,
     /// In the order of [`Event`].
@@ -85,7 +85,7 @@ impl Minute {
         write(&record[0], begins << OCCUPIED_BITS | count(Event::OccupiedPass), older);
     }
 
-    /// The start of a second, if it is kept.
+    /// The start of a second, if it is still stored.
     fn began(&self, second: u64) -> Option<Began> {
         let words = self.record(second).each_ref().map(|word| word.load(Ordering::Acquire));
         let [first, pass, success, rt, gauges] = words;
@@ -94,13 +94,13 @@ impl Minute {
         (first >> OCCUPIED_BITS == second).then_some(Began { second, counts, gauges })
     }
 
-    /// The seconds of the minute up to `now` that are kept, oldest first; the gauges of the newest are not yet here.
+    /// The stored seconds of the minute up to `now`, oldest first; the gauges of the newest are not included yet.
     pub(super) fn seconds(&self, ring: &Ring<6, 2>, now: Nanos) -> Vec<Slot> {
         ring.read(|head| {
             let current = self.second(head).max(now.get() / SECOND);
             let kept = current.saturating_sub(SECONDS - 1)..=self.second(head);
             let began: Vec<Began> = kept.clone().filter_map(|second| self.began(second)).collect();
-            // A turn that goes far ahead may be writing over the oldest of these.
+            // A turn that goes far ahead may be overwriting the oldest of these.
             if self.second(ring.announced()) >= kept.start() + KEPT {
                 return None;
             }
@@ -132,10 +132,10 @@ fn second_of(first: &AtomicU64) -> u64 {
     first.load(Ordering::Acquire) >> OCCUPIED_BITS
 }
 
-/// Sets a word to `value`, if the record is `still` the one to write to; see the module's page.
+/// Sets a word to `value`, if the record is `still` the one to write to; see the module's documentation.
 fn write(word: &AtomicU64, value: u64, still: impl Fn() -> bool) {
     loop {
-        // Before `still` looks at the record, so that a word of a later record is not mistaken for this one.
+        // Before `still` checks the record, so that a word of a later record is not mistaken for this one.
         let seen = word.load(Ordering::Acquire);
         if seen == value || !still() {
             return;

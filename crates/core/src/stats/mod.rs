@@ -1,8 +1,8 @@
-//! Window statistics: how much of what happened in the newest slots of time.
+//! Window statistics: counts of events in the newest slots of time.
 //!
-//! A [`Layout`] cuts time into slots; a [`Ring`] counts in them without locks (its page says how it turns and what it
-//! promises); a [`Window`] is the ring of one resource, with the events that flow control counts, and a minute of
-//! seconds behind it.
+//! A [`Layout`] divides time into slots. A [`Ring`] counts in them without locks (its documentation explains how it turns
+//! and what it promises). A [`Window`] is the ring of one resource, with the events that flow control counts and the
+//! last 60 seconds one by one.
 //!
 //! ```
 //! use tidegate_core::{Nanos, stats::{Event, Layout, Window}};
@@ -17,6 +17,7 @@
 //! # Ok::<(), tidegate_core::stats::LayoutError>(())
 //! ```
 
+mod counts;
 mod headroom;
 mod layout;
 mod minute;
@@ -24,8 +25,9 @@ mod ring;
 mod trailing;
 mod window;
 
+pub use counts::{Counts, Event, Slot};
 pub use headroom::Headroom;
 pub use layout::{Layout, LayoutError, MAX_SLOTS, MIN_SLOT, View};
 pub use ring::{Head, Ring, Tally};
 pub use trailing::Trailing;
-pub use window::{Counts, Event, Look, Passed, Slot, Window};
+pub use window::{Look, Passed, Window};

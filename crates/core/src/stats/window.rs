@@ -1,84 +1,25 @@
-//! The window of one resource: passes, blocks, completions, response times, and how many calls are in flight.
+//! The window of one resource: counts of passes, blocks, completions and response times, and the calls in flight.
 
 extern crate alloc;
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Head, Headroom, Layout, LayoutError, Ring, Tally, Trailing, View, minute::Minute};
+use super::{
+    Counts, Event, Head, Headroom, Layout, LayoutError, Ring, Slot, Tally, Trailing, View,
+    counts::{COMPLEMENT, from_low, shorter, to_low},
+    minute::Minute,
+};
 use crate::Nanos;
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// Units that were let through.
-    Pass = 0,
-    /// Units whose call has ended, well or not.
-    Success = 1,
-    /// The sum of response times in microseconds, each times the units of its call.
-    Rt = 2,
-    /// Units whose call ended with an error (they are in `Success` too, as Sentinel counts).
-    Exception = 3,
-    /// Units that were turned away.
-    Block = 4,
-    /// Units let through on the account of a later slot.
-    OccupiedPass = 5,
-}
 
 const MIN_RT: usize = 0;
 const MAX_IN_FLIGHT: usize = 1;
-/// The highest value that a gauge keeps.
-const COMPLEMENT: u64 = (1 << 48) - 2;
 
-/// The sums of some slots, or of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Units let through.
-    pub pass: u64,
-    /// Units turned away.
-    pub block: u64,
-    /// Units whose call has ended, well or not.
-    pub success: u64,
-    /// Units whose call ended with an error.
-    pub exception: u64,
-    /// Units let through on the account of a later slot.
-    pub occupied: u64,
-    /// The sum of the response times, in whole microseconds a call.
-    pub rt: Duration,
-    /// The shortest response time, in whole microseconds; `None` where no call ended.
-    pub min_rt: Option<Duration>,
-    /// The most units in flight at once.
-    pub max_in_flight: u64,
-}
-
-impl Counts {
-    /// The mean response time; zero where no call ended.
-    #[must_use]
-    pub fn mean_rt(&self) -> Duration {
-        self.rt.checked_div(u32::try_from(self.success).unwrap_or(u32::MAX)).unwrap_or_default()
-    }
-
-    pub(super) fn of(events: [u64; 6], min_rt: Option<u64>, max_in_flight: u64) -> Self {
-        let [pass, success, rt, exception, block, occupied] = events;
-        let (rt, min_rt) = (Duration::from_micros(rt), min_rt.map(Duration::from_micros));
-        Self { pass, block, success, exception, occupied, rt, min_rt, max_in_flight }
-    }
-}
-
-/// One slot of a window, or one second of its minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// When the slot began.
-    pub start: Nanos,
-    /// What happened in it.
-    pub counts: Counts,
-}
-
-/// The window of one resource, and the minute behind it.
+/// The window of one resource, with an optional minute of seconds.
 ///
-/// Adds never wait for each other nor for readers, readers never stop adds. Counts are exact under any number of
-/// threads, sums of a window up to 2⁴⁰ − 2³² (of response times, twelve days). Units in flight are what has passed and not completed; a call that enters
-/// while another leaves may be noted in `max_in_flight` as if it had entered after.
+/// Adds never wait for each other or for readers, and readers never stop adds. Counts are exact under any number of
+/// threads; sums of a window are exact up to 2⁴⁰ − 2³² (of response times, twelve days). Units in flight are those that
+/// have passed and not completed. If one call enters while another leaves, `max_in_flight` may count them as overlapping.
 pub struct Window {
     ring: Ring<6, 2>,
     minute: Option<Minute>,
@@ -91,16 +32,16 @@ impl Window {
         Self { ring: Ring::new(layout), minute: None }
     }
 
-    /// A window with the last 60 seconds behind it, one by one.
+    /// A window that also keeps the last 60 seconds one by one.
     ///
     /// # Errors
-    /// [`LayoutError::NotOfThisRing`] when a second is no whole number of slots, or more than the window has.
+    /// [`LayoutError::NotOfThisRing`] if a second is not a whole number of slots, or longer than the window.
     pub fn with_minute(layout: Layout) -> Result<Self, LayoutError> {
         layout.view(1, Duration::from_secs(1))?;
         Ok(Self { ring: Ring::new(layout), minute: Some(Minute::new(layout)) })
     }
 
-    /// The layout that the window was made with.
+    /// The layout of the window.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.ring.layout()
@@ -115,7 +56,7 @@ impl Window {
         })
     }
 
-    /// Counts `n` of an event at `now`; more than 2⁴⁰ − 1 count as that.
+    /// Counts `n` of an event at `now`; a number above 2⁴⁰ − 1 counts as that.
     #[inline]
     pub fn add(&self, now: Nanos, event: Event, n: u64) {
         self.turn_to(now);
@@ -125,7 +66,7 @@ impl Window {
         }
     }
 
-    /// Lets `n` units through at `now`: they are in flight until [`complete`](Self::complete).
+    /// Admits `n` units at `now`: they are in flight until [`complete`](Self::complete).
     #[inline]
     pub fn pass(&self, now: Nanos, n: u32) {
         self.turn_to(now);
@@ -133,11 +74,11 @@ impl Window {
         self.note_in_flight(before, n.into());
     }
 
-    /// Lets `n` units through at `now` if `check` agrees, in one step: what `check` saw is what they are added to. It
+    /// Admits `n` units at `now` if `check` agrees, in one atomic step: they are added to exactly what `check` saw. `check`
     /// may run several times.
     ///
     /// # Errors
-    /// What `check` refused with.
+    /// The error that `check` returned.
     #[inline]
     pub fn pass_if<E>(
         &self,
@@ -153,9 +94,9 @@ impl Window {
         Ok(Passed(before))
     }
 
-    /// Lets `n` units through at `now` if with them surely at most `limit` have passed in the view of `headroom`, by one
-    /// addition; `headroom` is this window's own. `None` says nothing about the limit: ask by
-    /// [`pass_if`](Self::pass_if).
+    /// Admits `n` units at `now` with one addition, if with them surely at most `limit` have passed in the view of
+    /// `headroom`, which must be this window's own. `None` says nothing about the limit: call
+    /// [`pass_if`](Self::pass_if) instead.
     #[inline]
     pub fn pass_far(&self, now: Nanos, n: u32, limit: u64, headroom: &Headroom) -> Option<Passed> {
         let head = self.turn_to(now);
@@ -164,11 +105,11 @@ impl Window {
         before.inspect(|before| self.note_in_flight(*before, n.into())).map(Passed)
     }
 
-    /// What `pass_if` would let its check see at `now`.
+    /// Runs `look` on what the check of `pass_if` would see at `now`.
     pub fn look<T>(&self, now: Nanos, look: impl Fn(Look<'_>) -> T) -> T {
         self.turn_to(now);
         let mut seen = None;
-        // Refusing with nothing added is a look.
+        // A refusal that adds nothing only looks.
         let _ = self.ring.add_if(Event::Pass as usize, 0, |passed, head| {
             seen = Some(look(Look { ring: &self.ring, passed, head }));
             Err(())
@@ -176,7 +117,7 @@ impl Window {
         seen.unwrap_or_else(|| unreachable!("the check has run"))
     }
 
-    /// The window as an admission at `now` would see it: for a decision that [`mark`](Self::mark) ends.
+    /// The window as an admission at `now` would see it, for a decision that ends with [`mark`](Self::mark).
     #[must_use]
     pub fn look_now(&self, now: Nanos) -> Look<'_> {
         self.turn_to(now);
@@ -184,22 +125,22 @@ impl Window {
         Look { ring: &self.ring, passed, head }
     }
 
-    /// Makes every admission that has looked at the window and not yet added to it look again; for what is kept beside the
-    /// window, and changed before. False, and nothing has happened, if units have passed since `look`.
+    /// Makes every admission that has looked at the window, and not yet added to it, look again. Use it after changing data
+    /// that is kept beside the window. Returns false, without any effect, if units have passed since `look`.
     #[must_use]
     pub fn mark(&self, look: Look<'_>) -> bool {
         self.ring.mark(Event::Pass as usize, look.passed)
     }
 
-    /// Takes back what [`pass_if`](Self::pass_if) let through, because another limit refused the same call. When its
-    /// slot has ended meanwhile the pass stays counted, as of a call that left at once.
+    /// Takes back what [`pass_if`](Self::pass_if) admitted, because another limit refused the same call. If its slot has
+    /// ended meanwhile, the pass stays counted, as if the call had ended at once.
     pub fn take_back(&self, n: u32, passed: Passed) {
         if !self.ring.undo(Event::Pass as usize, n, passed.0) {
             self.ring.add(Event::Success as usize, n);
         }
     }
 
-    /// Ends a call of `n` units that took `rt`.
+    /// Ends a call of `n` units whose response time was `rt`.
     #[inline]
     pub fn complete(&self, now: Nanos, n: u32, rt: Nanos, failed: bool) {
         self.turn_to(now);
@@ -209,12 +150,12 @@ impl Window {
             self.ring.add(Event::Exception as usize, n);
         }
         self.ring.note_low(MIN_RT, micros.min(COMPLEMENT));
-        // Last: units that nobody counts in flight any more have all their other counts in place.
+        // Last: when units are no longer counted as in flight, all their other counts are in place.
         self.ring.add(Event::Success as usize, n);
     }
 
-    /// Ends a call of `n` units that was given up after `rt`: as [`complete`](Self::complete), but its time is not that
-    /// of an answer, and no shortest one.
+    /// Ends a call of `n` units that was abandoned after `rt`. Like [`complete`](Self::complete), but the time does not count
+    /// as a response time, nor as the shortest one.
     pub fn abandon(&self, now: Nanos, n: u32, rt: Nanos) {
         self.turn_to(now);
         self.add_rt(rt.get() / 1_000, n);
@@ -223,7 +164,7 @@ impl Window {
 
     #[inline]
     fn add_rt(&self, micros: u64, n: u32) {
-        // Adding nothing costs as much as adding something.
+        // Adding zero costs as much as adding something.
         if micros > 0 {
             self.ring.add_long(Event::Rt as usize, micros.saturating_mul(n.into()));
         }
@@ -244,14 +185,14 @@ impl Window {
         self.ring.tally(Event::Pass as usize).since(ended)
     }
 
-    /// How much of an event there was in the slots of `view`, at `now`.
+    /// The sum of an event over the slots of `view`, at `now`.
     #[must_use]
     #[inline]
     pub fn sum(&self, now: Nanos, event: Event, view: View) -> u64 {
         self.ring.sum(event as usize, now, view)
     }
 
-    /// The slots in view at `now`, oldest first, the current one last; slots without traffic are left out, but for the
+    /// The slots in view at `now`, oldest first and the current one last. Slots without traffic are left out, except for the
     /// current one.
     #[must_use]
     pub fn slots(&self, now: Nanos, view: View) -> Vec<Slot> {
@@ -266,12 +207,12 @@ impl Window {
         slots
     }
 
-    /// The slots that began at `start` or later and saw traffic, oldest first.
+    /// The slots with traffic that began at `start` or later, oldest first.
     #[must_use]
     pub fn slots_since(&self, start: Nanos) -> Vec<Slot> {
         let slot = self.layout().slot_nanos();
         let each = |slots: &mut Vec<Slot>, number, events, began: [Tally; 6], gauges: [Option<u64>; 2]| {
-            // A slot begins with what was in flight; the gauge knows what entered.
+            // A slot starts with the units that were already in flight; the gauge knows only those that entered.
             let carried = began[Event::Pass as usize].since(began[Event::Success as usize]);
             let most = gauges[MAX_IN_FLIGHT].map_or(0, from_low).max(carried);
             let counts = Counts::of(events, gauges[MIN_RT], most);
@@ -280,19 +221,19 @@ impl Window {
         self.ring.slots_from(start.get().div_ceil(slot), Vec::new, each)
     }
 
-    /// Everything about the slots of `view` at `now`.
+    /// All counts of the slots of `view` at `now`.
     #[must_use]
     pub fn counts(&self, now: Nanos, view: View) -> Counts {
         self.slots(now, view).into_iter().fold(Counts::default(), |sum, slot| sum.and(slot.counts))
     }
 
-    /// The shortest response time in view at `now`, in whole microseconds; `None` where no call ended.
+    /// The shortest response time in view at `now`, in whole microseconds; `None` if no call ended.
     #[must_use]
     pub fn min_rt(&self, now: Nanos, view: View) -> Option<Duration> {
         self.ring.lowest(MIN_RT, now, view).map(Duration::from_micros)
     }
 
-    /// The last 60 seconds at `now` that saw traffic, oldest first, the current one included. Empty without a minute.
+    /// The seconds with traffic among the last 60 at `now`, oldest first, including the current one. Empty without a minute.
     #[must_use]
     pub fn seconds(&self, now: Nanos) -> Vec<Slot> {
         let Some(minute) = &self.minute else { return Vec::new() };
@@ -308,41 +249,13 @@ impl Window {
         seconds
     }
 
-    /// How many units passed in the whole second before the one that `now` falls in; `None` without a minute.
+    /// How many units passed in the last whole second before the one that contains `now`; `None` without a minute.
     #[must_use]
     pub fn passed_last_second(&self, now: Nanos) -> Option<u64> {
         let minute = self.minute.as_ref()?;
         let last = Nanos::from_secs((now.get() / 1_000_000_000).checked_sub(1)?);
         let passed = |second: &Slot| (second.start == last).then_some(second.counts.pass);
         Some(minute.seconds(&self.ring, now).iter().rev().take(2).find_map(passed).unwrap_or(0))
-    }
-}
-
-/// The highest is kept as the lowest of complements.
-const fn to_low(value: u64) -> u64 {
-    COMPLEMENT.saturating_sub(value)
-}
-
-pub(super) const fn from_low(low: u64) -> u64 {
-    COMPLEMENT.saturating_sub(low)
-}
-
-fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
-    a.into_iter().chain(b).min()
-}
-
-impl Counts {
-    fn and(self, other: Self) -> Self {
-        Self {
-            pass: self.pass + other.pass,
-            block: self.block + other.block,
-            success: self.success + other.success,
-            exception: self.exception + other.exception,
-            occupied: self.occupied + other.occupied,
-            rt: self.rt.saturating_add(other.rt),
-            min_rt: shorter(self.min_rt, other.min_rt),
-            max_in_flight: self.max_in_flight.max(other.max_in_flight),
-        }
     }
 }
 
@@ -355,15 +268,15 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The units that passed in view. `None` when the window has turned on meanwhile: the admission will fail and
-    /// look again, whatever the answer is.
+    /// The units that passed in view. `None` if the window has turned meanwhile: then the admission fails and looks again,
+    /// whatever the check returns.
     #[inline]
     #[must_use]
     pub fn passed(&self, trailing: &Trailing) -> Option<u64> {
         trailing.used(self.ring, Event::Pass as usize, self.passed, self.head)
     }
 
-    /// The units that passed in the slots of `view`, where no [`Trailing`] is kept for this window. `None` as in
+    /// The units that passed in the slots of `view`, for callers without a [`Trailing`] for this window. `None` as in
     /// [`passed`](Self::passed).
     #[must_use]
     pub fn passed_in(&self, view: View) -> Option<u64> {
@@ -378,7 +291,7 @@ impl Look<'_> {
         self.head.slot()
     }
 
-    /// The units that passed in the slots from number `oldest` on. `None` as in [`passed`](Self::passed).
+    /// The units that passed in the slots from number `oldest` on. `None` as for [`passed`](Self::passed).
     #[must_use]
     pub fn passed_from(&self, oldest: u64) -> Option<u64> {
         if oldest > self.head.slot() {
@@ -387,21 +300,21 @@ impl Look<'_> {
         Some(self.passed.since(self.ring.note_from(Event::Pass as usize, self.head, oldest)?))
     }
 
-    /// The units in flight. If this is over a limit then so it was at this instant; if it is not, the admission
-    /// succeeds only if nobody else has entered.
+    /// The units in flight. If the number is over a limit, it was so at this instant. If it is not, the admission
+    /// succeeds only if no other call has entered.
     #[inline]
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.passed.since(self.ring.tally(Event::Success as usize))
     }
 
-    /// How long from `now` until no more than `goal` of the units in view still count, with no other traffic.
+    /// The time from `now` until at most `goal` of the units in view still count, with no other traffic.
     #[must_use]
     pub fn fits_after(&self, now: Nanos, view: View, goal: u64) -> Duration {
         self.ring.fits_after(Event::Pass as usize, self.passed, self.head, now, view, goal)
     }
 }
 
-/// What [`Window::pass_if`] let through, so that it can be taken back.
+/// What [`Window::pass_if`] admitted, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed(Tally);

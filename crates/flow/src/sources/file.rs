@@ -1,35 +1,30 @@
-//! A file that is looked at every now and then.
+//! A rules file that is checked periodically.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{io, path::PathBuf, time::Duration};
+
+use tidegate_config::file::{Look, Watch, read};
 
 use super::{RuleSource, RuleUpdate, SourceError};
 
-/// The largest rules file that is read.
+/// The largest rules file that can be read.
 const MAX_BYTES: u64 = 16 << 20;
 
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
-/// Rules in a file. Its content is compared, not its date, so that it does not matter how it is replaced: written
-/// over, renamed over, or behind a symbolic link that is turned, as in a Kubernetes `ConfigMap`. A change is loaded when
-/// two looks agree on it: a file that somebody is still writing is not taken for a shorter one. A file that is not
-/// there, or empty for the moment, is an error, and the rules from before go on.
+/// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A missing or empty file
+/// is an error, and the previous rules stay active.
 pub struct FileSource {
     path: PathBuf,
     parse: Parse,
     pause: Duration,
-    /// What was loaded.
-    loaded: Option<String>,
-    /// What the last look saw, if it was something else.
-    seen: Option<String>,
+    /// Set by the first check.
+    watch: Option<Watch>,
+    /// Whether the file has content that is not loaded yet, because it could not be read or parsed.
+    is_owed: bool,
 }
 
 impl FileSource {
-    /// A file in a format of one's own.
+    /// A file in a custom format.
     pub fn new(
         path: impl Into<PathBuf>,
         parse: impl Fn(&str) -> Result<RuleUpdate, SourceError> + Send + 'static,
@@ -38,35 +33,32 @@ impl FileSource {
             path: path.into(),
             parse: Box::new(parse),
             pause: Duration::from_secs(1),
-            loaded: None,
-            seen: None,
+            watch: None,
+            is_owed: true,
         }
     }
 
-    /// A file of one kind of rules as JSON, in Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// A JSON file with one kind of rules, with Sentinel's field names: see [`sentinel`](super::sentinel).
     #[cfg(feature = "json")]
     pub fn sentinel(path: impl Into<PathBuf>, kind: super::sentinel::Kind) -> Self {
         Self::new(path, move |text| super::sentinel::parse(kind, text))
     }
 
-    /// A file of all rules as YAML, which may be that of `tidegate serve`: see [`yaml`](super::yaml).
+    /// A YAML file with rules of all kinds, which may also be the file of `tidegate serve`: see [`yaml`](super::yaml).
     #[cfg(feature = "yaml")]
     pub fn yaml(path: impl Into<PathBuf>) -> Self {
         Self::new(path, |text| super::yaml::parse(text).map(RuleUpdate::from))
     }
 
-    /// The same file, looked at in this interval instead of each second.
+    /// Sets the interval between checks. Default: one second.
     #[must_use]
     pub fn every(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 
     fn read(&self) -> io::Result<String> {
-        let mut text = String::new();
-        File::open(&self.path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(io::Error::other("the file is larger than 16 MiB"));
-        }
+        let text = String::from_utf8(read(&self.path, MAX_BYTES)?)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))?;
         if text.trim().is_empty() {
             return Err(io::Error::other("the file is empty; to have no rules, write [] or {}"));
         }
@@ -80,19 +72,21 @@ impl RuleSource for FileSource {
     }
 
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
-        let text = self.read().map_err(SourceError::Read)?;
-        if self.loaded.as_ref() == Some(&text) {
-            self.seen = None;
-            return Ok(None);
+        let look = if let Some(watch) = &mut self.watch {
+            watch.look()
+        } else {
+            let path = self.path.clone();
+            self.watch = Some(Watch::new(move || Some(vec![path.clone()]), MAX_BYTES));
+            Look::Changed
+        };
+        match look {
+            Look::Unsettled => return Ok(None),
+            Look::Same if !self.is_owed => return Ok(None),
+            // Reading the file returns the reason why it is gone.
+            Look::Same | Look::Changed | Look::Gone => self.is_owed = true,
         }
-        let is_settled = self.loaded.is_none() || self.seen.as_ref() == Some(&text);
-        if !is_settled {
-            self.seen = Some(text);
-            return Ok(None);
-        }
-        let update = (self.parse)(&text)?;
-        self.loaded = Some(text);
-        self.seen = None;
+        let update = (self.parse)(&self.read().map_err(SourceError::Read)?)?;
+        self.is_owed = false;
         Ok(Some(update))
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Line {
     building: Option<Plan>,
     /// Counts what the plan did not foresee.
     version: u64,
+    /// The front, and for when it was told to set its timer, while all watchers know that they are.
+    watched: Option<(u64, Option<Nanos>)>,
     /// Whether it is among those that are kept for free reservations alone.
     pub is_listed: bool,
 }
@@ -39,8 +41,8 @@ pub(crate) struct Line {
 #[derive(Debug)]
 struct Waiter {
     ticket: Arc<Ticket>,
-    /// When it is admitted if all goes as planned when it came.
-    planned: Option<Nanos>,
+    /// When it is admitted if all goes as planned when it came; the end of time where nobody knows.
+    planned: Nanos,
 }
 
 /// What came of joining.
@@ -92,7 +94,7 @@ impl Line {
             }
             match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) => {
-                    if planned != Some(ground.now) {
+                    if planned != ground.now {
                         self.version += 1;
                     }
                     if let Some(first) = self.waiting.first_entry() {
@@ -106,7 +108,16 @@ impl Line {
             (self.plan, self.building) = (None, None);
             return;
         }
+        self.set_watchers(ground, who, wakes);
+    }
+
+    /// Has the first in line keep a timer, and the front set its own to when it is admitted.
+    fn set_watchers(&mut self, ground: &Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
         let due = self.front_due(ground);
+        let watched = self.waiting.first_key_value().map(|(front, _)| (*front, due));
+        if who.is_none() && watched == self.watched {
+            return;
+        }
         for (at, waiter) in self.waiting.values().take(WATCHERS).enumerate() {
             if who.is_some_and(|who| who.number == waiter.ticket.number) {
                 continue;
@@ -117,6 +128,8 @@ impl Line {
                 waiter.ticket.watch_too(wakes);
             }
         }
+        // Whoever attends sets its own timer, perhaps to another time.
+        self.watched = if who.is_none() { watched } else { None };
     }
 
     /// When the front is admitted, as things stand.
@@ -221,12 +234,12 @@ impl Line {
             Turn::Never => return Err(refused(ground)),
             Turn::At(at, delay) if !in_time(at.saturating_add(delay)) => return Err(refused(ground)),
             Turn::Unknown if !in_time(now) => return Err(refused(ground)),
-            Turn::At(at, _) => Some(at),
-            Turn::Unknown => None,
+            Turn::At(at, _) => at,
+            Turn::Unknown => Nanos::MAX,
         };
         let ticket = self.ticket(cost);
         if let Some(plan) = &mut self.plan {
-            plan.add(cost);
+            plan.put(cost, turn);
         }
         if self.waiting.len() < WATCHERS {
             ticket.watch_too(wakes);
@@ -252,7 +265,7 @@ impl Line {
         } else {
             // As planned where that is soon after the front; else in time to stand in for a front that is not polled.
             front_due.map(|at| {
-                let planned = waiter.planned.filter(|planned| *planned > at).unwrap_or(Nanos::MAX);
+                let planned = if waiter.planned > at { waiter.planned } else { Nanos::MAX };
                 planned.min(at.saturating_add(AFTER_THE_FRONT))
             })
         };
@@ -266,7 +279,10 @@ impl Line {
         match ticket.outcome() {
             // A ticket without an outcome stands in this line. One with an outcome may be of a line before this one, and
             // its number may be somebody else's by now.
-            None => drop(self.waiting.remove(&ticket.number)),
+            None => {
+                self.waiting.remove(&ticket.number);
+                self.watched = None;
+            }
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => self.reservations.give_up(ground.state, ground.now, reservation),
                 None => ground.policy.refund(ground.state, ground.now, ticket.cost),
@@ -335,8 +351,8 @@ impl Line {
             let step = if at_once { usize::MAX } else { PLAN_STEP };
             for (number, waiter) in self.waiting.range_mut(building.next..).take(step) {
                 waiter.planned = match building.add(waiter.ticket.cost) {
-                    Turn::At(at, _) => Some(at),
-                    Turn::Unknown | Turn::Never => None,
+                    Turn::At(at, _) => at,
+                    Turn::Unknown | Turn::Never => Nanos::MAX,
                 };
                 building.next = number + 1;
             }

@@ -1,7 +1,7 @@
 //! Where lines are kept: none of them is on the way of other keys.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     hash::BuildHasherDefault,
     sync::{OnceLock, PoisonError},
 };
@@ -54,17 +54,20 @@ impl Lines {
     /// before: that mark is the line's own from now on, or taken away.
     pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut Line) -> R) -> R {
         let mut shard = self.shard(tag);
-        let known = shard.lines.contains_key(&tag);
-        let line = shard.lines.entry(tag).or_default();
-        let result = step(line);
-        if line.is_idle() {
-            shard.lines.remove(&tag);
+        let mut keep = None;
+        let (known, mut line) = match shard.lines.entry(tag) {
+            Entry::Occupied(line) => (true, line),
+            Entry::Vacant(place) => (false, place.insert_entry(Line::default())),
+        };
+        let result = step(line.get_mut());
+        if line.get().is_idle() {
+            line.remove();
             marks.remove(tag);
-        } else if !line.is_waiting()
-            && !line.is_listed
-            && let Some(until) = line.kept_until()
-        {
-            line.is_listed = true;
+        } else if !line.get().is_waiting() && !line.get().is_listed {
+            keep = line.get().kept_until();
+            line.get_mut().is_listed = keep.is_some();
+        }
+        if let Some(until) = keep {
             shard.kept.push_back((until, tag));
         }
         if known {

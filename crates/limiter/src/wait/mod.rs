@@ -13,7 +13,7 @@ mod plan;
 mod reservations;
 mod ticket;
 
-use std::{fmt, pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc};
 
 use tidegate_core::{Decision, Nanos, Policy};
 
@@ -21,20 +21,22 @@ use crate::Timer;
 pub(crate) use line::{Joined, Line};
 pub(crate) use lines::{Lines, OneLine};
 pub(crate) use ticket::Wakes;
-use ticket::{Ticket, sleep};
+use ticket::{Admitted, Outcome, Ticket, sleep};
 
 /// Why a wait ended without admission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The cost can never fit, or no time can be named at which it does.
+    /// The cost can never fit, or it is unknown when it fits.
+    #[error("waiting cannot make room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
     Never(Decision),
-    /// It would fit, but after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    /// The cost would fit only after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    #[error("{}", after_the_deadline(_0))]
     Deadline(Decision),
 }
 
 impl WaitError {
-    /// The answer that the wait ended on: a denial, or a leaky bucket's delay that ends after the deadline.
+    /// The decision that ended the wait: a denial, or a leaky bucket's delay that ends after the deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,
@@ -42,24 +44,12 @@ impl WaitError {
     }
 }
 
-impl fmt::Display for WaitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Never(decision) => write!(
-                f,
-                "no wait makes room for this cost: {} of {} are free",
-                decision.remaining(),
-                decision.limit()
-            ),
-            Self::Deadline(decision) => match decision.retry_after() {
-                None if decision.is_denied() => f.write_str("no room before the deadline"),
-                wait => write!(f, "room only after the deadline, in {:?}", wait.unwrap_or(decision.delay())),
-            },
-        }
+fn after_the_deadline(decision: &Decision) -> String {
+    match decision.retry_after() {
+        None if decision.is_denied() => "no room before the deadline".to_owned(),
+        wait => format!("room only after the deadline, in {:?}", wait.unwrap_or(decision.delay())),
     }
 }
-
-impl std::error::Error for WaitError {}
 
 /// What a step on a line sees, under the key's lock.
 pub(crate) struct Ground<'a> {
@@ -77,44 +67,46 @@ pub(crate) trait Home {
 }
 
 /// Waits in line for `cost`.
-pub(crate) async fn wait(
-    home: &impl Home,
+// An async function's future holds the arguments twice, and a hundred thousand may wait.
+#[allow(clippy::manual_async_fn)]
+pub(crate) fn wait(
+    home: impl Home,
     cost: u32,
     deadline: Option<Nanos>,
     timer: &impl Timer,
-) -> Result<Decision, WaitError> {
-    let joined = home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, wakes))?;
-    let seat = match joined {
-        Joined::Admitted(decision) => return Ok(decision),
-        Joined::Waiting(ticket) => Seat { home, timer, ticket },
-    };
-    let admitted = loop {
-        seat.ticket.begin_look();
-        if let Some(outcome) = seat.ticket.outcome() {
-            break outcome;
+) -> impl Future<Output = Result<Decision, WaitError>> {
+    async move {
+        let joined =
+            home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, wakes))?;
+        let seat = match joined {
+            Joined::Admitted(decision) => return Ok(decision),
+            Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
+        };
+        // Not all that was admitted: what is held while it sleeps makes the future larger.
+        let Admitted { decision, start, .. } = loop {
+            let until = match seat.look(deadline) {
+                Looked::Ended(outcome) => break outcome?,
+                Looked::Until(until) => until,
+            };
+            match until {
+                Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
+                None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
+            }
+        };
+        // Dropped while it waits out a leaky bucket's delay, the seat gives its place back.
+        if start > timer.now() {
+            timer.sleep_until(start).await;
         }
-        let now = timer.now();
-        let late = deadline.is_some_and(|deadline| now >= deadline);
-        let due = if late || seat.ticket.watches() { seat.attend(now) } else { None };
-        if let Some(outcome) = seat.ticket.outcome() {
-            break outcome;
-        }
-        if late {
-            break Err(WaitError::Deadline(seat.refused(now)));
-        }
-        let until = [due, deadline].into_iter().flatten().min();
-        match until {
-            Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
-            None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
-        }
-    };
-    let admitted = admitted?;
-    // Dropped while it waits out a leaky bucket's delay, the seat gives its place back.
-    if admitted.start > timer.now() {
-        timer.sleep_until(admitted.start).await;
+        seat.taken();
+        Ok(decision)
     }
-    seat.taken();
-    Ok(admitted.decision)
+}
+
+/// What a future does after a look at its ticket.
+enum Looked {
+    Ended(Outcome),
+    /// It sleeps until then at most.
+    Until(Option<Nanos>),
 }
 
 /// A ticket in the hands of a future. Dropped, it leaves the line, or gives back what was admitted to it.
@@ -125,6 +117,27 @@ struct Seat<'a, H: Home, T: Timer> {
 }
 
 impl<H: Home, T: Timer> Seat<'_, H, T> {
+    /// Serves the line if it is this ticket's turn to do so.
+    fn look(&self, deadline: Option<Nanos>) -> Looked {
+        let look = self.ticket.look();
+        if let Some(outcome) = look.outcome {
+            return Looked::Ended(outcome);
+        }
+        if !look.watches && deadline.is_none() {
+            return Looked::Until(None);
+        }
+        let now = self.timer.now();
+        let late = deadline.is_some_and(|deadline| now >= deadline);
+        let due = if late || look.watches { self.attend(now) } else { None };
+        if let Some(outcome) = self.ticket.outcome() {
+            return Looked::Ended(outcome);
+        }
+        if late {
+            return Looked::Ended(Err(WaitError::Deadline(self.refused(now))));
+        }
+        Looked::Until([due, deadline].into_iter().flatten().min())
+    }
+
     /// Serves the line; returns when this ticket should look again.
     fn attend(&self, now: Nanos) -> Option<Nanos> {
         self.home.step(now, |line, ground, wakes| line.attend(ground, &self.ticket, wakes))

@@ -40,6 +40,12 @@ impl Plan {
     /// Adds somebody to the plan; returns where they come in.
     pub fn add(&mut self, cost: u32) -> Turn {
         let turn = self.turn(cost);
+        self.put(cost, turn);
+        turn
+    }
+
+    /// Adds somebody who comes in at `turn`, which is this plan's answer to their cost.
+    pub fn put(&mut self, cost: u32, turn: Turn) {
         match turn {
             Turn::At(at, _) => {
                 self.policy.record(&mut self.state, at, cost);
@@ -48,7 +54,6 @@ impl Plan {
             Turn::Unknown => self.at = None,
             Turn::Never => {}
         }
-        turn
     }
 
     /// The denial of `cost` behind everybody in the plan.

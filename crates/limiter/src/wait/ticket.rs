@@ -22,7 +22,8 @@ pub(crate) struct Ticket {
 
 #[derive(Debug, Default)]
 struct Status {
-    outcome: Option<Result<Admitted, WaitError>>,
+    /// Boxed, because a hundred thousand may wait and only the first few have one.
+    outcome: Option<Box<Outcome>>,
     /// Nothing is to be given back any more.
     finished: bool,
     /// One of the first in line: it keeps a timer.
@@ -32,6 +33,17 @@ struct Status {
     /// Something has changed since the future last looked.
     nudged: bool,
     waker: Option<Waker>,
+}
+
+/// How a wait ended.
+pub(crate) type Outcome = Result<Admitted, WaitError>;
+
+/// What a future finds when it looks at its ticket.
+pub(crate) struct Look {
+    /// How the wait ended, once it has.
+    pub outcome: Option<Outcome>,
+    /// It is one of the first in line and keeps a timer.
+    pub watches: bool,
 }
 
 /// What was admitted to a ticket, and recorded.
@@ -66,18 +78,16 @@ impl Ticket {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a new look: what happens from here on is news, and ends the next [`sleep`].
-    pub fn begin_look(&self) {
-        self.status().nudged = false;
+    /// Looks anew: what happens from here on is news, and ends the next [`sleep`].
+    pub fn look(&self) -> Look {
+        let mut status = self.status();
+        status.nudged = false;
+        Look { outcome: status.outcome.as_deref().copied(), watches: status.watches }
     }
 
     /// How the wait ended, once it has. Leaves the news alone: what came since the look began must not be lost.
-    pub fn outcome(&self) -> Option<Result<Admitted, WaitError>> {
-        self.status().outcome
-    }
-
-    pub fn watches(&self) -> bool {
-        self.status().watches
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.status().outcome.as_deref().copied()
     }
 
     pub fn is_finished(&self) -> bool {
@@ -88,14 +98,14 @@ impl Ticket {
     pub fn finish(&self) -> bool {
         let mut status = self.status();
         status.finished = true;
-        matches!(&status.outcome, Some(Ok(admitted)) if admitted.reservation.is_some())
+        matches!(status.outcome.as_deref(), Some(Ok(admitted)) if admitted.reservation.is_some())
     }
 
     /// Ends the wait. Under the key's lock.
-    pub fn end(&self, outcome: Result<Admitted, WaitError>, wakes: &mut Wakes) {
+    pub fn end(&self, outcome: Outcome, wakes: &mut Wakes) {
         let mut status = self.status();
         status.finished |= outcome.is_err();
-        status.outcome = Some(outcome);
+        status.outcome = Some(Box::new(outcome));
         status.nudge(wakes);
     }
 
@@ -168,8 +178,7 @@ mod tests {
     #[test]
     fn news_that_comes_while_a_future_looks_ends_its_sleep() {
         let ticket = Ticket::new(1, 1);
-        ticket.begin_look();
-        assert!(!ticket.watches());
+        assert!(!ticket.look().watches);
         // Just now somebody else makes it one of the first in line.
         ticket.watch_too(&mut Wakes::default());
         assert!(ticket.outcome().is_none());

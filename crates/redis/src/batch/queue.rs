@@ -49,7 +49,11 @@ impl<R> State<R> {
         if self.waiting.is_empty() {
             return Turn::Wait;
         }
-        if self.calls > 0 && (self.calls >= pace.calls || self.waiting.len() < EARLY) {
+        // Of a far store half of the calls are kept for those that leave after each gap: they take everybody along, and callers
+        // who come all at once would else wait a whole round trip for a call to return.
+        let most = if pace.gap.is_some() { pace.calls / 2 } else { pace.calls };
+        let early = self.waiting.len() >= EARLY && self.calls < most;
+        if self.calls > 0 && !early {
             let Some(gap) = pace.gap.filter(|_| self.calls < pace.calls) else { return Turn::Wait };
             let next = self.left.saturating_add(gap);
             if now < next {
@@ -111,7 +115,10 @@ impl<R> Drop for Alone<'_, R> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::health::Distance;
 
     const NEAR: Pace = Pace { calls: 4, gap: None };
     const FAR: Pace = Pace { calls: 100, gap: Some(Nanos::from_millis(1)) };
@@ -150,6 +157,62 @@ mod tests {
         assert_eq!(queue.put([3], FAR, after(5_000)), Turn::Send(vec![3]), "nothing has left of late");
         let Turn::Send(gathered) = queue.put(0..EARLY, FAR, after(5_001)) else { panic!("enough") };
         assert_eq!(gathered.len(), EARLY);
+    }
+
+    /// Callers who all begin at once, and ask again when they are answered; each call returns after `trip`. The longest that
+    /// a request waits for its call to leave, over four round trips.
+    fn longest_wait(callers: usize, pace: Pace, trip: Nanos) -> Nanos {
+        #[derive(PartialEq, Eq, PartialOrd, Ord)]
+        enum Event {
+            Asked,
+            Woken,
+            /// A call has returned, and so many callers with it.
+            Ended(usize),
+        }
+        let queue = Queue::default();
+        let mut events: BTreeMap<(Nanos, usize), Event> =
+            (0..callers).map(|nth| ((NOW, nth), Event::Asked)).collect();
+        let (mut nth, mut longest) = (callers, Nanos::ZERO);
+        while let Some(((now, _), event)) = events.pop_first() {
+            if now.saturating_since(NOW) > Nanos::new(4 * trip.get()) {
+                break;
+            }
+            let turn = match event {
+                Event::Asked => queue.put([now], pace, now),
+                Event::Woken => queue.woken(pace, now),
+                Event::Ended(asked) => {
+                    for _ in 0..asked {
+                        nth += 1;
+                        events.insert((now, nth), Event::Asked);
+                    }
+                    queue.ended(pace, now)
+                }
+            };
+            nth += 1;
+            match turn {
+                Turn::Wait => {}
+                Turn::Later(pause) => drop(events.insert((now.saturating_add(pause), nth), Event::Woken)),
+                Turn::Send(asked) => {
+                    let waits = asked.iter().map(|&asked| now.saturating_since(asked));
+                    longest = longest.max(waits.max().expect("none is sent for nobody"));
+                    events.insert((now.saturating_add(trip), nth), Event::Ended(asked.len()));
+                }
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn of_a_far_store_nobody_waits_longer_than_the_gap_however_many_ask_at_once() {
+        for trip in [2, 40, 400] {
+            let (distance, trip) = (Distance::default(), Nanos::from_millis(trip));
+            distance.measured(trip);
+            let pace = distance.pace();
+            for callers in [1, 2, 5, 256, 10_000, 20_000] {
+                let longest = longest_wait(callers, pace, trip);
+                assert!(longest <= Nanos::from_millis(1), "{callers} callers, {trip:?}: {longest:?}");
+            }
+        }
     }
 
     #[test]

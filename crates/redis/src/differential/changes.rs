@@ -6,7 +6,8 @@ use tidegate_core::lease::Terms;
 use super::{pieces::Known, *};
 
 /// Random steps of all who write, by limits of which the next one comes into force every hundred steps or so: up, and down.
-fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
+/// `seen` changes what a limiter in memory would keep to what Redis has room for.
+fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32, &mut [u64]), seed: u64) {
     let mut bench = Bench::new(seed);
     let terms: Vec<Terms> =
         limits.iter().map(|&limit| Terms::leased(of(limit), Nanos::from_millis(1))).collect();
@@ -30,6 +31,7 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
                 // What is given back frees nothing here while more than the lower limit is in use.
                 known.out.clear();
             }
+            seen(to.limit(), &mut state);
             (known.state, from) = (state, to);
             for _ in 0..bench.random.below(100) {
                 let before = bench.now;
@@ -45,24 +47,32 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
 
 #[test]
 fn a_window_s_limit_may_change() {
-    hold_to_changes(|limit| FixedWindow::new(limited(limit)).into(), &[0, 5, 300, 70_000], 41);
+    hold_to_changes(|limit| FixedWindow::new(limited(limit)).into(), &[0, 5, 300, 70_000], |_, _| {}, 41);
 }
 
 #[test]
 fn a_sliding_counter_s_limit_may_change() {
-    hold_to_changes(|limit| Policy::sliding_counter(limited(limit)), &[0, 5, 300, 70_000], 42);
+    // Two bytes a count, up to this limit.
+    const MOST: u64 = 65_535;
+    let seen = |limit: u32, state: &mut [u64]| {
+        if u64::from(limit) <= MOST {
+            state[1] = (state[1] >> 32).min(MOST) << 32 | (state[1] & 0xFFFF_FFFF).min(MOST);
+        }
+    };
+    let of = |limit| Policy::sliding_counter(limited(limit));
+    hold_to_changes(of, &[0, 5, 300, 65_535, 65_536, 200_000], seen, 42);
 }
 
 #[test]
 fn a_sliding_window_s_limit_may_change_and_its_counts_need_other_bytes() {
     let of = |limit| SlidingWindow::new(limited(limit)).into();
-    hold_to_changes(of, &[0, 5, 255, 256, 300, 65_535, 70_000], 43);
+    hold_to_changes(of, &[0, 5, 255, 256, 300, 65_535, 70_000], |_, _| {}, 43);
 }
 
 #[test]
 fn a_log_s_limit_may_change_and_it_becomes_a_ring_or_a_list() {
     let of = |limit| Policy::sliding_log(limited(limit)).expect("the log is not too long");
-    hold_to_changes(of, &[5, 100, 128, 129, 200, 1_000], 44);
+    hold_to_changes(of, &[5, 100, 128, 129, 200, 1_000], |_, _| {}, 44);
 }
 
 fn limited(limit: u32) -> Quota {
@@ -75,18 +85,21 @@ fn limited(limit: u32) -> Quota {
 fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
     let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
     let thirds = TokenBucket::new(quota("3000003/1s")).expect("a quota's own limit fits").burst(50);
-    let policies: [Policy; 4] = [
+    // Its parts need six bytes.
+    let many = TokenBucket::new(quota("4294967291/1h")).expect("a quota's own limit fits").burst(50);
+    let policies: [Policy; 5] = [
         every(1_000, 50).into(),
         every(1_500, 40).into(),
         thirds.expect("it fits").into(),
         every(7_000, 9).into(),
+        many.expect("it fits").into(),
     ];
     let plans = policies.map(|policy| Plan::new(policy).expect("the policy can be shared"));
     let mut bench = Bench::new(45);
     let mut free_at = 0;
     for turn in 0..STEPS / 10 {
         bench.now += bench.random.below(40);
-        let plan = &plans[bench.random.below(4) as usize];
+        let plan = &plans[bench.random.below(5) as usize];
         let cost = bench.random.below(12) as u32;
         let batch = Batch { keys: vec![b"key".to_vec()], costs: vec![cost], counts: vec![1] };
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));

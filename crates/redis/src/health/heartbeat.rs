@@ -152,7 +152,7 @@ impl Heartbeat {
         let now = monitor.clock.now();
         if now.saturating_since(self.summed) >= EVERY.into() {
             self.summed = now;
-            monitor.punctual.judge();
+            monitor.punctual.update();
             monitor.distance.turn();
         }
     }

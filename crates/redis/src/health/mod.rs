@@ -179,6 +179,11 @@ impl Monitor {
 
     /// Notes a failure: one that leaves no doubt, or that calls for a heartbeat.
     pub fn failed(&self, shard: usize, error: &StoreError) {
+        // A store that was never reached is down already; a caller who has waited in vain need not wait for a heartbeat too to
+        // be told what for.
+        if *error == StoreError::TimedOut && self.runner.connector.made() == 0 {
+            self.blame(error);
+        }
         if error.is_certain() {
             self.open(shard, error);
         } else if !error.is_about_the_key() && self.breakers[shard].suspect() {
@@ -247,9 +252,9 @@ impl Punctual {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
-    /// Judges what came since the last time. Where too few have asked, what was found before stands; where none has, the store
+    /// Takes in what came since the last time. Where too few have asked, what was found before stands; where none has, the store
     /// is as quick as its heartbeats.
-    fn judge(&self) {
+    fn update(&self) {
         let (in_time, late) = (self.in_time.swap(0, Ordering::Relaxed), self.late.swap(0, Ordering::Relaxed));
         if in_time + late == 0 || in_time >= late {
             self.slow.store(0, Ordering::Relaxed);
@@ -273,7 +278,7 @@ mod tests {
         let after = |in_time, late| {
             punctual.in_time.fetch_add(in_time, Ordering::Relaxed);
             punctual.late.fetch_add(late, Ordering::Relaxed);
-            punctual.judge();
+            punctual.update();
             punctual.is_slow()
         };
         assert!(!after(0, 9), "few say nothing");

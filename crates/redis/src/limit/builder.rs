@@ -1,6 +1,6 @@
 //! How a shared limit is made.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Policy;
 use tidegate_core::lease::{Mode as Agreed, Terms};
@@ -141,28 +141,16 @@ impl LimitBuilder {
 }
 
 /// Why there is no such limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
     /// A name that is empty, or has a `:`, `{` or `}` in it, which part a key.
+    #[error("a limit's name must not be empty or contain `:`, `{{` or `}}`")]
     Name,
     /// The policy cannot be shared.
-    Plan(PlanError),
-    /// There is no room for local decisions.
-    Local(LocalError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// There is no room for local decisions. The limiter in memory calls `max_keys` what is `local_keys` here.
+    #[error("for on_error = local: {}", _0.to_string().replace("max_keys", "local_keys"))]
+    Local(#[source] LocalError),
 }
-
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name => f.write_str("a limit's name must not be empty or contain `:`, `{` or `}`"),
-            Self::Plan(error) => error.fmt(f),
-            // What the limiter in memory calls max_keys.
-            Self::Local(error) => {
-                write!(f, "for on_error = local: {}", error.to_string().replace("max_keys", "local_keys"))
-            }
-        }
-    }
-}
-
-impl std::error::Error for LimitError {}

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
 use tidegate_limiter::KeyedLimit;
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A limit for each key, shared by all processes that have one of the same name and policy in the same store. Cheap to
-/// clone.
+/// clone. Text, bytes, integers and IP addresses are keys: see [`Key`].
 #[derive(Clone)]
 pub struct SharedLimit(Arc<Shared>);
 
@@ -77,12 +77,13 @@ impl SharedLimit {
 
     /// The whole key in Redis of one of this limit's keys.
     #[must_use]
-    pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Vec<u8> {
-        let key = key.as_ref();
-        let mut whole = Vec::with_capacity(self.0.prefix.len() + key.len());
-        whole.extend_from_slice(&self.0.prefix);
-        whole.extend_from_slice(key);
-        whole
+    pub fn redis_key(&self, key: impl Key) -> Vec<u8> {
+        key.with_bytes(|key| {
+            let mut whole = Vec::with_capacity(self.0.prefix.len() + key.len());
+            whole.extend_from_slice(&self.0.prefix);
+            whole.extend_from_slice(key);
+            whole
+        })
     }
 
     /// Asks for `cost`. A cost of 0 is a peek. Never fails: where the store gives no decision within the deadline, the
@@ -92,16 +93,16 @@ impl SharedLimit {
     ///
     /// # Panics
     /// When it is polled outside a Tokio runtime; it needs one with time.
-    pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+    pub async fn acquire(&self, key: impl Key, cost: u32) -> SharedDecision {
         self.acquire_by(key, cost, self.deadline()).await
     }
 
     /// As [`acquire`](Self::acquire), with a deadline of its own: for what follows another decision and must be done by the
     /// same time. When it has passed the store is not asked.
-    pub async fn acquire_by(&self, key: impl AsRef<[u8]>, cost: u32, deadline: Deadline) -> SharedDecision {
+    pub async fn acquire_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
         match &self.0.leases {
-            Some(leases) => self.acquire_leased(leases, key.as_ref(), cost, deadline).await,
-            None => self.acquire_exact(key.as_ref(), cost, deadline).await.0,
+            Some(leases) => self.acquire_leased(leases, &key, cost, deadline).await,
+            None => self.acquire_exact(&key, cost, deadline).await.0,
         }
     }
 
@@ -109,7 +110,7 @@ impl SharedLimit {
     async fn acquire_leased(
         &self,
         leases: &Arc<Leases>,
-        key: &[u8],
+        key: &impl Key,
         cost: u32,
         deadline: Deadline,
     ) -> SharedDecision {
@@ -117,7 +118,8 @@ impl SharedLimit {
         tokio::task::consume_budget().await;
         let batcher = self.0.store.batcher();
         let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
-        let decision = match leases.ask(key, cost, batcher.monitor.clock.now(), evicted) {
+        let asked = key.with_bytes(|key| leases.ask(key, cost, batcher.monitor.clock.now(), evicted));
+        let decision = match asked {
             Asked::Decided(decision) => decision,
             Asked::Renew(decision, held, request) => {
                 batcher.send_errand(leases, &held, request);
@@ -133,7 +135,7 @@ impl SharedLimit {
                 };
                 return match told {
                     Ok(decision) => SharedDecision::by_store(decision),
-                    Err(error) => self.without_store(key, cost, error),
+                    Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
                 };
             }
         };
@@ -144,7 +146,7 @@ impl SharedLimit {
     /// Also the time as the state sees it, which permits are known by.
     pub(super) async fn acquire_exact(
         &self,
-        key: &[u8],
+        key: &impl Key,
         cost: u32,
         deadline: Deadline,
     ) -> (SharedDecision, Nanos) {
@@ -153,22 +155,21 @@ impl SharedLimit {
         let ask = Ask { plan: &self.0.plan, key: whole, cost, tag, deadline };
         match self.0.store.decide(ask).await {
             Ok(told) => told,
-            Err(error) => (self.without_store(key, cost, error), Nanos::ZERO),
+            Err(error) => (key.with_bytes(|key| self.without_store(key, cost, error)), Nanos::ZERO),
         }
     }
 
     /// Asks for several costs of one key, each by itself and in this order: as so many calls of [`acquire`](Self::acquire),
     /// but in one round trip. Keep them to some hundreds, as others wait meanwhile.
-    pub async fn acquire_in_turn(&self, key: impl AsRef<[u8]>, costs: &[u32]) -> Vec<SharedDecision> {
-        let key = key.as_ref();
+    pub async fn acquire_in_turn(&self, key: impl Key, costs: &[u32]) -> Vec<SharedDecision> {
         let mut answers = Vec::with_capacity(costs.len());
         if self.leases().is_some() || costs.len() < 2 {
             for &cost in costs {
-                answers.push(self.acquire(key, cost).await);
+                answers.push(self.acquire(&key, cost).await);
             }
             return answers;
         }
-        let (whole, memory) = (self.redis_key(key), self.0.store.denials());
+        let (whole, memory) = (self.redis_key(&key), self.0.store.denials());
         let denials = self.denial_tag(&whole).map(|tag| (tag, self.monitor().clock.now()));
         let remembered = |&cost: &u32| denials.and_then(|(tag, now)| memory.get(tag, cost, now));
         let known: Vec<Option<Decision>> = costs.iter().map(remembered).collect();
@@ -192,7 +193,7 @@ impl SharedLimit {
                     }
                     SharedDecision::by_store(decision)
                 }
-                Err(error) => self.without_store(key, cost, error),
+                Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
             });
         }
         answers
@@ -202,14 +203,13 @@ impl SharedLimit {
     /// store that is asked: what nodes have leased counts as used there, and what is not reported yet as not used.
     ///
     /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
-    pub async fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> SharedDecision {
+    pub async fn peek(&self, key: impl Key, cost: u32) -> SharedDecision {
         self.peek_by(key, cost, self.deadline()).await
     }
 
     /// As [`peek`](Self::peek), with a deadline of its own, as [`acquire_by`](Self::acquire_by).
-    pub async fn peek_by(&self, key: impl AsRef<[u8]>, cost: u32, deadline: Deadline) -> SharedDecision {
-        let key = key.as_ref();
-        let asked = [self.request(key, 0), self.request(key, cost)];
+    pub async fn peek_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
+        let asked = [self.request(&key, 0), self.request(&key, cost)];
         let told = match self.0.store.in_time(deadline) {
             Ok(()) => decide_joint(&self.0.store, &asked, false, deadline).await,
             Err(error) => Err(error),
@@ -224,7 +224,7 @@ impl SharedLimit {
             },
             Err(error) => error,
         };
-        let mut answer = self.without_store(key, 0, error);
+        let mut answer = key.with_bytes(|key| self.without_store(key, 0, error));
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
@@ -240,13 +240,12 @@ impl SharedLimit {
     ///
     /// # Errors
     /// The denial.
-    pub async fn permit(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Permit, SharedDecision> {
-        let key = key.as_ref();
+    pub async fn permit(&self, key: impl Key, cost: u32) -> Result<Permit, SharedDecision> {
         // Before the answer: permits that are given in memory go back as they were charged there.
         let unit = self.local_unit();
-        let (answer, seen) = self.acquire_exact(key, cost, self.deadline()).await;
+        let (answer, seen) = self.acquire_exact(&key, cost, self.deadline()).await;
         if answer.is_allowed() {
-            Ok(Permit::new(self.clone(), key, cost, answer, seen, unit))
+            Ok(key.with_bytes(|key| Permit::new(self.clone(), key, cost, answer, seen, unit)))
         } else {
             Err(answer)
         }
@@ -265,15 +264,15 @@ impl SharedLimit {
     /// # Errors
     /// [`StoreError::NotExact`] for a limit that is [leased or reported](Self::mode). When the store did not answer: what
     /// was to be given back then either was, or stays charged until the algorithm forgets it. It is never given back twice.
-    pub async fn refund(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<SharedDecision, StoreError> {
-        let key = key.as_ref();
+    pub async fn refund(&self, key: impl Key, cost: u32) -> Result<SharedDecision, StoreError> {
         if self.mode() != Mode::Exact {
             return Err(StoreError::NotExact);
         }
         let (local, unit) = (self.local(), self.local_unit());
         let permits = self.plan().hold().is_some();
-        let here = local.filter(|_| permits).map_or(0, |local| local.refund(key, cost, unit));
-        let error = match self.refund_in_store(key, cost - here).await {
+        let refund = |local: &Local, cost| key.with_bytes(|key| local.refund(key, cost, unit));
+        let here = local.filter(|_| permits).map_or(0, |local| refund(local, cost));
+        let error = match self.refund_in_store(self.redis_key(&key), cost - here).await {
             Ok(decision) => return Ok(SharedDecision::by_store(decision)),
             Err(error) => error,
         };
@@ -287,16 +286,17 @@ impl SharedLimit {
         let untouched = error == StoreError::Down || certain;
         match local.filter(|_| untouched) {
             Some(local) => {
-                local.refund(key, cost - here, unit);
-                Ok(SharedDecision { decision: local.standing(key, unit), source: Source::Local(error) })
+                refund(local, cost - here);
+                let decision = key.with_bytes(|key| local.standing(key, unit));
+                Ok(SharedDecision { decision, source: Source::Local(error) })
             }
             None => Err(error),
         }
     }
 
-    async fn refund_in_store(&self, key: &[u8], cost: u32) -> Result<Decision, StoreError> {
+    /// Of the key `whole` in Redis.
+    async fn refund_in_store(&self, whole: Vec<u8>, cost: u32) -> Result<Decision, StoreError> {
         let (store, monitor, plan) = (&self.0.store, self.monitor(), self.plan());
-        let whole = self.redis_key(key);
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
         let denials = self.denial_tag(&whole);
@@ -321,7 +321,7 @@ impl SharedLimit {
     }
 
     /// A part of a decision over several limits.
-    pub(super) fn request(&self, key: impl AsRef<[u8]>, cost: u32) -> Request<'_> {
+    pub(super) fn request(&self, key: impl Key, cost: u32) -> Request<'_> {
         Request { plan: &self.0.plan, key: self.redis_key(key), cost }
     }
 

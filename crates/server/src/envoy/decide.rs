@@ -14,8 +14,8 @@ use super::{
     overrides::{self, Overrides},
 };
 use crate::{
-    limits::{Limit, Limits},
-    service::{Act, Part, Refusal, Service, reset_after},
+    limits::Limit,
+    service::{Act, InForce, Part, Refusal, Service, reset_after},
 };
 
 /// What a denied request consumes.
@@ -90,9 +90,9 @@ impl RateLimits {
         if question.descriptors.is_empty() {
             return Err(Unanswered::NoDescriptors);
         }
-        let limits = arc_swap::Guard::into_inner(self.service.limits());
-        let mut places = self.places(&limits, question, now)?;
-        let descriptors = limits.descriptors();
+        let in_force = self.service.in_force();
+        let mut places = self.places(&in_force, question, now)?;
+        let descriptors = in_force.descriptors();
         drop_replaced(descriptors, &mut places);
         let mut found: Vec<&mut Found> = places
             .iter_mut()
@@ -104,12 +104,17 @@ impl RateLimits {
             Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await?,
             Consume::Each => take_each(descriptors, &mut takes, now).await?,
         };
-        Ok(self.answer(&limits, question, &places, is_over, now))
+        Ok(self.answer(descriptors, question, &places, is_over, now))
     }
 
     /// Where each descriptor leads.
-    fn places(&self, limits: &Limits, question: &Question<'_>, now: Nanos) -> Result<Vec<Place>, Unanswered> {
-        let descriptors = limits.descriptors();
+    fn places(
+        &self,
+        in_force: &InForce,
+        question: &Question<'_>,
+        now: Nanos,
+    ) -> Result<Vec<Place>, Unanswered> {
+        let descriptors = in_force.descriptors();
         // As theirs: a domain that nobody configured has no limits, not even those that requests bring along.
         let is_known = descriptors.domains.domain(question.domain).is_some();
         question
@@ -122,7 +127,7 @@ impl RateLimits {
                 let cost = cost(question, descriptor)?;
                 let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
                 if let Some(wanted) = descriptor.limit {
-                    let limit = self.overrides.limit(limits, question.domain, wanted, now)?;
+                    let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
                     return Ok(Place::Limited(Found {
                         rule: None,
                         limit,
@@ -208,13 +213,14 @@ impl RateLimits {
 
     fn answer(
         &self,
-        limits: &Limits,
+        descriptors: &Descriptors,
         question: &Question<'_>,
         places: &[Place],
         is_over: bool,
         now: Nanos,
     ) -> Answer {
-        let descriptors = limits.descriptors();
+        // Where each limit is charged by itself, all that admitted are.
+        let is_uncharged = is_over && self.consume == Consume::AllOrNone;
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
         let mut metadata: Vec<(String, String)> = Vec::new();
@@ -236,7 +242,7 @@ impl RateLimits {
                 Place::Nowhere => Status::default(),
                 Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
                 Place::Limited(found) => {
-                    found.count(descriptors, question, descriptor, is_over, now);
+                    found.count(descriptors, question, descriptor, is_uncharged, now);
                     if self.headers
                         && let Some(decision) = &found.decision
                     {
@@ -245,7 +251,7 @@ impl RateLimits {
                         headers::write_policy(&mut policies, &spec.name, found.requests_per_unit.into(), per);
                         headers::write_state(&mut states, &spec.name, decision);
                     }
-                    found.status(descriptors, is_over, now)
+                    found.status(descriptors, is_uncharged, now)
                 }
             });
         }
@@ -275,15 +281,15 @@ impl Found {
     }
 
     /// What remains. A limit that would have admitted what another denied has not been charged.
-    fn remaining(&self, is_over: bool, decision: &Decision) -> u64 {
+    fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
         if decision.is_denied() {
             return if self.act == Act::Take { 0 } else { decision.remaining() };
         }
-        let uncharged = if is_over && self.act == Act::Take { u64::from(self.cost) } else { 0 };
+        let uncharged = if is_uncharged && self.act == Act::Take { u64::from(self.cost) } else { 0 };
         (decision.remaining() + uncharged).min(decision.limit())
     }
 
-    fn status(&self, descriptors: &Descriptors, is_over: bool, now: Nanos) -> Status {
+    fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
         let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
         let limit = Current {
             name: name.unwrap_or_default(),
@@ -299,7 +305,7 @@ impl Found {
         Status {
             is_over: self.denies(),
             limit: Some(limit),
-            remaining: u32::try_from(self.remaining(is_over, decision)).unwrap_or(u32::MAX),
+            remaining: u32::try_from(self.remaining(is_uncharged, decision)).unwrap_or(u32::MAX),
             reset_after: Some(headers::ceil_secs(wait)),
         }
     }
@@ -310,11 +316,11 @@ impl Found {
         descriptors: &Descriptors,
         question: &Question<'_>,
         descriptor: &Descriptor<'_>,
-        is_over: bool,
+        is_uncharged: bool,
         now: Nanos,
     ) {
         let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
-        if self.act != Act::Take || (is_over && !decision.is_denied()) {
+        if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
             return;
         }
         let found = super::Match { rule: &descriptors.domains.rules()[rule], index: rule };

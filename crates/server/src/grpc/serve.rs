@@ -14,11 +14,15 @@ use hyper_util::{
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 
-use super::{Shared, health, routes::Routes};
+use super::{
+    Shared, health,
+    rlqs::{self, Quotas},
+    routes::Routes,
+};
 use crate::{
     http::{Admission, Calls, Slots, WriteDeadline},
     locks::Locks,
@@ -72,7 +76,9 @@ pub(crate) async fn serve(
     let mut connections = JoinSet::new();
     connections.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
-    let routes = Routes::new(shared, health);
+    let (events, reports) = mpsc::channel(rlqs::EVENTS);
+    connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
+    let routes = Routes::new(shared, Quotas::new(events), health);
     let http = builder();
     loop {
         let accepted = tokio::select! {

@@ -26,6 +26,20 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
     }
 }
 
+/// With a store, how many keys a limit may have blocked, unless its rules themselves name more.
+const MOST_BLOCKED: usize = 1 << 16;
+
+/// For how many keys there should be room. Where the states are in a store, only the exceptions need some.
+fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
+    match keeping {
+        Keeping::Memory => max_keys,
+        Keeping::Store => {
+            let named = spec.deny.len() + spec.overrides.len();
+            max_keys.min(MOST_BLOCKED.max(2 * named))
+        }
+    }
+}
+
 impl Memory {
     /// Fresh states for a limit. Its overrides and its deny list come with [`change`](Self::change).
     pub fn new(
@@ -36,6 +50,7 @@ impl Memory {
     ) -> Result<Self, RulesError> {
         let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
         let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+        let max_keys = room(spec, keeping, max_keys);
         let mut builder =
             KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
         if let Some(hash) = hash {
@@ -59,7 +74,7 @@ impl Memory {
     ) -> Result<(), OverrideError> {
         let limiter = &self.limiter;
         if let Some(max_keys) = max_keys {
-            limiter.set_max_keys_at(max_keys, now)?.finish_at(now);
+            limiter.set_max_keys_at(room(to, self.keeping, max_keys), now)?.finish_at(now);
         }
         limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
         // The specification was checked when it was read.
@@ -84,5 +99,28 @@ impl Memory {
             limiter.block_at(key, Nanos::MAX, now)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules;
+
+    #[test]
+    fn with_a_store_blocks_reserve_no_table_of_all_keys() {
+        let of = |text: &str, keeping| {
+            let spec = rules::parse(text).unwrap().limits.remove(0);
+            let memory = Memory::new(&spec, 10_000_000, None, keeping).unwrap();
+            memory.change(None, &spec, Some(10_000_000), Nanos::ZERO).unwrap();
+            memory.limiter.stats().max_keys
+        };
+        let plain = "limits: [{name: a, limit: 5/1s}]";
+        assert_eq!(of(plain, Keeping::Memory), 10_000_000);
+        assert_eq!(of(plain, Keeping::Store), 65_536);
+        // Rules that deny more keys than that are followed.
+        let deny: Vec<String> = (0..70_000).map(|key| format!("k{key}")).collect();
+        let many = format!("limits: [{{name: a, limit: 5/1s, deny: [{}]}}]", deny.join(", "));
+        assert_eq!(of(&many, Keeping::Store), 140_000);
     }
 }

@@ -21,7 +21,6 @@ pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
 pub use self::{capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
-    envoy::{Domains, descriptors::Descriptors},
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
 };
@@ -43,8 +42,6 @@ pub struct Limits {
     throttle_keys: usize,
     /// Where the limits are shared, if they are.
     shared: Option<Arc<SharedStore>>,
-    /// The descriptors that lead to some of them.
-    descriptors: Descriptors,
 }
 
 /// What limits are made from, beside their rules.
@@ -185,21 +182,7 @@ impl Limits {
             max_memory,
             throttle_keys: rooms.throttle_keys(),
             shared: plan.shared.clone(),
-            descriptors: Descriptors::default(),
         })
-    }
-
-    /// With the descriptors that lead to some of these limits, in place of those `before`.
-    #[must_use]
-    pub(crate) fn with_domains(mut self, domains: Domains, before: Option<&Self>) -> Self {
-        let before = before.map(|before| &before.descriptors);
-        self.descriptors = Descriptors::new(domains, |name| self.limit(name.as_bytes()), before);
-        self
-    }
-
-    /// The descriptors that lead to some of them.
-    pub(crate) fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
     }
 
     /// A limit that is none of these, kept where they are.

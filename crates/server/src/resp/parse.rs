@@ -3,8 +3,6 @@
 //! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. A frame that is not
 //! complete yet is simply read again when more has come; [`MAX_FRAME`] bounds what that can cost.
 
-use std::fmt;
-
 /// The longest frame, in bytes.
 pub const MAX_FRAME: usize = 16 * 1024;
 /// The longest single argument, in bytes.
@@ -47,47 +45,37 @@ impl Default for Args<'_> {
 }
 
 /// Why bytes are no request. The connection cannot be understood from here on and is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// The number behind `*` is no number.
+    #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
     /// More than [`MAX_ARGS`] arguments.
+    #[error("Protocol error: more than {MAX_ARGS} arguments")]
     TooManyArguments,
     /// Something else than `$` where an argument begins.
+    #[error("Protocol error: expected '$', got '{}'", _0.escape_ascii())]
     ExpectedBulk(u8),
     /// The number behind `$` is no number, or negative.
+    #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument longer than [`MAX_BULK`].
+    #[error("Protocol error: an argument longer than {MAX_BULK} bytes")]
     BulkTooLong,
     /// An argument that is not followed by CR LF.
+    #[error("Protocol error: expected CR LF behind an argument")]
     BulkEnd,
     /// A frame longer than [`MAX_FRAME`].
+    #[error("Protocol error: a command longer than {MAX_FRAME} bytes")]
     FrameTooLong,
     /// An inline command whose quotes do not match, or with an escape inside quotes.
+    #[error("Protocol error: unbalanced quotes, or an escape, in an inline request")]
     Quotes,
     /// An HTTP request that came to the wrong port, perhaps by a browser that was tricked into it.
+    #[error("Protocol error: this is the Redis protocol's port; HTTP has its own")]
     Http,
 }
-
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Protocol error: ")?;
-        match self {
-            Self::MultibulkLength => f.write_str("invalid multibulk length"),
-            Self::TooManyArguments => write!(f, "more than {MAX_ARGS} arguments"),
-            Self::ExpectedBulk(got) => write!(f, "expected '$', got '{}'", got.escape_ascii()),
-            Self::BulkLength => f.write_str("invalid bulk length"),
-            Self::BulkTooLong => write!(f, "an argument longer than {MAX_BULK} bytes"),
-            Self::BulkEnd => f.write_str("expected CR LF behind an argument"),
-            Self::FrameTooLong => write!(f, "a command longer than {MAX_FRAME} bytes"),
-            Self::Quotes => f.write_str("unbalanced quotes, or an escape, in an inline request"),
-            Self::Http => f.write_str("this is the Redis protocol's port; HTTP has its own"),
-        }
-    }
-}
-
-impl std::error::Error for ProtocolError {}
 
 /// Reads one frame from the beginning of `input`: its arguments into `args`, and its length in bytes; `None` while
 /// the frame is not complete.

@@ -1,5 +1,4 @@
-//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits made from it ([`Limits`](crate::limits::Limits)), and how they
-//! change while the server runs (`watch`).
+//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits made from it ([`Limits`](crate::limits::Limits)).
 
 mod error;
 pub(crate) mod options;
@@ -7,16 +6,10 @@ mod parse;
 pub(crate) mod sharing;
 mod spec;
 mod traffic;
-mod watch;
 
-use std::{
-    fs::OpenOptions,
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{io, path::Path};
 
-use rustix::fs::OFlags;
+use tidegate_config::file;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
@@ -24,10 +17,9 @@ pub(crate) use sharing::is_sensible;
 pub use sharing::parse_timeout;
 pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
-pub(crate) use watch::Watch;
 
 /// The largest rules file that is read: 4 MiB.
-const MAX_FILE: u64 = 4 << 20;
+pub(crate) const MAX_FILE: u64 = 4 << 20;
 
 /// What `tidegate serve` enforces without `--rules`: something to try at once, and to start a file from.
 pub const EXAMPLE: &str = include_str!("example.yaml");
@@ -57,20 +49,14 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
 /// # Errors
 /// When it cannot be read, is larger than 4 MiB, or is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
-    let read = |source| RulesError::Read { path: path.to_owned(), source };
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
-    let mut bytes = Vec::new();
-    // A FIFO that nobody writes to must not be waited for.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
-        return Err(read(io::Error::other("it is not a regular file")));
-    }
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(read)?;
-    if bytes.len() as u64 > MAX_FILE {
-        let problem = Problem::overall("the file is larger than 4 MiB");
-        return Err(invalid(vec![problem.mend("is this the right file? rules are a list of limits")]));
-    }
+    let bytes = file::read(path, MAX_FILE).map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => {
+            let problem = Problem::overall("the file is larger than 4 MiB");
+            invalid(vec![problem.mend("is this the right file? rules are a list of limits")])
+        }
+        _ => RulesError::Read { path: path.to_owned(), source },
+    })?;
     String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = good.split(|byte| *byte == b'\n').count();

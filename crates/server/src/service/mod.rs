@@ -11,24 +11,25 @@
 //! clock once for what it has read from a socket, and passes that on.
 
 mod answer;
+mod in_force;
 mod joint;
 mod question;
 mod refusal;
 
 use std::{sync::Arc, time::Duration};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
 
 pub(crate) use self::joint::Part;
 use self::question::resolve_keyed;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
+    in_force::{CurrentLimits, InForce},
     question::{Act, Ask, Resolved, resolve},
     refusal::Refusal,
 };
 use crate::{
-    limits::Limits,
     rules::Keeping,
     shared::SharedStore,
     throttle::{Throttle, ThrottleError, ThrottleQuota},
@@ -41,7 +42,7 @@ pub const THROTTLE: &str = "CL.THROTTLE";
 
 /// The limits at work, and the clock that they run on.
 pub struct Service {
-    limits: ArcSwap<Limits>,
+    in_force: ArcSwap<InForce>,
     throttle: Throttle,
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
@@ -50,9 +51,10 @@ pub struct Service {
 impl Service {
     /// A service with these limits (shared, where they are) and a place for the keys of `CL.THROTTLE`.
     #[must_use]
-    pub fn new(limits: Limits, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
-        let store = limits.shared().cloned();
-        Self { limits: ArcSwap::from_pointee(limits), throttle, clock, store }
+    pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
+        let in_force = limits.into();
+        let store = in_force.limits().shared().cloned();
+        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store }
     }
 
     /// The store that the limits are shared over; `None` where they are this server's own.
@@ -74,15 +76,20 @@ impl Service {
         if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
     }
 
-    /// The limits as they are now. A guard held over a change of rules keeps the old ones alive.
+    /// The limits as they are now.
     #[must_use]
-    pub fn limits(&self) -> Guard<Arc<Limits>> {
-        self.limits.load()
+    pub fn limits(&self) -> CurrentLimits {
+        CurrentLimits(self.in_force.load())
+    }
+
+    /// The limits as they are now with their descriptors, to be held for longer.
+    pub(crate) fn in_force(&self) -> Arc<InForce> {
+        self.in_force.load_full()
     }
 
     /// Puts other limits in place, all at once.
-    pub fn set_limits(&self, limits: Limits) {
-        self.limits.store(Arc::new(limits));
+    pub fn set_limits(&self, limits: impl Into<InForce>) {
+        self.in_force.store(Arc::new(limits.into()));
     }
 
     /// Takes, peeks at or gives back the cost of one limit. Never waits where the limits are in memory.

@@ -5,6 +5,10 @@ use std::{io, time::Duration};
 pub(super) const MAGIC: &[u8; 8] = b"TIDEGATE";
 pub(super) const VERSION: u32 = 1;
 
+/// The one section of a server whose limits are in a store: how many servers share it, where a limit says how many keys it
+/// may have. No limit has such a name.
+pub(super) const NODES: &str = ":nodes";
+
 /// How an entry begins.
 pub(super) const END: u8 = 0;
 pub(super) const KEY: u8 = 1;

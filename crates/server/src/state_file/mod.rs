@@ -7,6 +7,8 @@
 //! CRC-32 of all that u32
 //! ```
 //!
+//! A server with a store keeps one thing: how many servers share the store. It is written as a limit without entries.
+//!
 //! Numbers are little-endian; texts have a length of 16 bits before them. Keys are not in it, only their tags, and the
 //! seeds that make tags of keys: whoever reads the file could make keys that meet, so it is written for its owner alone.
 //!

@@ -12,7 +12,7 @@ use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
 
 use super::{
     StateError,
-    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, OWN, RECORD, SHARED_DEBT, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OWN, RECORD, SHARED_DEBT, VERSION},
 };
 use crate::{
     rules::parse_policy,
@@ -31,6 +31,7 @@ struct Header {
     /// `None` for `CL.THROTTLE`, whose limits come with the requests.
     policy: Option<Policy>,
     global: bool,
+    max_keys: u64,
     hash: HashKeys,
     words: usize,
     own: HashMap<u64, Policy>,
@@ -40,6 +41,11 @@ impl Headers {
     /// The hash keys that a limit's tags were made with.
     pub fn hash_keys(&self, name: &str) -> Option<HashKeys> {
         self.sections.get(name).map(|header| header.hash)
+    }
+
+    /// How many servers shared the store, where the server that wrote the file had one.
+    pub fn nodes(&self) -> Option<u32> {
+        self.sections.get(NODES).map(|header| u32::try_from(header.max_keys).unwrap_or(u32::MAX))
     }
 }
 
@@ -126,7 +132,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
     let name = input.text()?;
     let policy = input.policy()?;
     let global = input.u8()? != 0;
-    let _max_keys = input.u64()?;
+    let max_keys = input.u64()?;
     let hash = HashKeys::from_seeds(input.u64()?, input.u64()?);
     let words = input.u32()?;
     if words == 0 || words > MOST_WORDS {
@@ -137,7 +143,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
         let tag = input.u64()?;
         own.extend(input.policy()?.map(|policy| (tag, policy)));
     }
-    Ok((name, Header { policy, global, hash, words: words as usize, own }))
+    Ok((name, Header { policy, global, max_keys, hash, words: words as usize, own }))
 }
 
 fn each_entry(

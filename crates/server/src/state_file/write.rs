@@ -5,13 +5,17 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
+use tidegate_core::Nanos;
 use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
 use super::{
     StateFile,
-    format::{BLOCKED, END, KEY, MAGIC, OWN, RECORD, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, NODES, OWN, RECORD, VERSION},
 };
-use crate::service::{Service, THROTTLE};
+use crate::{
+    limits::Limit,
+    service::{Service, THROTTLE},
+};
 
 /// Writes the state of all limits: to a file beside the state file, which then takes its place. Returns its length.
 ///
@@ -39,21 +43,18 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     out.write(MAGIC)?;
     out.u32(VERSION)?;
     out.u64(now.get())?;
-    out.u32(limits.limits().len() as u32 + 1)?;
-    let throttle = service.throttle().limiter();
-    out.header(THROTTLE, "", false, throttle)?;
-    out.u32(0)?;
-    out.entries(|show| throttle.snapshot_at(now, show))?;
-    for limit in limits.limits() {
-        let spec = limit.spec();
-        out.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
-        out.u32(spec.overrides.len() as u32)?;
-        let hash = limit.limiter().hash_keys();
-        for (key, policy) in &spec.overrides {
-            out.u64(hash.tag(key.as_bytes()).get())?;
-            out.text(&policy.to_string())?;
+    if let Some(shared) = service.store() {
+        out.u32(1)?;
+        out.nodes(shared.store().nodes())?;
+    } else {
+        out.u32(limits.limits().len() as u32 + 1)?;
+        let throttle = service.throttle().limiter();
+        out.header(THROTTLE, "", false, throttle)?;
+        out.u32(0)?;
+        out.entries(|show| throttle.snapshot_at(now, show))?;
+        for limit in limits.limits() {
+            out.limit(limit, now)?;
         }
-        out.entries(|show| limit.snapshot(now, show))?;
     }
     let checksum = out.checksum.clone().finalize();
     out.u32(checksum)?;
@@ -106,6 +107,31 @@ impl Out {
         self.u64(one)?;
         self.u64(two)?;
         self.u32(limiter.policy().words() as u32)
+    }
+
+    fn limit(&mut self, limit: &Limit, now: Nanos) -> io::Result<()> {
+        let spec = limit.spec();
+        self.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
+        self.u32(spec.overrides.len() as u32)?;
+        let hash = limit.limiter().hash_keys();
+        for (key, policy) in &spec.overrides {
+            self.u64(hash.tag(key.as_bytes()).get())?;
+            self.text(&policy.to_string())?;
+        }
+        self.entries(|show| limit.snapshot(now, show))
+    }
+
+    /// The section [`NODES`]: no policy, no seeds, states of one word of which there are none, no overrides.
+    fn nodes(&mut self, nodes: u32) -> io::Result<()> {
+        self.text(NODES)?;
+        self.text("")?;
+        self.write(&[0])?;
+        self.u64(nodes.into())?;
+        self.u64(0)?;
+        self.u64(0)?;
+        self.u32(1)?;
+        self.u32(0)?;
+        self.write(&[END])
     }
 
     fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(Entry))) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What keeps a log from being read, whole or in part.
+//! Why a log cannot be read, in whole or in part.
 
 use std::{fmt, io};
 
@@ -9,14 +9,14 @@ use super::{
     timestamp::write_utc,
 };
 
-/// A line (in a file of requests per second: a number) that is no request.
+/// A line that is not a request. In a file of requests per second, it is a number instead of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLine {
-    /// The source it is in.
+    /// The name of the source.
     pub source: String,
-    /// Its number there, from 1.
+    /// The line's number in it, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why it is not a request.
     pub error: LineError,
 }
 
@@ -26,17 +26,17 @@ impl fmt::Display for FailedLine {
     }
 }
 
-/// The lines that are no requests: how many, and the first few.
+/// The lines that are not requests: their number, and the first few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unparsed {
-    /// How many there are.
+    /// The number of such lines.
     pub count: u64,
     /// The first of them, at most [`Unparsed::SHOWN`].
     pub first: Vec<FailedLine>,
 }
 
 impl Unparsed {
-    /// How many are kept to be shown.
+    /// How many of them are kept.
     pub const SHOWN: usize = 5;
 
     pub(super) fn add(&mut self, source: &str, line: u64, error: LineError) {
@@ -48,125 +48,100 @@ impl Unparsed {
 }
 
 /// Why there is nothing to replay.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
     /// A source cannot be opened.
+    #[error("cannot open {source_name}: {error}")]
     Open {
-        /// Which.
+        /// The source.
         source_name: String,
-        /// Why.
+        /// The reason.
+        #[source]
         error: io::Error,
     },
-    /// A source breaks off, or cannot be unpacked.
+    /// Reading or unpacking a source failed midway.
+    #[error("cannot read {source_name}{}: {error}", after_line(*after))]
     Read {
-        /// Which.
+        /// The source.
         source_name: String,
-        /// Lines (or numbers) read before.
+        /// The number of lines (or numbers) read before.
         after: u64,
-        /// Why.
+        /// The reason.
+        #[source]
         error: io::Error,
     },
-    /// None of the first lines has an accepted form.
+    /// None of the first lines has an accepted format.
+    #[error("{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)]
     UnknownFormat {
-        /// Of which source.
+        /// The source.
         source_name: String,
     },
-    /// Not one line is a request.
+    /// No line is a request.
+    #[error("none of {} {} parses as {format}{}; {}", unparsed.count, format.parts(), first_of(unparsed), Format::ACCEPTED)]
     NothingParsed {
-        /// How the lines were read.
+        /// The format of the lines.
         format: Format,
-        /// What is wrong with them.
+        /// The lines, and why they are not requests.
         unparsed: Unparsed,
     },
-    /// There are no requests at all: an empty file, or zeros alone.
+    /// There are no requests at all: an empty file, or only zeros.
+    #[error("there are no requests in {source_name}")]
     NoRequests {
         /// The sources.
         source_name: String,
     },
-    /// The form has nothing of the kind that the limit is to be keyed by.
+    /// The format does not have what the limit's key needs.
+    #[error("{}", no_such_key(by, *format))]
     By {
         /// The key.
         by: By,
-        /// The form.
+        /// The format.
         format: Format,
     },
-    /// The sources have different forms.
+    /// The sources have different formats.
+    #[error(
+        "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say --format-in"
+    )]
     Mixed {
-        /// The form of those before.
+        /// The format of the sources before.
         before: Format,
         /// The source that differs.
         source_name: String,
-        /// Its form.
+        /// Its format.
         format: Format,
     },
-    /// Every request was left out by a filter.
+    /// The filter left out every request.
+    #[error("all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude", write_utc(span.0), write_utc(span.1))]
     AllExcluded {
-        /// How many there were.
+        /// The number of requests.
         requests: u64,
-        /// When the first and the last of them came.
+        /// The times of the first and the last of them.
         span: (u64, u64),
     },
-    /// More than 4,294,967,295 keys.
+    /// There are more than 4,294,967,295 keys.
+    #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
     /// Requests per second cannot be followed.
+    #[error("requests per second have no lines that could be followed")]
     NoLines,
 }
 
-impl fmt::Display for InputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { source_name, error } => write!(f, "cannot open {source_name}: {error}"),
-            Self::Read { source_name, after: 0, error } => write!(f, "cannot read {source_name}: {error}"),
-            Self::Read { source_name, after, error } => {
-                write!(f, "cannot read {source_name} after line {after}: {error}")
-            }
-            Self::UnknownFormat { source_name } => {
-                write!(f, "{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)
-            }
-            Self::NothingParsed { format, unparsed } => {
-                write!(f, "none of {} {} parses as {format}", unparsed.count, format.parts())?;
-                if let Some(first) = unparsed.first.first() {
-                    write!(f, " ({first})")?;
-                }
-                write!(f, "; {}", Format::ACCEPTED)
-            }
-            Self::NoRequests { source_name } => write!(f, "there are no requests in {source_name}"),
-            Self::By { by, format: Format::Rate } => {
-                write!(f, "requests per second do not say who asked: use --by global instead of --by {by}")
-            }
-            Self::By { by, format } => {
-                let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
-                write!(
-                    f,
-                    "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
-                    unknown.map_or("such field", Field::name)
-                )
-            }
-            Self::Mixed { before, source_name, format } => write!(
-                f,
-                "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say \
-                 --format-in"
-            ),
-            Self::AllExcluded { requests, span } => write!(
-                f,
-                "all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude",
-                write_utc(span.0),
-                write_utc(span.1)
-            ),
-            Self::NoLines => f.write_str("requests per second have no lines that could be followed"),
-            Self::TooManyKeys => {
-                f.write_str("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")
-            }
-        }
-    }
+fn after_line(after: u64) -> String {
+    if after == 0 { String::new() } else { format!(" after line {after}") }
 }
 
-impl std::error::Error for InputError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Open { error, .. } | Self::Read { error, .. } => Some(error),
-            _ => None,
-        }
+fn first_of(unparsed: &Unparsed) -> String {
+    unparsed.first.first().map(|first| format!(" ({first})")).unwrap_or_default()
+}
+
+fn no_such_key(by: &By, format: Format) -> String {
+    if format == Format::Rate {
+        return format!("requests per second do not say who asked: use --by global instead of --by {by}");
     }
+    let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
+    format!(
+        "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
+        unknown.map_or("such field", Field::name)
+    )
 }

@@ -2,9 +2,8 @@
 
 use std::{
     borrow::Cow,
-    fmt::Write,
     marker::PhantomData,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
 };
 
 use http::{Extensions, request::Parts};
@@ -128,18 +127,7 @@ pub(super) const fn usual_prefix() -> u8 {
 }
 
 pub(super) fn key(address: IpAddr, prefix: u8) -> Vec<u8> {
-    // As long as an IPv4 address can be.
-    let mut text = String::with_capacity(15);
-    // Writing to a `String` does not fail.
-    let _ = match address.to_canonical() {
-        IpAddr::V4(address) => write!(text, "{address}"),
-        IpAddr::V6(address) if prefix >= 128 => write!(text, "{address}"),
-        IpAddr::V6(address) => {
-            let beside = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or_default();
-            write!(text, "{}/{prefix}", Ipv6Addr::from(u128::from(address) & beside))
-        }
-    };
-    text.into_bytes()
+    tidegate_core::address_key(address, prefix).into_bytes()
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! # Nothing is ever reset
 //!
-//! The known implementations keep one set of counts a slot and reset a slot when time comes round to it again; an add
-//! that races with the reset is lost. Here a count only ever grows. What a slot remembers is where the counts stood
-//! when it began, so a sum over slots is one subtraction, and there is nothing to lose:
+//! The known implementations keep one set of counts per slot and reset a slot when its turn comes again; an add
+//! that races with the reset is lost. Here a count only ever grows. A slot remembers the counts at its start, so a
+//! sum over slots is one subtraction, and nothing can be lost:
 //!
 //! ```text
 //!   counts   ┌─────────────────────────┐      a count word: [ count 40 │ undone 8 │ turn 16 ]
@@ -19,27 +19,26 @@
 //!
 //! # Turning
 //!
-//! Whoever comes with a time beyond the head's slot turns the ring: announces the target in `next`, moves each count
-//! word to the new turn, and publishes the new head. Anybody who comes meanwhile does the same steps, whichever of
-//! them is undone, so nobody waits for a thread that sleeps. A count word moves in two steps:
+//! A thread whose time is beyond the head's slot turns the ring: it announces the target in `next`, moves each count
+//! word to the new turn, and publishes the new head. Other threads that come meanwhile do the same steps, whichever of
+//! them are not done yet, so no thread waits for another that sleeps. A count word moves in two steps:
 //!
-//! 1. its entry in `past` is set to what the word says;
-//! 2. compare-and-swap on the word from (that count, old turn) to (that count, new turn). It fails when the count has
-//!    grown meanwhile, and step 1 is done again.
+//! 1. The thread sets the word's entry in `past` to the value of the word.
+//! 2. It exchanges the word from (that count, old turn) to (that count, new turn) by compare-and-swap. If the count has
+//!    grown meanwhile, the exchange fails and the thread repeats step 1.
 //!
-//! So at the moment of step 2, entry and word agree; an add falls before it (old slot) or after (new slot), and the
-//! word it lands on says which. After step 2 no entry is written again: to do so a thread must have seen the old turn
-//! with another count, and the count moved on from neither to the other without a change (an `undo` counts in its own
-//! bits, so that within one turn a count returns to an
-//! old word only by exactly 256 of them).
+//! At the moment of step 2, entry and word therefore agree. An add comes before it (old slot) or after it (new slot), and
+//! the word to which it is added shows which. After step 2 no thread writes the entry again: it would have to have seen the
+//! old turn with another count, and the count did not change from either to the other (an `undo` counts in its own bits, so
+//! within one turn a count returns to an old word only after exactly 256 of them).
 //!
-//! Turn numbers wrap after about 65,000 turns. Only a thread that sleeps between two adjacent steps through a whole
-//! multiple of them, while its count stands still, could mistake one for the other.
+//! Turn numbers wrap after about 65,000 turns. A thread could confuse two turns only if it slept between two adjacent
+//! steps for a whole multiple of that, while its count did not change.
 //!
 //! # Consistency
 //!
-//! Each count is exact: every add is in one slot, once; a late one (its time is older than the head's slot) in the
-//! newest. A read of one count over some slots is what it was at one instant. Two counts are read one after the other.
+//! Each count is exact: every add is in one slot, once. A late add (its time is older than the head's slot) goes to the
+//! newest slot. A read of one count over some slots is its value at one instant. Two counts are read one after the other.
 
 extern crate alloc;
 
@@ -60,9 +59,9 @@ use word::{COUNT_MASK, TURN_MASK, UNDO, UNIT, UNSET};
 
 /// `C` counts and `G` gauges over the slots of a layout.
 ///
-/// A gauge keeps the lowest value noted in each slot (a maximum is the lowest of the complements).
-// Up to six counts, which every add writes, fill one cache line with what only a turn needs; what every add reads is on
-// the next. So threads that meet pass one line around, and take it once for an add.
+/// A gauge keeps the lowest value noted in each slot (a maximum is stored as the lowest complement).
+// Up to six counts, which every add writes, fill one cache line together with what only a turn needs. What every add
+// reads is on the next line. Competing threads thus exchange one line, once per add.
 #[repr(C, align(64))]
 pub struct Ring<const C: usize, const G: usize> {
     counts: [AtomicU64; C],
@@ -72,7 +71,7 @@ pub struct Ring<const C: usize, const G: usize> {
     head: AtomicU64,
     gauges: [AtomicU64; G],
     layout: Layout,
-    /// Entries in `past`: the layout's slots, one more for a strict view, one that is being written.
+    /// Entries in `past`: the layout's slots, one more for a strict view, and one that is being written.
     depth: u64,
     /// `depth` entries of `[ slot, counts.., gauges.. ]`; the gauges are those of the slot that the entry began.
     past: Box<[AtomicU64]>,
@@ -100,24 +99,24 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// The layout that the ring was made with.
+    /// The layout of the ring.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Makes sure that the newest slot is the one `now` falls in, or a newer one.
+    /// Ensures that the newest slot is the one that contains `now`, or a newer one.
     #[inline]
     pub fn turn_to(&self, now: Nanos) -> Head {
         self.turn_with(now, &|_, _| ())
     }
 
-    /// As [`turn_to`](Self::turn_to); whoever turns calls `fold` with the old and the new head while the entries of
-    /// both stand. Several threads may call it for one turn, at once or after each other: it must write the same each
-    /// time, and never what is older over what is newer.
+    /// Like [`turn_to`](Self::turn_to). A thread that turns the ring calls `fold` with the old and the new head while the
+    /// entries of both are stored. Several threads may call it for one turn, at once or one after the other: it must write the
+    /// same each time, and never replace newer values by older ones.
     #[inline]
     pub(in crate::stats) fn turn_with(&self, now: Nanos, fold: &impl Fn(Head, Head)) -> Head {
-        // Acquire: who sees the head sees the entries that its turn wrote.
+        // Acquire: a thread that sees the head sees the entries that its turn wrote.
         let head = Head(self.head.load(Ordering::Acquire));
         if now.get() < (head.slot() + 1) * self.layout.slot_nanos() {
             return head;
@@ -136,8 +135,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             let mut next = Head(self.next.load(Ordering::Acquire));
             if next == head {
                 let target = Head::new(slot, turn);
-                // Release/Acquire: the announcement comes after the head it follows. A failure means that somebody
-                // else has announced; slots only grow, so the old value never comes back.
+                // Release/Acquire: the announcement comes after the head that it follows. A failure means that another thread
+                // has announced; slots only grow, so the old value never returns.
                 match self.next.compare_exchange(head.0, target.0, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => next = target,
                     Err(announced) => next = Head(announced),
@@ -147,7 +146,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
                 continue; // The head has moved on since it was read.
             }
             let entry = self.entry(turn);
-            // Slots only grow, so a thread that comes too late writes nothing.
+            // Slots only grow, so a late thread writes nothing.
             self.past[entry].fetch_max(next.slot(), Ordering::AcqRel);
             for (at, word) in self.counts.iter().enumerate() {
                 Self::move_word(word, &self.past[entry + 1 + at], head.turn(), turn, |word| word);
@@ -163,10 +162,10 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// Moves one word from turn `from` to turn `to`, leaving what it said in `past`; see the module's page.
+    /// Moves one word from turn `from` to turn `to`, and leaves its value in `past`; see the module's documentation.
     fn move_word(word: &AtomicU64, past: &AtomicU64, from: u64, to: u64, fresh: impl Fn(u64) -> u64) {
         loop {
-            // Before the word: what is in `past` must be older than what the word says. Acquire keeps that order.
+            // Read before the word: the value in `past` must be older than the word. Acquire keeps that order.
             let noted = past.load(Ordering::Acquire);
             let seen = word.load(Ordering::Acquire);
             if seen & TURN_MASK != from {
@@ -174,12 +173,12 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             }
             let note = seen & !TURN_MASK | to;
             if noted != note {
-                // AcqRel: whoever sees the word moved sees this note. Lost or won, look again.
+                // AcqRel: a thread that sees the word moved sees this note. Won or lost, look again.
                 let _ = past.compare_exchange(noted, note, Ordering::AcqRel, Ordering::Relaxed);
                 continue;
             }
             let moved = fresh(seen) & !TURN_MASK | to;
-            // AcqRel: adds that follow read from here and so from the note.
+            // AcqRel: later adds read from this exchange and so see the note.
             if word.compare_exchange(seen, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return;
             }
@@ -196,41 +195,41 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         if turn >= back { turn - back } else { turn + self.turns - back }
     }
 
-    /// Where the entry of `turn` begins in `past`.
+    /// The index in `past` of the entry of `turn`.
     #[inline]
     const fn entry(&self, turn: u64) -> usize {
         (turn as u32 % self.depth as u32) as usize * Self::STRIDE
     }
 
-    /// Adds `n` to a count; returns the count before. The ring must have been turned to the caller's time.
+    /// Adds `n` to a count and returns the count before. The ring must have been turned to the caller's time.
     ///
     /// # Panics
-    /// When there is no count `at`, as everywhere below.
+    /// If there is no count `at`, here and in the methods below.
     #[inline]
     pub fn add(&self, at: usize, n: u32) -> Tally {
-        // Release: who reads the count also sees what its counter did before, so that a call's end is never seen
-        // without its beginning. What overflows leaves at the top.
+        // Release: a thread that reads the count also sees what the adding thread did before, so the end of a call is never
+        // seen without its start. An overflow leaves at the top.
         Tally(self.counts[at].fetch_add(u64::from(n) * UNIT, Ordering::Release))
     }
 
-    /// As [`add`](Self::add) for amounts up to 2⁴⁰ − 1; more counts as that.
+    /// Like [`add`](Self::add) for amounts up to 2⁴⁰ − 1; a larger amount counts as that.
     #[inline]
     pub fn add_long(&self, at: usize, n: u64) -> Tally {
         Tally(self.counts[at].fetch_add(n.min(COUNT_MASK) * UNIT, Ordering::Release))
     }
 
-    /// A count as it stands.
+    /// The current value of a count.
     #[inline]
     pub fn tally(&self, at: usize) -> Tally {
         // Acquire: pairs with the Release of `add`, and with the note of the turn that the word is in.
         Tally(self.counts[at].load(Ordering::Acquire))
     }
 
-    /// Adds `n` to a count if `check` agrees, in one step: `check` sees the count and the head of its slot, and what
-    /// it decided on is what is added to. It runs again when another thread was faster.
+    /// Adds `n` to a count if `check` agrees, in one atomic step: `check` sees the count and the head of its slot, and `n` is
+    /// added to exactly that count. `check` runs again if another thread was faster.
     ///
     /// # Errors
-    /// What `check` refused with.
+    /// The error that `check` returned.
     #[inline]
     pub fn add_if<E>(
         &self,
@@ -257,7 +256,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
     }
 
     /// Takes back `n` that [`add_if`](Self::add_if) added to `taken`, if its slot is still the newest. Otherwise the
-    /// count stays as it is, and the answer is false: a slot that has ended is not changed any more.
+    /// count stays as it is and the result is false: a slot that has ended does not change any more.
     pub fn undo(&self, at: usize, n: u32, taken: Tally) -> bool {
         loop {
             let seen = self.tally(at);
@@ -273,22 +272,22 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// Changes the word of a count, but not the count, if it still is `seen`: every [`add_if`](Self::add_if) that has looked
-    /// at it looks again.
+    /// Changes the word of a count, but not the count, if the word is still `seen`: every [`add_if`](Self::add_if) that has
+    /// looked at it looks again.
     pub fn mark(&self, at: usize, seen: Tally) -> bool {
         let undone = (seen.0 + UNDO) & (UNIT - 1) & !TURN_MASK;
         let marked = seen.0 & !(UNIT - 1) | undone | seen.turn();
-        // AcqRel: who sees the mark sees what was changed before it.
+        // AcqRel: a thread that sees the mark sees what was changed before it.
         self.counts[at].compare_exchange(seen.0, marked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes `value` in a gauge: its slot keeps the lowest. Values from 2⁴⁸ − 1 on are not kept.
+    /// Notes `value` in a gauge: its slot keeps the lowest. Values of 2⁴⁸ − 1 and above are not kept.
     #[inline]
     pub fn note_low(&self, at: usize, value: u64) {
         let mut seen = self.gauges[at].load(Ordering::Acquire);
         while value < seen >> 16 {
             let lower = value << 16 | seen & TURN_MASK;
-            // AcqRel: keeps the turn's note visible to whoever reads this word.
+            // AcqRel: keeps the turn's note visible to readers of this word.
             match self.gauges[at].compare_exchange_weak(seen, lower, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => seen = now,

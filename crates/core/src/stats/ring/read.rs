@@ -1,4 +1,4 @@
-//! Reading a ring: sums over views, slots one by one, and what a fold needs.
+//! Reading a ring: sums over views, slots one by one, and the values that a fold needs.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Head, Ring, Tally, UNSET, word::TURN_MASK};
 use crate::{Nanos, stats::View, sync::Ordering};
 
 impl<const C: usize, const G: usize> Ring<C, G> {
-    /// A count as it stands, with the newest slot it belongs to.
+    /// The current value of a count, with the newest slot it belongs to.
     #[must_use]
     #[inline]
     pub fn standing(&self, at: usize) -> (Tally, Head) {
@@ -20,29 +20,29 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// The head of the slot that a tally was read in; `None` when the ring has turned on meanwhile.
+    /// The head of the slot in which a tally was read; `None` if the ring has turned meanwhile.
     #[inline]
     pub(super) fn head_of(&self, tally: Tally) -> Option<Head> {
         let head = Head(self.head.load(Ordering::Acquire));
         if head.turn() == tally.turn() {
             return Some(head);
         }
-        // Between a word's move and the new head's publication the announcement says which slot it is.
+        // Between the move of a word and the publication of the new head, the announcement shows the word's slot.
         let next = Head(self.next.load(Ordering::Acquire));
         (next.turn() == tally.turn()).then_some(next)
     }
 
-    /// Where count `at` stood when the slots of `view` began, `head` being the newest: `None` when the ring has
-    /// turned on meanwhile. Fixed for one head.
+    /// The value of count `at` when the slots of `view` began, if `head` is the newest: `None` if the ring has
+    /// turned meanwhile. Fixed for one head.
     #[inline]
     pub fn base(&self, at: usize, head: Head, view: View) -> Option<Tally> {
         self.note_from(at, head, (head.slot() + 1).saturating_sub(view.slots().into()))
     }
 
-    /// The note of count `at` at the start of the first slot from number `oldest` (at most the head's) on.
+    /// The note of count `at` at the start of the first slot whose number is `oldest` (at most the head's) or above.
     #[inline]
     pub(in crate::stats) fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
-        // The entry of `d` turns ago has a slot at least `d` before the head's: nothing further back can be in view.
+        // The entry of `d` turns ago has a slot at least `d` before the head's: nothing older can be in view.
         let mut back = (head.slot() - oldest).min(self.depth - 2);
         loop {
             let turn = self.before(head.turn(), back);
@@ -56,7 +56,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// How much count `at` has grown in the slots of `view`, seen at `now` (or at the newest slot, where `now` is
+    /// How much count `at` has grown in the slots of `view`, seen at `now` (or at the newest slot, if `now` is
     /// older).
     #[inline]
     pub fn sum(&self, at: usize, now: Nanos, view: View) -> u64 {
@@ -70,7 +70,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         })
     }
 
-    /// How long from `now` until no more than `goal` of what counts in `view` at `tally` is left there, with no other
+    /// The time from `now` until at most `goal` of what counts in `view` at `tally` is left there, with no other
     /// traffic: the slots leave the view one by one, the oldest first.
     #[must_use]
     pub fn fits_after(
@@ -91,7 +91,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         Duration::from_nanos(at.saturating_sub(now.get()))
     }
 
-    /// The number of the slot that `now` falls in, or the head's if that is newer.
+    /// The number of the slot that contains `now`, or the head's if that is newer.
     #[inline]
     fn slot_at(&self, head: Head, now: Nanos) -> u64 {
         if now.get() < (head.slot() + 1) * self.layout.slot_nanos() {
@@ -101,7 +101,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// Count `at` as it stands, or as it stood at the end of the head's slot where its word has already moved on.
+    /// The value of count `at`, or its value at the end of the head's slot if its word has already moved to a later turn.
     #[inline]
     fn tally_within(&self, at: usize, head: Head) -> Option<Tally> {
         let tally = self.tally(at);
@@ -113,14 +113,14 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         (tally.turn() == next && note & TURN_MASK == next).then_some(Tally(note))
     }
 
-    /// Runs `look` on the head until no turn was published meanwhile: what it saw then belongs together.
+    /// Runs `look` on the head, and repeats it if a turn was published meanwhile, so that the values seen belong together.
     #[inline]
     pub(in crate::stats) fn read<T>(&self, mut look: impl FnMut(Head) -> Option<T>) -> T {
         loop {
             let head = Head(self.head.load(Ordering::Acquire));
             let seen = look(head);
             // An entry is overwritten only after a later head was published, and `look` reads entries with Acquire:
-            // had it seen what was overwritten, this load would see that head.
+            // if it had seen an overwritten entry, this load would see that head.
             if let Some(seen) = seen
                 && self.head.load(Ordering::Acquire) == head.0
             {
@@ -138,17 +138,16 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             let oldest = (self.slot_at(head, now) + 1).saturating_sub(view.slots().into());
             let ended = self.lowest_until(at, head, oldest);
             let live = self.gauges[at].load(Ordering::Acquire);
-            // Of a word that has moved on already, the slot's lowest is in the entry.
+            // If a word has already moved, the slot's lowest value is in the entry.
             let live = (live & TURN_MASK == head.turn() && live >> 16 != UNSET).then_some(live >> 16);
             let live = live.filter(|_| oldest <= head.slot());
             Some(ended.into_iter().chain(live).min())
         })
     }
 
-    /// Calls `each` for every slot from number `oldest` on that saw a turn, oldest first, with the slot's number, its
-    /// counts, where the counts stood when it began, and its gauges (`None` where nothing was noted); all slots belong
-    /// to one instant of the ring. `fresh` makes the state before the first slot, and again when a turn came in between
-    /// and it all starts over.
+    /// Calls `each` for every slot from number `oldest` on in which the ring turned, oldest first, with the slot's number, its
+    /// counts, the counts at its start, and its gauges (`None` if nothing was noted). All slots belong to one instant of the
+    /// ring. `fresh` creates the state before the first slot, and again if a turn came in between and the walk starts over.
     pub(in crate::stats) fn slots_from<S>(
         &self,
         oldest: u64,
@@ -191,12 +190,12 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         })
     }
 
-    /// Where count `at` stood when `head` began: for a fold, while the entry stands.
+    /// The value of count `at` when `head` began, for a fold, while the entry is stored.
     pub(in crate::stats) fn began(&self, at: usize, head: Head) -> u64 {
         self.past[self.entry(head.turn()) + 1 + at].load(Ordering::Acquire) >> 24
     }
 
-    /// Where count `at` stands, or stood at the end of the head's slot.
+    /// The value of count `at`, or its value at the end of the head's slot.
     pub(in crate::stats) fn count_within(&self, at: usize, head: Head) -> Option<u64> {
         self.tally_within(at, head).map(|tally| tally.0 >> 24)
     }
@@ -206,7 +205,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         Head(self.next.load(Ordering::Acquire))
     }
 
-    /// The lowest gauge value in the slots from number `oldest` to the head's, of those that have ended.
+    /// The lowest gauge value in the ended slots from number `oldest` to the head's.
     pub(in crate::stats) fn lowest_until(&self, at: usize, head: Head, oldest: u64) -> Option<u64> {
         (0..self.depth - 1)
             .filter_map(|back| {
@@ -214,7 +213,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
                 let entry = self.entry(turn);
                 let word = self.past[entry + 1 + C + at].load(Ordering::Acquire);
                 let inside = self.past[entry].load(Ordering::Acquire) >= oldest;
-                // The note of the head's own slot is an older one's until the slot ends.
+                // Until the head's own slot ends, its note is that of an older slot.
                 let of_it = word & TURN_MASK == self.after(turn);
                 (inside && of_it && word >> 16 != UNSET).then_some(word >> 16)
             })

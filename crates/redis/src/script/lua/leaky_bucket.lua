@@ -4,7 +4,7 @@ local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   local tat, part = 0, 0
   if v then
-    if p[3] == 0 then tat = read('<I7', v) else tat, part = read('<I7I6', v) end
+    if p[3] == 0 then tat = read('<I7', v) else tat, part = read(p.head, v) end
     if part >= p[6] then tat, part = tat + 1, 0 end
   end
   local debt = tat - now
@@ -17,6 +17,6 @@ local function decide(p, v, cost)
   local more, more_part = span_of(p, cost)
   debt, part = debt + more, part + more_part
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
-  return pack('<I7I6', now + debt, part), now + debt, tat
+  return pack(p.head, now + debt, part), now + debt, tat
 end
 return prepare_bucket, decide, adopt_bucket

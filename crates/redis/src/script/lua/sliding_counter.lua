@@ -1,8 +1,11 @@
--- value: start of the current window (7 bytes), the count before (4), the current (4)    numbers: limit, window
+-- value: start of the current window (7 bytes), the count before, the current one (2 bytes each; 4 for a limit above 65,535)
+-- numbers: limit, window
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts = 2 * p[2]
-  return 15
+  p.lasts, p.most = 2 * p[2], p[1] < 65536 and 65535 or 4294967295
+  local bytes = p[1] < 65536 and 2 or 4
+  p.head = '<I7I' .. bytes .. 'I' .. bytes
+  return 7 + 2 * bytes
 end
 -- previous * covered / window, rounded up. A product beyond 2^53 is divided seven bits at a time.
 local function weight(previous, covered, window)
@@ -22,7 +25,7 @@ local function decide(p, v, cost)
   if cost == 0 then return end
   local limit, window = p[1], p[2]
   local start, previous, current = 0, 0, 0
-  if v then start, previous, current = read('<I7I4I4', v) end
+  if v then start, previous, current = read(p.head, v) end
   local was, elapsed = start, math.max(now - start, 0)
   if elapsed >= 2 * window then
     previous, current, elapsed = 0, 0, elapsed % window
@@ -33,6 +36,14 @@ local function decide(p, v, cost)
   if current > limit then return end
   if previous > 0 and current + weight(previous, window - elapsed, window) > limit then return end
   if now > start then start = now - elapsed end
-  return pack('<I7I4I4', start, previous, current), start, was
+  return pack(p.head, start, previous, current), start, was
 end
-return prepare, decide, nil, weight
+-- Of a limit that needed more or fewer bytes for a count. One that does not fit counts as the most that does, which is no less
+-- than the limit.
+local function adopt(p, v)
+  if #v ~= 11 and #v ~= 15 then return end
+  local bytes = (#v - 7) / 2
+  local start, previous, current = read('<I7I' .. bytes .. 'I' .. bytes, v)
+  return pack(p.head, start, math.min(previous, p.most), math.min(current, p.most))
+end
+return prepare, decide, adopt, weight

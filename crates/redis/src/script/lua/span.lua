@@ -11,14 +11,26 @@ local function span_of(p, cost)
   return cost * p[2] + quotient, rest
 end
 
--- Both buckets' values: seven bytes, and six more where the interval is no whole number of microseconds.
+-- Both buckets' values: seven bytes, and where the interval is no whole number of microseconds five more, or six where those
+-- do not hold every part.
 local function prepare_bucket(p)
   p.lasts = 0
-  return p[3] == 0 and 7 or 13
+  if p[3] == 0 then return 7 end
+  local bytes = p[6] <= 1099511627776 and 5 or 6
+  p.head = '<I7I' .. bytes
+  return 7 + bytes
 end
+-- Of another rate: a part that is none here is rounded up.
 local function adopt_bucket(p, v)
-  if #v == 7 then return p[3] > 0 and v .. '\0\0\0\0\0\0' end
-  if #v ~= 13 or p[3] > 0 then return end
-  local tat, part = struct.unpack('<I7I6', v)
-  return struct.pack('<I7', part > 0 and tat + 1 or tat)
+  local tat, part = 0, 0
+  if #v == 7 then
+    tat = struct.unpack('<I7', v)
+  elseif #v == 12 or #v == 13 then
+    tat, part = struct.unpack('<I7I' .. #v - 7, v)
+  else
+    return
+  end
+  if p[3] == 0 then return struct.pack('<I7', part > 0 and tat + 1 or tat) end
+  if part >= p[6] then tat, part = tat + 1, 0 end
+  return struct.pack(p.head, tat, part)
 end

@@ -1,4 +1,4 @@
--- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (6)
+-- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (5, or 6)
 -- numbers: burst, interval and its part, capacity and its part, scale
 local pack, read = struct.pack, struct.unpack
 -- The latest value, and as it is written: keys that owe nothing have the same after the same cost.
@@ -15,7 +15,7 @@ local function decide(p, v, cost)
     return text, after, tat
   end
   local tat, part = 0, 0
-  if v then tat, part = read('<I7I6', v) end
+  if v then tat, part = read(p.head, v) end
   if part >= p[6] then tat, part = tat + 1, 0 end
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
@@ -23,6 +23,6 @@ local function decide(p, v, cost)
   debt, part = debt + more, part + more_part
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   if debt > p[4] or debt == p[4] and part > p[5] then return end
-  return pack('<I7I6', now + debt, part), now + debt, tat
+  return pack(p.head, now + debt, part), now + debt, tat
 end
 return prepare_bucket, decide, adopt_bucket

@@ -32,7 +32,7 @@ impl Plan {
                 return Grant { decision, units, usable_for: Nanos::MAX, now };
             }
             let usable_for = terms.usable_for(Nanos::MAX);
-            let room = u64::from(limit).saturating_sub(state::live(reply));
+            let room = u64::from(limit).saturating_sub(state::counting(reply));
             let units = terms.units(room, usable_for, request);
             Grant { decision: answer(request.cost.saturating_add(units)), units, usable_for, now }
         };

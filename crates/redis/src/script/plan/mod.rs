@@ -33,11 +33,11 @@ enum Layout {
     /// Start and count.
     Window,
     /// Start, the count before, the current one.
-    Counter,
+    Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
-    Bucket { whole: bool, parts: u64 },
+    Bucket { part_bytes: usize, parts: u64 },
     /// The script's answers, not the value.
     Log { lifetime: u64, permits: bool },
 }
@@ -63,7 +63,10 @@ impl Plan {
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
-                (Kind::SlidingCounter, numbers, format!("c{}", span_name(window)), Layout::Counter)
+                // With two bytes a count Redis' allocator has the value in the least that it has for any but a number.
+                let count_bytes = if limit <= 0xFFFF { 2 } else { 4 };
+                let shape = format!("c{}", span_name(window));
+                (Kind::SlidingCounter, numbers, shape, Layout::Counter { count_bytes })
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;

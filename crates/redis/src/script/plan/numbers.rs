@@ -19,7 +19,12 @@ pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>
     let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
     let step = u128::from(step);
     let numbers = pack(&[limit.into(), whole(step), part(step), whole(bound), part(bound), scale]);
-    (numbers, Layout::Bucket { whole: part(step) == 0, parts })
+    let part_bytes = match part(step) {
+        0 => 0,
+        _ if scale <= 1 << 40 => 5,
+        _ => 6,
+    };
+    (numbers, Layout::Bucket { part_bytes, parts })
 }
 
 /// The longest debt that a bucket of `tidegate-core` may have, in nanoseconds.

@@ -28,8 +28,8 @@ impl Plan {
             Layout::Window if rest.len() == 4 => {
                 words.copy_from_slice(&[nanos(start), number(rest)]);
             }
-            Layout::Counter if rest.len() == 8 => {
-                let (previous, current) = rest.split_at(4);
+            Layout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
+                let (previous, current) = rest.split_at(count_bytes);
                 words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
             }
             Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
@@ -42,8 +42,8 @@ impl Plan {
                     }
                 }
             }
-            Layout::Bucket { whole: true, .. } if rest.is_empty() => words[0] = nanos(start),
-            Layout::Bucket { whole: false, parts } if rest.len() == 6 => {
+            Layout::Bucket { part_bytes: 0, .. } if rest.is_empty() => words[0] = nanos(start),
+            Layout::Bucket { part_bytes, parts } if rest.len() == part_bytes => {
                 let (start, part) = match (start, number(rest)) {
                     (start, part) if part < 1_000 * parts => (start, part),
                     // Written by another rate: another part of a microsecond, rounded up.
@@ -61,7 +61,7 @@ impl Plan {
 }
 
 /// How many count, of an answer.
-pub(super) fn live(reply: &[u8]) -> u64 {
+pub(super) fn counting(reply: &[u8]) -> u64 {
     number(&reply[1..5])
 }
 

@@ -1,15 +1,15 @@
 -- The count before, the current one, how much of the current window has passed, and the start that is stored.
 local function view(p, v)
   local start, previous, current, window = 0, 0, 0, p[2]
-  if v then start, previous, current = struct.unpack('<I7I4I4', v) end
+  if v then start, previous, current = struct.unpack(p.head, v) end
   local elapsed = math.max(now - start, 0)
   if elapsed >= 2 * window then return 0, 0, elapsed % window, start end
   if elapsed >= window then return current, 0, elapsed - window, start end
   return previous, current, elapsed, start
 end
-local function write(previous, current, elapsed, start)
+local function write(p, previous, current, elapsed, start)
   if now > start then start = now - elapsed end
-  return struct.pack('<I7I4I4', start, previous, current)
+  return struct.pack(p.head, start, previous, current)
 end
 local function room(p, v)
   local previous, current, elapsed = view(p, v)
@@ -31,11 +31,11 @@ local function give_back(p, v, taken, units)
   else
     return v
   end
-  return write(previous, current, elapsed, start)
+  return write(p, previous, current, elapsed, start)
 end
 local function charge(p, v, spent)
   local previous, current, elapsed, start = view(p, v)
   current = math.max(current, math.min(current + spent, p[1]))
-  return write(previous, current, elapsed, start)
+  return write(p, previous, current, elapsed, start)
 end
 return room, alike, give_back, charge

@@ -2,7 +2,7 @@
 local function debt_of(p, v)
   local tat, part = 0, 0
   if v then
-    if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack('<I7I6', v) end
+    if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack(p.head, v) end
     if part >= p[6] then tat, part = tat + 1, 0 end
   end
   if tat < now then return 0, 0 end
@@ -20,7 +20,7 @@ local function plus(p, a, a_part, b, b_part)
   return a + b, part
 end
 local function write(p, debt, part)
-  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack('<I7I6', now + debt, part)
+  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
 end
 local function room(p, v)
   local debt, part = debt_of(p, v)

@@ -1,7 +1,7 @@
 -- Of the token bucket and of the leaky one.
 return function(p, v, cost)
   local tat, part = 0, 0
-  if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack('<I7I6', v) end
+  if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack(p.head, v) end
   if part >= p[6] then tat, part = tat + 1, 0 end
   if tat < now or tat == now and part == 0 then return v end
   local span, span_part = span_of(p, cost)
@@ -9,5 +9,5 @@ return function(p, v, cost)
   part = part - span_part
   if part < 0 then debt, part = debt - 1, part + p[6] end
   if debt < 0 then debt, part = 0, 0 end
-  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack('<I7I6', now + debt, part)
+  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
 end

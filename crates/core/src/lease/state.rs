@@ -1,4 +1,4 @@
-//! What a lease does when it cannot decide from its piece: the part under the lock.
+//! The part of a lease under the lock: what it does when the piece does not suffice for a decision.
 
 use crate::{Decision, Nanos};
 
@@ -9,35 +9,35 @@ use super::{
     refusals::Refusals,
 };
 
-/// Pieces that wait to be given back, at most: older ones stay charged until the algorithm forgets them.
+/// The maximum number of pieces that wait to be returned: older ones stay charged until the algorithm forgets them.
 const BACK: usize = 8;
 
-/// Where the limit is near, a piece smaller than this is not renewed ahead.
+/// Near the limit, a piece smaller than this is not renewed ahead.
 const FEW: u32 = 16;
 
-/// A piece and when the authority's state counted it, on the authority's clock.
+/// A piece, and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     open: Open,
     taken: Nanos,
 }
 
-/// How it is with the next piece.
+/// The progress of the next piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Next {
     #[default]
     NotAsked,
-    /// A request for it is out.
+    /// A request for it was sent.
     Asked,
-    /// The request failed, and no answer to any has come since.
+    /// The request failed, and no request has been answered since.
     Unanswered,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Cold {
-    /// What the piece was opened with.
+pub(crate) struct LeaseState {
+    /// The values with which the piece was opened.
     current: Held,
-    /// Fetched ahead, to be opened when the current one is used up.
+    /// A piece that was fetched ahead, to be opened when the current one is used up.
     spare: Option<Held>,
     /// Units left in the piece when it was last looked at.
     seen: u32,
@@ -47,25 +47,25 @@ pub(crate) struct Cold {
     next: Next,
     closed: bool,
     round_trip: Nanos,
-    /// When the piece was last found used.
+    /// When units of the piece were last found spent.
     busy: Nanos,
-    /// Whether the limit is near: something was denied, and since then no answer brought all that was wanted.
+    /// Whether the limit is near: something was denied, and since then no answer granted all that was wanted.
     scarce: bool,
-    /// Callers' requests that are out.
+    /// The number of callers' requests that wait for an answer.
     out: u32,
-    /// Where the limit is near, and one is out: no other follows before this.
+    /// Near the limit, while one request waits for an answer, no other is sent before this time.
     probing_until: Nanos,
-    /// Used and in no request yet (`reported`).
+    /// Units that were used and are in no request yet (`reported`).
     unsent: u32,
-    /// Used, and in requests that are out.
+    /// Units that were used and are in requests that wait for an answer.
     in_flight: u32,
     reported_at: Nanos,
-    /// A request for a piece brought nothing: where no caller waits for the answer, no other follows before this.
+    /// A request for a piece was granted nothing: unless a caller waits for the answer, no other is sent before this time.
     barren_until: Nanos,
 }
 
-impl Cold {
-    /// Counts what threads have spent since the last look.
+impl LeaseState {
+    /// Counts what threads have spent since the last call.
     pub fn look(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
         let left = piece.left();
         let spent = self.seen.saturating_sub(left);
@@ -79,7 +79,7 @@ impl Cold {
         }
     }
 
-    /// Opens another piece; what is left of the current one is to be given back.
+    /// Opens another piece; the rest of the current one will be returned.
     fn open(&mut self, piece: &Piece, terms: &Terms, next: Held, now: Nanos) {
         let taken = self.current.taken;
         let mut left = 0;
@@ -87,7 +87,7 @@ impl Cold {
             left = units;
             next.open
         });
-        // What was spent between the look and the end of the generation.
+        // Units spent between the look and the end of the generation.
         let spent = self.seen.saturating_sub(left);
         self.demand.add(spent);
         if terms.mode() == Mode::Reported {
@@ -102,7 +102,7 @@ impl Cold {
         }
     }
 
-    /// Opens the spare piece, if there is one that may still be used.
+    /// Opens the spare piece, if there is one that has not expired.
     pub fn open_spare(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> bool {
         let Some(mut spare) = self.spare.take() else { return false };
         if now >= spare.open.until {
@@ -114,7 +114,7 @@ impl Cold {
         true
     }
 
-    /// Ends a piece whose time is over, so that what is left of it goes back.
+    /// Ends an expired piece, so that the rest of it is returned.
     pub fn end_if_over(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
         if self.seen > 0 && now >= self.current.open.until {
             self.end(piece, terms, now);
@@ -140,7 +140,7 @@ impl Cold {
         self.back.push(GiveBack { units, taken });
     }
 
-    /// A remembered denial of this cost; the threads find it by themselves from now on.
+    /// The remembered denial of this cost. From now on threads find it without the lock.
     pub fn refusal(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
         let refused = self.refusals.find(cost, now)?;
         if self.current.open.refused != refused {
@@ -149,14 +149,14 @@ impl Cold {
         Some(refused.decision(terms.limit(), piece.left(), now))
     }
 
-    /// Where the limit is near one caller at a time asks the authority; until the answer is here the others are denied.
-    /// Otherwise each of a hot key's callers would wait a round trip to learn the same.
+    /// Near the limit, one caller at a time asks the authority; the others are denied until its answer arrives. Otherwise each
+    /// caller of a hot key would wait a round trip for the same answer.
     pub fn probe(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
         if !self.scarce || cost == 0 || terms.mode() == Mode::Exact {
             return None;
         }
         let others = self.out > 0 && now < self.probing_until;
-        // The first waits a whole round trip for its answer; if it takes longer, the others look again soon, and if it
+        // The first caller waits a whole round trip for its answer. If it takes longer, the others check again soon; if it
         // takes many times as long, it may never come.
         let trip = self.round_trip.get().max(1_000);
         let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
@@ -169,7 +169,7 @@ impl Cold {
         None
     }
 
-    /// Nobody knows whether the limit is near: what the others are told is no longer a denial that only a probe showed.
+    /// It is unknown whether the limit is near: callers no longer get a denial that is based on a probe alone.
     fn end_probe(&mut self, piece: &Piece) {
         (self.scarce, self.probing_until) = (false, Nanos::ZERO);
         let shown = self.current.open.refused;
@@ -178,24 +178,24 @@ impl Cold {
         }
     }
 
-    /// Whether the limit is still near after an answer: less came than was wanted for the next while.
+    /// Whether the limit is still near after an answer: less was granted than is wanted for the next while.
     fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
         match request.ahead {
-            // A request for a piece is out, and its answer will tell.
+            // The answer to the request for a piece will show it.
             0 if self.next == Next::Asked => true,
             0 => grant.decision.remaining() == 0,
             wanted => grant.units < wanted,
         }
     }
 
-    /// Changes what goes with the piece, and leaves its units.
+    /// Changes the attributes of the piece, and keeps its units.
     fn show(&mut self, piece: &Piece, change: impl FnOnce(&mut Open)) {
         let open = &mut self.current.open;
         change(open);
         piece.replace(|units| Open { units, ..*open });
     }
 
-    /// The request for a caller's cost, with whatever else there is to say.
+    /// A request for a caller's cost, together with whatever else is due.
     pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
         let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
         self.say(cost, ahead, now)
@@ -215,9 +215,9 @@ impl Cold {
         Request { cost, ahead, back, spent, sent: now }
     }
 
-    /// A request for another piece, unless one is out or none is wanted.
+    /// A request for another piece, unless one was sent or none is wanted.
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
-        // Where the limit is near a few units are no sign that more can be had; the next caller will ask.
+        // Near the limit, a few units do not show that more can be had; the next caller will ask.
         let few = self.scarce && self.current.open.units < FEW;
         if self.next == Next::Asked || self.closed || self.spare.is_some() || few {
             return None;
@@ -227,7 +227,7 @@ impl Cold {
         says_something.then_some(request)
     }
 
-    /// The request for a piece, after a cost that the piece was too small for and that is decided elsewhere.
+    /// A request for a piece, after a cost that was too large for the current piece and is decided elsewhere.
     pub fn ahead_for(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Request> {
         if now < self.barren_until || self.refusal(piece, terms, cost, now).is_some() {
             return None;
@@ -239,16 +239,16 @@ impl Cold {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
-            // Answers that are too late cost a piece each: the next one is asked for when one has come in time.
+            // Each late answer loses a piece, so the next one is requested only after an answer came in time.
             Mode::Leased if self.next == Next::Unanswered => 0,
-            // A piece would be over, or nearly, when it arrives.
+            // A piece would have expired, or nearly, when it arrives.
             Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
             Mode::Leased => self.demand.piece(now, self.target(terms), terms.refills()).min(terms.limit()),
             Mode::Reported => terms.unreported(),
         }
     }
 
-    /// How long a piece should last: a quarter of the slack, so that it is used up before it must go back; or four round
+    /// How long a piece should last: a quarter of the slack, so that it is used up before it must be returned; or four round
     /// trips, up to half the slack.
     fn target(&self, terms: &Terms) -> Nanos {
         let slack = terms.slack().get();
@@ -269,7 +269,7 @@ impl Cold {
         self.answered(request);
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
-            // A denial that consumes must be asked for each time.
+            // A denial that consumes units must be asked for each time.
             if terms.policy().counts_denied() {
                 return;
             }
@@ -277,8 +277,8 @@ impl Cold {
                 self.show(piece, |open| open.refused = refused);
             }
         } else {
-            // A piece is as good an answer as a decision: what was denied before fits now. Else the refusal would be found
-            // before the piece in reserve is opened.
+            // A granted piece shows as much as a decision: what was denied before fits now. Without this the denial would be
+            // found before the spare piece is opened.
             let fits = request.cost.max(grant.units);
             self.refusals.admitted(fits);
             if (1..=fits).contains(&self.current.open.refused.cost) {
@@ -295,7 +295,7 @@ impl Cold {
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,
-            // What is out may not be charged yet. The piece is ended first, so that nobody adds to it meanwhile.
+            // Unreported units may not be charged yet. The piece is ended first, so that nobody adds to them meanwhile.
             Mode::Reported => {
                 self.end(piece, terms, now);
                 let out = self.unsent.saturating_add(self.in_flight);
@@ -307,7 +307,7 @@ impl Cold {
     }
 
     fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
-        // What is used up in two round trips, but at least a quarter and at most half.
+        // What is used in two round trips, but at least a quarter and at most half.
         let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
             / self.target(terms).get().max(1);
         let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);
@@ -318,7 +318,7 @@ impl Cold {
         };
         let open = Open {
             units,
-            // From when it was sent: the authority decided later than that.
+            // Counted from the time of sending: the authority decided later than that.
             until: request.sent.saturating_add(grant.usable_for),
             low,
             beyond,
@@ -330,7 +330,7 @@ impl Cold {
 
     fn take_in(&mut self, piece: &Piece, terms: &Terms, held: Held, now: Nanos) {
         if terms.mode() == Mode::Reported {
-            // The newer view of what is free takes the place of the older.
+            // The newer view of what is free replaces the older one.
             return self.open(piece, terms, held, now);
         }
         if held.open.units == 0 {
@@ -359,7 +359,7 @@ impl Cold {
         if request.cost > 0 {
             self.end_probe(piece);
         }
-        // It may have arrived: charged twice rather than not at all.
+        // The report may have arrived: charge it twice rather than not at all.
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.unsent = self.unsent.saturating_add(request.spent);
     }
@@ -377,7 +377,7 @@ impl Cold {
         }
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
         if !self.back.is_empty() || (self.unsent > 0 && due) {
-            // A report also brings the newest view of what is free; whoever gives back wants nothing.
+            // A report also fetches the newest view of what is free; a node that returns units wants nothing.
             let ahead = if self.next == Next::Asked || self.closed { 0 } else { terms.unreported() };
             return Some(self.say(0, ahead, now));
         }
@@ -385,7 +385,7 @@ impl Cold {
     }
 
     pub fn is_idle(&self, terms: &Terms) -> bool {
-        // What was merely seen to be free (`reported`) is nobody's loss.
+        // Units that were only seen to be free (`reported`) are not missing elsewhere.
         let holds = terms.mode() == Mode::Leased && (self.seen > 0 || self.spare.is_some());
         !holds && self.next != Next::Asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
     }

@@ -1,0 +1,221 @@
+//! Reads a file that somebody may replace with something else, and detects when it changes.
+
+use std::{
+    fs::{self, File},
+    hash::{BuildHasher, RandomState},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+/// Reads a file of at most `max` bytes.
+///
+/// # Errors
+/// If the file cannot be read, is not a regular file (reading a FIFO would block), or is larger
+/// ([`FileTooLarge`](io::ErrorKind::FileTooLarge)).
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        let what = format!("it is larger than {} MiB", max >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
+/// The result of [`Watch::look`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Look {
+    /// The files equal the last known contents.
+    Same,
+    /// The files differ, but a writer may not have finished. Look again.
+    Unsettled,
+    /// The files have changed, and the previous look saw the same contents. Each change is reported once.
+    Changed,
+    /// Some files cannot be read. They may reappear soon.
+    Gone,
+}
+
+/// Detects changes of files by reading them periodically.
+///
+/// The watch compares contents, not modification times. It therefore does not matter how a file is replaced: by writing
+/// over it, by renaming another file over it, or by switching a symbolic link, as in a Kubernetes `ConfigMap`. The
+/// watch does not use file system events: network file systems do not send them, they follow an inode rather than a
+/// name, and the system limits their number.
+pub struct Watch {
+    list: Box<dyn Fn() -> Option<Vec<PathBuf>> + Send>,
+    max: u64,
+    hasher: RandomState,
+    /// The contents that were last loaded or rejected.
+    known: Option<Contents>,
+    /// The contents of the last look, if they differ.
+    seen: Option<Contents>,
+}
+
+/// The files by name, each with a hash of its content.
+type Contents = Vec<(PathBuf, u64)>;
+
+impl Watch {
+    /// Watches the files that `list` returns at each look (`None` if it cannot list them), each of at most `max` bytes.
+    /// The current contents count as known, so create the watch before you load the files. Then no change in between is
+    /// missed.
+    pub fn new(list: impl Fn() -> Option<Vec<PathBuf>> + Send + 'static, max: u64) -> Self {
+        let (list, hasher) = (Box::new(list), RandomState::new());
+        let mut watch = Self { list, max, hasher, known: None, seen: None };
+        watch.catch_up();
+        watch
+    }
+
+    fn contents(&self) -> Option<Contents> {
+        let hash = |path: PathBuf| {
+            let bytes = read(&path, self.max).ok()?;
+            Some((path, self.hasher.hash_one(bytes)))
+        };
+        (self.list)()?.into_iter().map(hash).collect()
+    }
+
+    /// Reads the files. A change is reported once two consecutive looks see the same contents, so a file that is still
+    /// being written is not taken for a shorter one.
+    pub fn look(&mut self) -> Look {
+        let now = self.contents();
+        if now.is_none() {
+            self.seen = None;
+            return Look::Gone;
+        }
+        if now == self.known {
+            self.seen = None;
+            return Look::Same;
+        }
+        if now == self.seen {
+            self.seen = None;
+            self.known = now;
+            return Look::Changed;
+        }
+        self.seen = now;
+        Look::Unsettled
+    }
+
+    /// Marks the current contents as known, because the caller is about to load them anyway.
+    pub fn catch_up(&mut self) {
+        self.known = self.contents();
+        self.seen = None;
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("known", &self.known).field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates a directory for one test.
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("tidegate-watch-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn watch(path: &Path) -> Watch {
+        let path = path.to_owned();
+        Watch::new(move || Some(vec![path.clone()]), 1 << 20)
+    }
+
+    /// A change is reported at the second look, and only once.
+    fn changes_once(watch: &mut Watch) {
+        assert_eq!(watch.look(), Look::Unsettled, "it may still be being written");
+        assert_eq!(watch.look(), Look::Changed);
+        assert_eq!(watch.look(), Look::Same);
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_or_too_large_is_not_read() {
+        let directory = directory("read");
+        assert!(read(&directory, 10).unwrap_err().to_string().contains("not a regular file"));
+        let path = directory.join("file");
+        assert_eq!(read(&path, 10).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "0123456789").unwrap();
+        assert_eq!(read(&path, 10).unwrap(), b"0123456789");
+        assert_eq!(read(&path, 9).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn an_edit_in_place_and_a_rename_over_the_file_are_changes() {
+        let directory = directory("rename");
+        let path = directory.join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = watch(&path);
+        assert_eq!((watch.look(), watch.look()), (Look::Same, Look::Same));
+        // The same length, and perhaps within one tick of the file system's clock.
+        fs::write(&path, "b").unwrap();
+        changes_once(&mut watch);
+        fs::write(directory.join("rules.yaml~"), "cc").unwrap();
+        fs::rename(directory.join("rules.yaml~"), &path).unwrap();
+        changes_once(&mut watch);
+        // Writing the same text again is not a change.
+        fs::write(&path, "cc").unwrap();
+        assert_eq!(watch.look(), Look::Same);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_config_map_that_swaps_its_data_directory_is_a_change() {
+        use std::os::unix::fs::symlink;
+        // rules.yaml -> ..data/rules.yaml, ..data -> ..first; the swap renames a new link over ..data.
+        let directory = directory("configmap");
+        for version in ["..first", "..second"] {
+            fs::create_dir(directory.join(version)).unwrap();
+            fs::write(directory.join(version).join("rules.yaml"), version).unwrap();
+        }
+        symlink("..first", directory.join("..data")).unwrap();
+        symlink("..data/rules.yaml", directory.join("rules.yaml")).unwrap();
+        let mut watch = watch(&directory.join("rules.yaml"));
+        assert_eq!(watch.look(), Look::Same);
+        symlink("..second", directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+        changes_once(&mut watch);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_for_a_moment_is_no_change_until_it_is_back() {
+        let path = directory("gone").join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = watch(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!((watch.look(), watch.look()), (Look::Gone, Look::Gone));
+        fs::write(&path, "new").unwrap();
+        changes_once(&mut watch);
+    }
+
+    #[test]
+    fn a_file_that_is_still_being_written_is_left_alone() {
+        let path = directory("growing").join("rules.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = watch(&path);
+        for length in 2..5 {
+            fs::write(&path, "x".repeat(length)).unwrap();
+            assert_eq!(watch.look(), Look::Unsettled);
+        }
+        assert_eq!(watch.look(), Look::Changed);
+    }
+
+    #[test]
+    fn a_file_that_comes_to_the_list_or_leaves_it_is_a_change() {
+        let directory = directory("directory");
+        fs::write(directory.join("a"), "a").unwrap();
+        let its = directory.clone();
+        let list = move || fs::read_dir(&its).ok()?.map(|entry| Some(entry.ok()?.path())).collect();
+        let mut watch = Watch::new(list, 1 << 20);
+        fs::write(directory.join("b"), "b").unwrap();
+        changes_once(&mut watch);
+        fs::remove_file(directory.join("a")).unwrap();
+        changes_once(&mut watch);
+    }
+}

@@ -1,0 +1,141 @@
+//! `--state` beside a store: how many servers share it is known to whoever starts while it is down. And a store that answers
+//! too late is not one to be ready with.
+#![cfg(feature = "servers")]
+
+mod harness;
+
+use std::{path::Path, time::Duration};
+
+use harness::{Resp, Running, scratch};
+use tidegate_redis_servers::{Proxy, Server, eventually};
+use tidegate_server::{Ended, Options};
+
+const RULES: &str = "limits: [{name: x, limit: 90/365d, algorithm: fixed-window}]";
+
+fn options(directory: &Path, store: &str, state: Option<&str>) -> Options {
+    let rules = directory.join("rules.yaml");
+    std::fs::write(&rules, RULES).unwrap();
+    Options {
+        rules: Some(rules),
+        store: Some(store.to_owned()),
+        state: state.map(|name| directory.join(name)),
+        state_interval: Duration::from_secs(1_000_000),
+        ..Options::default()
+    }
+}
+
+/// Three servers with a file each.
+fn three(directory: &Path, store: &str) -> Vec<Running> {
+    let start = |name| Running::start(options(directory, store, Some(name)));
+    ["one.state", "two.state", "three.state"].map(start).into()
+}
+
+fn counts(server: &Running, nodes: u64) {
+    eventually(&format!("{nodes} servers are counted"), || {
+        server.metric("tidegate_shared_store_nodes") == nodes
+    });
+}
+
+/// How many of a hundred requests a server admits by itself, with the store down.
+fn admitted_alone(server: &Running) -> usize {
+    eventually("the store is known to be down", || {
+        server.get("/readyz").json()["store"] == "down" && server.metric("tidegate_shared_store_up") == 0
+    });
+    let mut client = Resp::connect(server.resp);
+    (0..100).filter(|_| client.ask("ACQUIRE x k").starts_with("[0 ")).count()
+}
+
+#[test]
+fn servers_that_start_while_the_store_is_down_take_the_share_that_they_had() {
+    let directory = scratch("nodes-start");
+    let store = Server::start(&[]);
+    let address = store.address();
+    let servers = three(&directory, &address);
+    for server in &servers {
+        counts(server, 3);
+    }
+    for server in servers {
+        assert_eq!(server.stop(), Ended::Complete);
+    }
+    drop(store);
+    let servers = three(&directory, &address);
+    let admitted: Vec<usize> = servers.iter().map(admitted_alone).collect();
+    assert_eq!(admitted, [30, 30, 30]);
+    // Whoever remembers nothing knows of no other.
+    assert_eq!(admitted_alone(&Running::start(options(&directory, &address, None))), 90);
+    // Nobody has counted since: what is known stays known.
+    for server in servers {
+        assert_eq!(server.stop(), Ended::Complete);
+    }
+    assert_eq!(admitted_alone(&Running::start(options(&directory, &address, Some("one.state")))), 30);
+}
+
+#[test]
+fn a_store_that_was_emptied_and_dies_leaves_each_server_its_share() {
+    let directory = scratch("nodes-emptied");
+    let mut store = Server::start(&[]);
+    let servers = three(&directory, &store.address());
+    for server in &servers {
+        counts(server, 3);
+    }
+    store.ask(&["FLUSHALL"]);
+    eventually("somebody has counted again, from one", || {
+        // Its own name is in the set, and the others' come within their next heartbeat.
+        store.ask(&["EXISTS", "tidegate:nodes"]).text() == "1"
+    });
+    store.kill();
+    let admitted: Vec<usize> = servers.iter().map(admitted_alone).collect();
+    assert_eq!(admitted, [30, 30, 30]);
+}
+
+#[test]
+fn the_files_of_servers_with_a_store_and_without_are_told_apart() {
+    let directory = scratch("nodes-files");
+    let store = Server::start(&[]);
+    let address = store.address();
+    // What a server without a store used is not the store's.
+    let alone = Options { store: None, ..options(&directory, &address, Some("state")) };
+    let server = Running::start(alone.clone());
+    assert!(server.resp("ACQUIRE x k 80").starts_with("[0 90 10"));
+    assert_eq!(server.stop(), Ended::Complete);
+    let server = Running::start(options(&directory, &address, Some("state")));
+    counts(&server, 1);
+    assert!(server.resp("ACQUIRE x k 90").starts_with("[0 90 0"));
+    assert_eq!(server.stop(), Ended::Complete);
+    // And the other way round.
+    let server = Running::start(alone);
+    assert!(server.resp("ACQUIRE x k 90").starts_with("[0 90 0"));
+}
+
+#[test]
+fn a_server_is_not_ready_while_most_decisions_are_late() {
+    let store = Server::start(&[]);
+    let proxy = Proxy::before(store.port());
+    let start = |on_error: &str| {
+        let rules = format!("limits: [{{name: x, limit: 1000000/1s, deadline: 15ms, on_error: {on_error}}}]");
+        Running::with_rules_and(&format!("nodes-late-{on_error}"), &rules, |options| {
+            options.store = Some(proxy.address());
+        })
+    };
+    let (local, closed) = (start("local"), start("closed"));
+    for server in [&local, &closed] {
+        eventually("the store is reached", || server.get("/readyz").json()["status"] == "ready");
+    }
+    // Heartbeats are in time (they may take 50 ms), and decisions are not.
+    proxy.delay(Duration::from_millis(30));
+    let asks = |server: &Running| {
+        let mut client = Resp::connect(server.resp);
+        (0..20).for_each(|_| assert!(client.ask("ACQUIRE x k").starts_with('[')));
+    };
+    eventually("that is told", || {
+        [&local, &closed].into_iter().for_each(asks);
+        local.get("/readyz").json()["status"] == "degraded" && closed.get("/readyz").status == 503
+    });
+    let told = local.get("/readyz").json();
+    assert_eq!(told["store"], "slow", "{told}");
+    proxy.delay(Duration::ZERO);
+    eventually("both are ready again", || {
+        [&local, &closed].into_iter().for_each(asks);
+        [&local, &closed].iter().all(|server| server.get("/readyz").json()["status"] == "ready")
+    });
+}
