@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "\nusers beyond 100: {passed} of {asked} calls passed ({:.1} %)",
         f64::from(passed) * 100.0 / f64::from(asked)
     );
-    println!("values that shared a place: {}", search.crowded());
+    println!("values forgotten for lack of room: {}", search.crowded());
 
     // Each busy user asked for more than passed, and at most five passed in each second.
     let is_held = |user, most: u32| {

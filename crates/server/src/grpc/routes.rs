@@ -3,8 +3,11 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::http::{Request, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitServiceServer, SERVICE_NAME,
+use envoy_types::pb::envoy::service::{
+    rate_limit_quota::v3::rate_limit_quota_service_server::{
+        RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
+    },
+    ratelimit::v3::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME},
 };
 use hyper::body::Incoming;
 use hyper_util::service::TowerToHyperService;
@@ -12,30 +15,38 @@ use tokio::time::timeout;
 use tonic::{Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
 
-use super::Shared;
+use super::{Shared, rlqs::Quotas};
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// How long a call may take, most of all to arrive.
+/// The longest report of quotas: Envoy puts all its buckets into one.
+const MAX_REPORT: usize = 4 * 1024 * 1024;
+/// How long a call may take, most of all to arrive. A stream may last, once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
+    rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
 }
 
 /// By hand, as `H` need not be `Clone`.
 impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
-        Self { rls: self.rls.clone(), health: self.health.clone() }
+        Self { rls: self.rls.clone(), rlqs: self.rlqs.clone(), health: self.health.clone() }
     }
 }
 
 impl<H: Health> Routes<H> {
-    pub fn new(shared: Shared, health: HealthServer<H>) -> Self {
+    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
         let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
-        Self { rls: TowerToHyperService::new(rls), health: TowerToHyperService::new(health) }
+        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
+        Self {
+            rls: TowerToHyperService::new(rls),
+            rlqs: TowerToHyperService::new(rlqs),
+            health: TowerToHyperService::new(health),
+        }
     }
 
     /// Answers one call; on a spare slot only about health.
@@ -54,14 +65,17 @@ impl<H: Health> Routes<H> {
             let what = "all connections are in use; ask again later, or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
+        let late = |_| {
+            let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+            Ok(Status::deadline_exceeded(what).into_http())
+        };
         if name == SERVICE_NAME {
-            let late = |_| {
-                let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
-                Ok(Status::deadline_exceeded(what).into_http())
-            };
             return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
         }
-        let what = format!("the services are {SERVICE_NAME} and {HEALTH}");
+        if name == QUOTA {
+            return timeout(CALL_TIME, self.rlqs.call(request)).await.unwrap_or_else(late);
+        }
+        let what = format!("the services are {SERVICE_NAME}, {QUOTA} and {HEALTH}");
         Ok(Status::unimplemented(what).into_http())
     }
 }

@@ -13,11 +13,15 @@ use hyper_util::{
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 
-use super::{Shared, health, routes::Routes};
+use super::{
+    Shared, health,
+    rlqs::{self, Quotas},
+    routes::Routes,
+};
 use crate::{
     http::{Admission, Busy, Slot, Slots, WriteDeadline},
     once_a_minute::OnceAMinute,
@@ -64,7 +68,9 @@ pub(crate) async fn serve(
     let mut connections = JoinSet::new();
     connections.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
-    let routes = Routes::new(shared, health);
+    let (events, reports) = mpsc::channel(rlqs::EVENTS);
+    connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
+    let routes = Routes::new(shared, Quotas::new(events), health);
     let http = builder();
     loop {
         let accepted = tokio::select! {
