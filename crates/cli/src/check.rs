@@ -1,4 +1,4 @@
-//! `tidegate check`: reads a rules file as `serve` would, and says what it holds or what is wrong.
+//! `tidegate check`: reads a rules file in the same way as `serve`, and prints its limits or its mistakes.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
@@ -15,77 +15,78 @@ use tidegate_server::{
 
 /// Check a rules file, or the configuration of Envoy's rate limit service
 ///
-/// Prints the limits in the file, or every mistake with its line, the reason and what to do. Exits with 1 if the file cannot be
-/// used.
+/// Prints the limits in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
+/// cannot be used.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = format!("{REFERENCE}\n\n{STORE}"))]
 pub struct Args {
-    /// The rules file; or a directory, or a file with a `domain`, as serve --envoy-config takes them
+    /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config
     file: PathBuf,
-    /// Most keys that a limit without its own max_keys remembers
+    /// The maximum number of keys of a limit that has no max_keys of its own
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
-    /// Memory for the keys of all limits together, as in 512MiB, divided by use (see tidegate serve --help)
+    /// Memory for the keys of all limits together, such as 512MiB, divided by use (see tidegate serve --help)
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = crate::serve::bytes)]
     max_memory: Option<u64>,
-    /// Check it for servers that share their limits over a store (serve --store), which cannot keep every limit
+    /// Check the file for servers that share their limits over a store (serve --store), which does not support every limit
     #[arg(long)]
     shared: bool,
 }
 
-/// What a rules file may say.
+/// The contents of a rules file.
 const REFERENCE: &str = "\
 Rules are YAML: a list of limits.
 
   limits:
-    - name: per-user              # what requests call it: letters, digits, . _ : -
+    - name: per-user              # its name in requests: letters, digits, . _ : -
       limit: 100/1m               # N/duration: 500ms, 10s, 1m, 2h, 1d
-      algorithm: sliding-window   # the default; its options beside it
+      algorithm: sliding-window   # the default; its options follow
       slots: 60
       overrides: { admin: 1000/1m, batch: { limit: 50/1m, slots: 10 } }
       deny: [mallory]
 
-Beside the list:
-  max_memory: 512MiB   bytes for the keys of all limits together, divided by use (else --max-memory)
+Besides the list:
+  max_memory: 512MiB   memory for the keys of all limits together, divided by use (default: --max-memory)
 
 For every limit:
   global: true         one state for all instead of one for each key
-  shadow: true         counted and reported, never denies
-  max_keys: N          keys remembered at most (else --max-keys)
+  shadow: true         the limit is counted and reported, but never denies
+  max_keys: N          the maximum number of keys (default: --max-keys)
   when_full: forget    under a flood of exhausted keys, forget the one that ends first; or `deny`:
                        refuse unknown keys instead
-  overrides: {...}     keys with a limit of their own; what they do not name stays the limit's
+  overrides: {...}     keys with their own limit; options that are not set are those of the limit
   deny: [...]          keys that are always denied
-  count_denied: true   denied requests consume too
+  count_denied: true   denied requests also count against the limit
 
 For servers that share their limits (serve --store):
-  sharing: exact       exact (the default): every decision in the store. leased: in memory, from pieces
-                       of the quota that each server takes; never over. reported: in memory, reported
-                       to the store later; over by at most what each server has not reported
-  slack: 100ms         leased: how long a server keeps what it does not use; reported: how long a report
-                       waits. The same on all servers; 1ms to 1h
-  unreported: N        reported: how much each server may have used that the store does not know of
+  sharing: exact       exact (the default): the store makes every decision. leased: each server takes
+                       parts of the quota and decides from them in memory; never over. reported: each
+                       server decides in memory and reports to the store later; over by at most what
+                       each server has not reported
+  slack: 100ms         leased: how long a server keeps quota that it does not use; reported: how long
+                       a report waits. The same on all servers; 1ms to 1h
+  unreported: N        reported: how much each server may have used and not yet reported
                        (default: a twentieth of the limit)
-  on_error: local      while the store does not answer: local (the default) holds each server to the
-                       limit divided by their number, open admits all, closed denies all
-  deadline: 50ms       how long the store may take (else --store-deadline); at most 5s. auto: three
+  on_error: local      while the store does not answer, local (the default) limits each server to the
+                       limit divided by the number of servers, open admits all, closed denies all
+  deadline: 50ms       how long the store may take (default: --store-deadline); at most 5s. auto: three
                        measured round trips and 20ms, from 50ms to 1s
-Such limits cannot be count_denied; concurrency needs a hold; names have no colon; windows and slots
-are whole microseconds. Only exact ones give back (refund). Leaky buckets, concurrency and leased
-buckets of less than 16 are always exact.
+With a store, a limit cannot use count_denied, concurrency needs a hold, a name must not contain a
+colon, and windows and slots must be whole microseconds. Only exact limits support refunds. Leaky
+buckets, concurrency and leased buckets of less than 16 are always exact.
 
-The algorithms, what they admit in any window at most, and their options:
+The algorithms, the most that each admits in any window, and their options:
   fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)
   sliding-log      limit, exactly   closed: true (a request counts to the end of its window)
   sliding-window   limit, exactly   slots: 10; mode: strict or balanced (2 x limit, denies less)
   sliding-counter  about 2 x limit
   token-bucket     limit + burst    burst: N (default: the limit)
   leaky-bucket     an even pace     max_wait: duration (default: the window)
-  concurrency      limit in flight  limit: N without a duration; hold: duration (a permit not given
-                                    back comes back by itself)
+  concurrency      limit in flight  limit: N without a duration; hold: duration (after it, a permit that
+                                    was not released is free again)
 
-Beside the limits the file may hold the flow control of programs that guard their resources with a
-gate of the library. Such a program follows the file by itself; the server only checks it.
+Besides limits, the file may contain flow control rules for programs that guard their resources with
+the library's gate. Such a program follows the file itself; the server only checks the rules.
 
   flow:
     - resource: GET:/orders       # or pattern: a regular expression
@@ -102,7 +103,7 @@ gate of the library. Such a program follows the file by itself; the server only 
   system:     [{ qps: 5000, cpu: 0.9 }]                          # load, mean_rt, in_flight
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
 
-/// What those who share limits over a store must know of it.
+/// What operators must know about a store that shares limits.
 pub const STORE: &str = "\
 About the store:
   Lost data      what Redis forgets is admitted once more: writes lost in a crash or a failover,
@@ -120,7 +121,7 @@ About the store:
                  MODE` shows how much that is
   Rights (ACL)   ~PREFIX:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen
                  +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard; in a cluster also
-                 what tells a client where the slots are. PREFIX is serve's --store-prefix";
+                 the commands by which a client finds the slots. PREFIX is serve's --store-prefix";
 
 pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
@@ -140,8 +141,8 @@ pub fn run(args: &Args) -> ExitCode {
                 println!("{}", table(&limits));
                 if let Some(bytes) = limits.max_memory() {
                     println!(
-                        "All limits share {}. Those without a max_keys of their own begin with the keys shown, and grow or shrink \
-                         with their use.\n",
+                        "All limits share {}. A limit without max_keys starts with the number of keys shown, which grows or \
+                         shrinks with its use.\n",
                         size(bytes)
                     );
                 }
@@ -152,21 +153,21 @@ pub fn run(args: &Args) -> ExitCode {
             if !kinds.is_empty() {
                 held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
             }
-            println!("{} is good: {}.", args.file.display(), held.join("; "));
+            println!("{} is valid: {}.", args.file.display(), held.join("; "));
             ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("{error}");
             let count = error.problems().len();
             if count > 1 {
-                eprintln!("\n{} has {count} problems; nothing of it would be used.", args.file.display());
+                eprintln!("\n{} has {count} problems; none of its rules would be used.", args.file.display());
             }
             ExitCode::FAILURE
         }
     }
 }
 
-/// What the file says, in whichever form.
+/// Loads the rules of the file, in either form.
 fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     if path.is_dir() || envoy::is_config(path) {
         let limits = envoy::load(path, keeping)?.limits;

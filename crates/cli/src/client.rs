@@ -9,8 +9,15 @@ use std::{
     fmt,
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
+    path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
+};
+
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 
 use serde_json::{Value, json};
@@ -22,54 +29,80 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Which server's data plane is asked, and for how long.
 #[derive(Debug, clap::Args)]
 struct DataTarget {
-    /// The server: host:port, or http://host:port
+    /// The server: host:port, http://host:port or https://host:port
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SERVER", default_value = "127.0.0.1:8080", value_parser = server)]
-    server: String,
+    server: Address,
     #[command(flatten)]
-    patience: Patience,
+    how: How,
 }
 
 /// Which server's control plane is asked, and for how long.
 #[derive(Debug, clap::Args)]
 struct AdminTarget {
-    /// The server's control plane: host:port, or http://host:port, as its --admin has it
+    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
-    server: String,
+    server: Address,
     #[command(flatten)]
-    patience: Patience,
+    how: How,
 }
 
-#[derive(Clone, Copy, Debug, clap::Args)]
-struct Patience {
+/// How a server is asked.
+#[derive(Clone, Debug, clap::Args)]
+pub struct How {
     /// How long the server may take to answer
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
     timeout: Duration,
+    /// The token that the server knows this client by (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// With https: the authority of the server's certificate, in PEM [default: those that the system trusts]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    ca: Option<PathBuf>,
+    /// With https: this client's certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_CERT", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// With https: the private key of this client's certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_KEY", requires = "client_cert")]
+    client_key: Option<PathBuf>,
 }
 
-/// Who is asked, and for how long.
+/// A server's host and port, and whether it speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Address {
+    authority: String,
+    tls: bool,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.authority)
+    }
+}
+
+/// Who is asked, and how.
 pub struct Target<'a> {
-    server: &'a str,
-    timeout: Duration,
+    server: &'a Address,
+    how: &'a How,
     /// The option of `serve` that has the address.
     option: &'static str,
 }
 
 impl<'a> Target<'a> {
     /// A server's control plane.
-    pub fn admin(server: &'a str, timeout: Duration) -> Self {
-        Self { server, timeout, option: "--admin" }
+    pub fn admin(server: &'a Address, how: &'a How) -> Self {
+        Self { server, how, option: "--admin" }
     }
 }
 
 impl DataTarget {
     fn target(&self) -> Target<'_> {
-        Target { server: &self.server, timeout: self.patience.timeout, option: "--http" }
+        Target { server: &self.server, how: &self.how, option: "--http" }
     }
 }
 
 impl AdminTarget {
     fn target(&self) -> Target<'_> {
-        Target::admin(&self.server, self.patience.timeout)
+        Target::admin(&self.server, &self.how)
     }
 }
 
@@ -193,15 +226,18 @@ pub struct Rules {
     json: bool,
 }
 
-pub fn server(text: &str) -> Result<String, String> {
-    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    match address.rsplit_once(':') {
+pub fn server(text: &str) -> Result<Address, String> {
+    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+        (Some(rest), _) => (true, rest),
+        (None, rest) => (false, rest.unwrap_or(text)),
+    };
+    let authority = rest.trim_end_matches('/');
+    match authority.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
-            Ok(address.to_owned())
+            Ok(Address { authority: authority.to_owned(), tls })
         }
-        _ => {
-            Err("a server is a host and a port, as in 127.0.0.1:8080; https is not supported here".to_owned())
-        }
+        _ => Err("a server is a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080"
+            .to_owned()),
     }
 }
 
@@ -246,7 +282,7 @@ struct Answer {
 
 impl Target<'_> {
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer, ClientError> {
-        let server = || self.server.to_owned();
+        let server = || self.server.to_string();
         let text = self.exchange(method, path, body);
         let text = text.map_err(|source| ClientError::Unreachable { server: server(), source })?;
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -258,19 +294,27 @@ impl Target<'_> {
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
+        let server = &self.server.authority;
+        let length = body.len();
+        let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
+            Some(token) if token.chars().any(char::is_control) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token has a line break"));
+            }
+            Some(token) => format!("authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n{token}");
+        let request = format!("{head}content-length: {length}\r\n\r\n{body}");
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in self.server.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, self.timeout) {
-                Ok(mut stream) => {
-                    stream.set_read_timeout(Some(self.timeout))?;
-                    stream.set_write_timeout(Some(self.timeout))?;
-                    let (server, length) = (self.server, body.len());
-                    let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close");
-                    stream
-                        .write_all(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes())?;
-                    let mut text = String::new();
-                    stream.take(MOST_BYTES).read_to_string(&mut text)?;
-                    return Ok(text);
+        for address in server.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, self.how.timeout) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(self.how.timeout))?;
+                    stream.set_write_timeout(Some(self.how.timeout))?;
+                    if self.server.tls {
+                        return ask_over(self.how.secure(stream, server)?, &request);
+                    }
+                    return ask_over(stream, &request);
                 }
                 Err(error) => last = error,
             }
@@ -285,7 +329,7 @@ impl Target<'_> {
 
     /// Whoever answers is no Tidegate server, or one of another version.
     pub fn no_tidegate(&self) -> ClientError {
-        ClientError::NoHttp { server: self.server.to_owned(), option: self.option }
+        ClientError::NoHttp { server: self.server.to_string(), option: self.option }
     }
 
     /// Posts a question about a limit. A refusal is an error, with the server's own words.
@@ -302,6 +346,56 @@ impl Target<'_> {
             }
         }
     }
+}
+
+/// Sends a request, and reads all that comes back.
+fn ask_over(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    stream.flush()?;
+    let mut text = String::new();
+    match stream.take(MOST_BYTES).read_to_string(&mut text) {
+        // A server that closes without a word after its whole answer has said everything.
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
+        _ => Ok(text),
+    }
+}
+
+impl How {
+    /// Begins TLS.
+    fn secure(
+        &self,
+        stream: TcpStream,
+        server: &str,
+    ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host).trim_matches(['[', ']']);
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let mut roots = RootCertStore::empty();
+        if let Some(path) = &self.ca {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(io::Error::other)?;
+            }
+        } else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots);
+        let config = match (&self.client_cert, &self.client_key) {
+            (Some(cert), Some(key)) => {
+                let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
+                builder.with_client_auth_cert(certificates(cert)?, key).map_err(io::Error::other)?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        Ok(StreamOwned::new(connection, stream))
+    }
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let read = |error| io::Error::other(format!("{}: {error}", path.display()));
+    CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)
 }
 
 impl Of {

@@ -1,4 +1,4 @@
-//! `tidegate import`: another service's configuration as a rules file.
+//! `tidegate import`: prints another service's configuration as a rules file.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
@@ -17,8 +17,8 @@ pub struct Args {
 enum From {
     /// The limits of envoyproxy/ratelimit's configuration
     ///
-    /// A server that is asked by name needs them as rules. A server that Envoy asks reads the configuration as it is: `tidegate
-    /// serve --envoy-config`. The limits are the same, under the same names.
+    /// Clients that ask a server for a limit by name need the limits as rules. For Envoy itself, a server reads the
+    /// configuration directly: `tidegate serve --envoy-config`. Both have the same limits, with the same names.
     Envoy {
         /// A file, or a directory with .yaml and .yml files
         path: PathBuf,
@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> ExitCode {
     let From::Envoy { path } = &args.from;
     match envoy::load(path, Keeping::Memory) {
         Ok(config) => {
-            // A closed standard output wants no more of it.
+            // If standard output is closed, nobody reads the rest.
             let _ = std::io::stdout().write_all(envoy::to_yaml(&config).as_bytes());
             ExitCode::SUCCESS
         }

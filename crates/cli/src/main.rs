@@ -7,6 +7,8 @@ mod manual;
 mod metrics;
 mod serve;
 mod simulate;
+mod systemd;
+mod token;
 mod top;
 
 use std::process::ExitCode;
@@ -34,6 +36,7 @@ enum Command {
     Reset(client::Reset),
     Reload(client::Reload),
     Rules(client::Rules),
+    Token(token::Args),
     Top(top::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Reset(args) => client::reset(&args),
         Command::Reload(args) => client::reload(&args),
         Command::Rules(args) => client::rules(&args),
+        Command::Token(args) => token::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -19,59 +19,58 @@ use tidegate_sim::{
     report::printable,
 };
 
-/// Show what resources did, second by second, from metric logs
+/// Show the traffic of resources, second by second, from metric logs
 ///
-/// Metric logs are written by services that guard their resources (gate.log_metrics in the library), one line for each
-/// resource and second with traffic: the files APP-metrics.log.DATE, and APP-metrics.log.DATE.1 and so on.
+/// Services that guard their resources write metric logs (gate.log_metrics in the library), with one line for each resource and
+/// second with traffic. The files are APP-metrics.log.DATE, APP-metrics.log.DATE.1 and so on.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Metric logs, in any order; their indices (.idx), where a pattern matches them too, are passed over
+    /// Metric logs, in any order; index files (.idx) are ignored
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Only this resource; a `|` in its name is written `_`. All inbound traffic: __total_inbound_traffic__
+    /// Show only this resource; write `_` for a `|` in its name. All inbound traffic: __total_inbound_traffic__
     #[arg(long, short, value_name = "NAME")]
     resource: Option<String>,
 
-    /// Only from this time on: 2026-03-14T15:09:26Z, seconds or milliseconds since 1970, -15m, or now
+    /// Show only lines from this time on: 2026-03-14T15:09:26Z, seconds or milliseconds since 1970, -15m, or now
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
     from: Option<Time>,
 
-    /// Only up to this time, its second included; written as with --from
+    /// Show only lines up to this time, including its second; the same form as for --from
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
     to: Option<Time>,
 
-    /// One JSON object a line instead of a table
+    /// Print one JSON object per line instead of a table
     #[arg(long)]
     json: bool,
 }
 
 const AFTER: &str = "\
 Times are UTC unless they have an offset, as in 2026-03-14T16:09:26+01:00; -15m
-is a quarter of an hour ago. The log has one line a second, so a time stands for
-the second that it lies in. Where a log has its index beside it, reading begins
-at the right place of the file.
+is 15 minutes ago. The log has one line per second, so a time means the second
+that contains it. If a log has an index file, reading starts at the right place.
 
 Examples:
-  The last quarter of an hour of one resource:
+  The last 15 minutes of one resource:
       tidegate metrics logs/shop-metrics.log.* --resource GET:/orders --from -15m
 
   The seconds in which something was blocked:
       tidegate metrics logs/shop-metrics.log.* --json | jq -c 'select(.block > 0)'
 
 The columns, each for one second:
-  pass, block   units let through, and turned away by a rule
-  success       units whose call ended, well or not
+  pass, block   units that were admitted, and units that a rule denied
+  success       units whose call ended, with or without an error
   exception     of those, units whose call failed
   rt ms         their mean response time in milliseconds, rounded down
-  in flight     the most units in flight at once (concurrency in JSON)
-JSON has two more: occupied (prioritized units that borrowed from a later
-window) and class (0 unless another writer classed the resource).
+  in flight     the maximum number of units in flight (concurrency in JSON)
+JSON has two more fields: occupied (prioritized units that borrowed from a later
+window) and class (0 unless another writer sets it).
 
-Lines that cannot be read, such as the last one of a service that was killed, are
-left out and counted on standard error. A file that cannot be read ends the
-command with 1.";
+Lines that cannot be read, such as the last line of a service that was killed,
+are left out, and their number is printed on standard error. If a file cannot be
+read, the command exits with 1.";
 
 /// A time as a user writes it.
 #[derive(Clone, Copy, Debug)]
@@ -87,12 +86,12 @@ impl Time {
         let ago = || parse_duration(text.strip_prefix('-')?).ok().map(Self::Ago);
         let now = || (text == "now").then_some(Self::Ago(Duration::ZERO));
         at().or_else(ago).or_else(now).ok_or_else(|| {
-            "write it as 2026-03-14T15:09:26Z, as seconds or milliseconds since 1970, as -15m (so long ago), or as now"
+            "write it as 2026-03-14T15:09:26Z, as seconds or milliseconds since 1970, as -15m (15 minutes ago), or as now"
                 .to_owned()
         })
     }
 
-    /// The second since 1970 that it lies in.
+    /// The second since 1970 that contains the time.
     fn second(self, now: Nanos) -> u64 {
         let at = match self {
             Self::At(at) => at,
@@ -155,13 +154,13 @@ fn show(args: &Args) -> Result<(), MetricsError> {
         more => note(&format!("{more} lines could not be read and are left out")),
     }
     if found.lines.is_empty() {
-        note("no line of these logs is about that; without --resource, --from and --to all are shown");
+        note("no line of these logs matches; without --resource, --from and --to all lines are shown");
         return Ok(());
     }
     let write = if args.json { write_json } else { write_table };
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out, &found.lines).and_then(|()| out.flush()) {
-        // A reader that has gone away (`| head`) is no failure.
+        // A reader that has closed the pipe (`| head`) is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(MetricsError::Output(error)),
         _ => Ok(()),
     }
@@ -199,6 +198,6 @@ fn utc(second: u64) -> String {
 }
 
 fn note(text: &str) {
-    // Where standard error is gone, the lines still matter.
+    // If standard error is closed, the lines still matter.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -1,12 +1,17 @@
 //! `tidegate serve`: the options of the server, its log, and what it prints when it is ready.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    clippy::doc_link_with_quotes,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
+use crate::systemd;
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, Timeout,
+    Ended, OpenFiles, Options, Server, Timeout, TlsFiles,
     envoy::Consume,
     heavy, raise_open_files,
     rules::{parse_bytes, parse_timeout},
@@ -53,6 +58,38 @@ pub struct Args {
     /// Tell Envoy to add the header fields RateLimit and RateLimit-Policy to responses
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
     envoy_headers: bool,
+    /// The server's certificate, in PEM with those between it and its authority: all listeners then speak TLS
+    ///
+    /// TLS 1.2 and 1.3; HTTP/2 by ALPN. Certificate, key and authority are loaded again when a file changes, and on SIGHUP;
+    /// connections that exist go on.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authority of clients' certificates, in PEM: clients then show a certificate, or a token
+    ///
+    /// Without --access every certificate of this authority may ask for decisions and see metrics and rules. Health is answered
+    /// without a certificate.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// The file that says who may do what, in YAML; a change of the file is loaded
+    ///
+    /// A list of clients with their tokens' digests (`tidegate token` makes a token), or the names in their certificates, and
+    /// their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload). `limits` names what a
+    /// client's limits begin with. Example:
+    ///
+    ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
+    ///
+    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health is
+    /// answered without one.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ACCESS", verbatim_doc_comment)]
+    access: Option<PathBuf>,
+    /// Listen on addresses that other machines can reach without TLS or without credentials
+    ///
+    /// Whoever comes there without credentials may ask for decisions and see metrics and rules, and change nothing.
+    #[arg(long, env = "TIDEGATE_INSECURE")]
+    insecure: bool,
     /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
@@ -156,6 +193,11 @@ pub struct Args {
     /// Most connections per listener, and at most 256 of the control plane; a further one closes the connection that has been idle longest
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
+    /// Most connections of one client's address on each listener (of IPv6: of each network of 64 bits) [default: no bound]
+    ///
+    /// A proxy is one client for all that it forwards.
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections_per_peer: Option<u32>,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
     grace: Duration,
@@ -260,8 +302,7 @@ async fn serve(args: Args) -> ExitCode {
     };
     let told = Told::of(&args);
     let options = args.options();
-    let listeners =
-        [&options.http, &options.resp, &options.grpc, &options.admin].into_iter().flatten().count();
+    let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(
@@ -272,6 +313,10 @@ async fn serve(args: Args) -> ExitCode {
         );
     }
     let mut options = options;
+    match systemd::sockets() {
+        Ok(sockets) => options.sockets = sockets,
+        Err(error) => return fail(&error),
+    }
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
             Ok(text) => options.store_password = Some(text.trim_end_matches(['\r', '\n']).to_owned()),
@@ -283,7 +328,9 @@ async fn serve(args: Args) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     told.tell(&server);
-    match server.run(orders).await {
+    let service = systemd::Notifier::begin();
+    let ended = server.run(service.watch(orders)).await;
+    match ended {
         // What was promised was done; that some connection did not end in time was logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
         // What was used since the last interval is lost.
@@ -299,6 +346,16 @@ impl Args {
             http: listener(&self.http),
             resp: listener(&self.resp),
             admin: listener(&self.admin),
+            tls: match (&self.tls_cert, &self.tls_key) {
+                (Some(cert), Some(key)) => Some(TlsFiles {
+                    cert: cert.clone(),
+                    key: key.clone(),
+                    client_ca: self.tls_client_ca.clone(),
+                }),
+                _ => None,
+            },
+            access: self.access.clone(),
+            insecure: self.insecure,
             grpc: match (&self.grpc, &self.envoy_config) {
                 (Some(address), _) => listener(address),
                 (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
@@ -327,6 +384,8 @@ impl Args {
             resp_threads: self.resp_threads.into(),
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,
+            max_connections_per_peer: self.max_connections_per_peer.map(|most| most as usize),
+            sockets: Vec::new(),
             http_write_timeout: self.http_write_timeout,
             http_origins: self.http_origin.clone(),
             throttle: match &self.resp_throttle {
@@ -364,6 +423,8 @@ struct Told {
     rules: String,
     state: Option<String>,
     password: bool,
+    tls: bool,
+    access: bool,
 }
 
 impl Told {
@@ -386,6 +447,8 @@ impl Told {
                 .as_ref()
                 .map(|path| format!("{}, written every {}", path.display(), every(args.state_interval))),
             password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
+            tls: args.tls_cert.is_some(),
+            access: args.access.is_some() || args.tls_client_ca.is_some(),
         }
     }
 
@@ -411,12 +474,13 @@ impl Told {
         let mut line = |what: &str, value: &str| {
             let _ = writeln!(text, "  {what:<7}{value}");
         };
-        line("HTTP", &http.map_or("off".to_owned(), |address| format!("http://{address}")));
-        line("RESP", &resp.map_or("off".to_owned(), |address| format!("redis://{address}")));
+        let (web, redis) = if self.tls { ("https", "rediss") } else { ("http", "redis") };
+        line("HTTP", &http.map_or("off".to_owned(), |address| format!("{web}://{address}")));
+        line("RESP", &resp.map_or("off".to_owned(), |address| format!("{redis}://{address}")));
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
         }
-        line("admin", &admin.map_or("off".to_owned(), |address| format!("http://{address}")));
+        line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
         match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
@@ -426,7 +490,8 @@ impl Told {
             ),
         }
         text.push_str("\nTry:\n\n");
-        for command in commands(http, resp, admin, self.password, &limits) {
+        let client = Client { password: self.password, tls: self.tls, access: self.access };
+        for command in commands(http, resp, admin, &client, &limits) {
             let _ = writeln!(text, "  {command}");
         }
         // A closed standard output is no reason not to serve.
@@ -434,32 +499,47 @@ impl Told {
     }
 }
 
-/// Three commands that work as they stand.
+/// What a client on this machine has to say beside its question.
+struct Client {
+    password: bool,
+    tls: bool,
+    access: bool,
+}
+
+/// Three commands that work as they stand; `$TOKEN`, `$CA` and the password are the user's to set.
 fn commands(
     http: Option<SocketAddr>,
     resp: Option<SocketAddr>,
     admin: Option<SocketAddr>,
-    password: bool,
+    client: &Client,
     limits: &[String],
 ) -> Vec<String> {
     let limit = limits.first().map_or("per-user", String::as_str);
+    let web = if client.tls { "--cacert $CA https" } else { "http" };
+    let token = if client.access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
     let mut commands = Vec::new();
     if let Some(http) = http.map(reachable) {
         commands.push(format!(
-            "curl -i http://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+            "curl {token}-i {web}://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
         ));
         if resp.is_none() {
-            commands
-                .push(format!("curl http://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"));
+            commands.push(format!(
+                "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+            ));
             commands.push(match admin.map(reachable) {
-                Some(admin) => format!("curl http://{admin}/metrics"),
-                None => format!("curl http://{http}/readyz"),
+                Some(admin) => format!("curl {token}{web}://{admin}/metrics"),
+                None => format!("curl {web}://{http}/readyz"),
             });
         }
     }
     if let Some(resp) = resp.map(reachable) {
-        let auth = if password { "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD " } else { "" };
-        let cli = format!("{auth}redis-cli -h {} -p {}", resp.ip(), resp.port());
+        let auth = match (client.password, client.access) {
+            (true, _) => "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD ",
+            (false, true) => "REDISCLI_AUTH=$TOKEN ",
+            (false, false) => "",
+        };
+        let tls = if client.tls { " --tls --cacert $CA" } else { "" };
+        let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
         commands.push(format!("{cli} ACQUIRE {limit} alice"));
         if http.is_none() {
             commands.push(format!("{cli} PEEK {limit} alice"));

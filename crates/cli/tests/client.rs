@@ -70,7 +70,7 @@ fn a_health_check_tells_a_ready_server_from_none() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (code, _, error) = ask(&nobody, &["health"]);
     assert!(code == Some(3) && error.contains("is a server running there?"), "{error}");
-    let bad = tidegate().args(["health", "--server", "https://a:1"]).output().unwrap();
+    let bad = tidegate().args(["health", "--server", "ftp://a:1"]).output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
 }
 

@@ -178,7 +178,7 @@ fn check_shows_what_a_good_file_holds() {
     assert!(lines[0].starts_with("LIMIT     QUOTA   ALGORITHM       FOR"), "{told}");
     assert!(lines[1].starts_with("per-user  100/1m  sliding-window  each key  1000"), "{told}");
     assert!(lines[1].ends_with("slots: 60") && lines[2].ends_with("shadow"), "{told}");
-    assert!(told.contains("is good: 2 limits."), "{told}");
+    assert!(told.contains("is valid: 2 limits."), "{told}");
 }
 
 #[test]

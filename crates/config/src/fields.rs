@@ -1,4 +1,4 @@
-//! Reading the values of a mapping one by one, collecting what is wrong instead of stopping at it.
+//! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the first.
 
 use std::time::Duration;
 
@@ -13,32 +13,32 @@ pub struct Complaints {
 }
 
 impl Complaints {
-    /// One more.
+    /// Adds a problem.
     pub fn add(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
 
-    /// All of them, in the order of their lines.
+    /// Returns all problems, sorted by line.
     #[must_use]
     pub fn into_sorted(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(Problem::line);
         self.problems
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether there are no problems.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// How many there are by now.
+    /// Returns the number of problems so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.problems.len()
     }
 }
 
-/// A mapping whose keys are known words.
+/// A mapping with known keys.
 #[derive(Debug)]
 pub struct Fields<'a> {
     line: usize,
@@ -46,7 +46,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the keys of a mapping; unknown, odd and repeated ones are complaints.
+    /// Reads the keys of a mapping. Unknown, odd and repeated keys become complaints.
     pub fn open(
         node: &'a Node,
         what: &str,
@@ -63,7 +63,8 @@ impl<'a> Fields<'a> {
         let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()) };
         for (key, value) in entries {
             let Some(name) = key.text() else {
-                complaints.add(Problem::at(key.line, format!("{} is no option of {what}", key.describe())));
+                complaints
+                    .add(Problem::at(key.line, format!("{} is not an option of {what}", key.describe())));
                 continue;
             };
             if !known.contains(&name) {
@@ -85,19 +86,19 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
-    /// The line that the mapping begins on.
+    /// Returns the first line of the mapping.
     #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// What stands behind this key.
+    /// Returns the value of this key.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
     }
 
-    /// A field read by `read`; `wants` says what it should have been, in case it is something else.
+    /// Reads a field with `read`. `wants` describes the expected value, for the message about any other value.
     pub fn read<T>(
         &self,
         name: &str,
@@ -116,24 +117,24 @@ impl<'a> Fields<'a> {
         value
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&self, name: &str, complaints: &mut Complaints) -> Option<bool> {
         self.read(name, "true or false", complaints, |text| text.parse().ok())
     }
 
-    /// A whole number from `least` to 4294967295.
+    /// Reads a whole number from `least` to 4294967295.
     pub fn number(&self, name: &str, least: u32, complaints: &mut Complaints) -> Option<u32> {
         let wants = format!("a whole number from {least} to {}", u32::MAX);
         self.read(name, &wants, complaints, |text| text.parse().ok().filter(|number| *number >= least))
     }
 
-    /// A duration such as `500ms` or `1m30s`.
+    /// Reads a duration such as `500ms` or `1m30s`.
     pub fn duration(&self, name: &str, complaints: &mut Complaints) -> Option<Duration> {
         let wants = "a duration such as 500ms, 10s, 1m30s, 2h or 1d";
         self.read(name, wants, complaints, |text| parse_duration(text).ok())
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)], complaints: &mut Complaints) -> Option<T> {
         let node = self.get(name)?;
         let names = || words.iter().map(|(word, _)| *word);

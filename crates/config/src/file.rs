@@ -1,4 +1,4 @@
-//! Reading a file that somebody may replace by something else, and noticing when it changes.
+//! Reads a file that somebody may replace with something else, and detects when it changes.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use std::{
 /// Reads a file of at most `max` bytes.
 ///
 /// # Errors
-/// When it cannot be read, is no regular file (a FIFO would be waited for), or is larger
+/// If the file cannot be read, is not a regular file (reading a FIFO would block), or is larger
 /// ([`FileTooLarge`](io::ErrorKind::FileTooLarge)).
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
@@ -25,41 +25,43 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a [`Watch`] found.
+/// The result of [`Watch::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Look {
-    /// The files are as they were when they were last taken for known.
+    /// The files equal the last known contents.
     Same,
-    /// They are other than they were, and may still be being written: look again.
+    /// The files differ, but a writer may not have finished. Look again.
     Unsettled,
-    /// They have changed, and the look before this one saw them as they are now. Told once.
+    /// The files have changed, and the previous look saw the same contents. Each change is reported once.
     Changed,
-    /// Some of them cannot be read. They may be about to come back.
+    /// Some files cannot be read. They may reappear soon.
     Gone,
 }
 
-/// Files that are looked at from time to time.
+/// Detects changes of files by reading them periodically.
 ///
-/// Their content is compared, not their dates, so it does not matter how a file is replaced: written over, renamed over, or behind a
-/// symbolic link that is turned, as in a Kubernetes `ConfigMap`. The system is not asked for events: they do not come from network
-/// file systems, watch an inode rather than a name, and can run out.
+/// The watch compares contents, not modification times. It therefore does not matter how a file is replaced: by writing
+/// over it, by renaming another file over it, or by switching a symbolic link, as in a Kubernetes `ConfigMap`. The
+/// watch does not use file system events: network file systems do not send them, they follow an inode rather than a
+/// name, and the system limits their number.
 pub struct Watch {
     list: Box<dyn Fn() -> Option<Vec<PathBuf>> + Send>,
     max: u64,
     hasher: RandomState,
-    /// What was loaded, or refused, last.
+    /// The contents that were last loaded or rejected.
     known: Option<Contents>,
-    /// What the last look saw, if it was something else.
+    /// The contents of the last look, if they differ.
     seen: Option<Contents>,
 }
 
-/// The files by name, each with the hash of its content.
+/// The files by name, each with a hash of its content.
 type Contents = Vec<(PathBuf, u64)>;
 
 impl Watch {
-    /// Watches the files that `list` names at each look (`None` when it cannot say), each of at most `max` bytes. The files are known
-    /// as they are now: make a watch before you load them, so that no change in between is missed.
+    /// Watches the files that `list` returns at each look (`None` if it cannot list them), each of at most `max` bytes.
+    /// The current contents count as known, so create the watch before you load the files. Then no change in between is
+    /// missed.
     pub fn new(list: impl Fn() -> Option<Vec<PathBuf>> + Send + 'static, max: u64) -> Self {
         let (list, hasher) = (Box::new(list), RandomState::new());
         let mut watch = Self { list, max, hasher, known: None, seen: None };
@@ -75,8 +77,8 @@ impl Watch {
         (self.list)()?.into_iter().map(hash).collect()
     }
 
-    /// Looks at the files. A change is told at the second of two looks that agree on it, so a file that somebody is still writing is not
-    /// taken for a shorter one.
+    /// Reads the files. A change is reported once two consecutive looks see the same contents, so a file that is still
+    /// being written is not taken for a shorter one.
     pub fn look(&mut self) -> Look {
         let now = self.contents();
         if now.is_none() {
@@ -96,7 +98,7 @@ impl Watch {
         Look::Unsettled
     }
 
-    /// Takes the files for known as they are, because they are about to be loaded anyway.
+    /// Marks the current contents as known, because the caller is about to load them anyway.
     pub fn catch_up(&mut self) {
         self.known = self.contents();
         self.seen = None;
@@ -113,7 +115,7 @@ impl std::fmt::Debug for Watch {
 mod tests {
     use super::*;
 
-    /// A directory of the test's own.
+    /// Creates a directory for one test.
     fn directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("tidegate-watch-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -126,7 +128,7 @@ mod tests {
         Watch::new(move || Some(vec![path.clone()]), 1 << 20)
     }
 
-    /// A change is told at the second look, and not again.
+    /// A change is reported at the second look, and only once.
     fn changes_once(watch: &mut Watch) {
         assert_eq!(watch.look(), Look::Unsettled, "it may still be being written");
         assert_eq!(watch.look(), Look::Changed);
@@ -151,13 +153,13 @@ mod tests {
         fs::write(&path, "a").unwrap();
         let mut watch = watch(&path);
         assert_eq!((watch.look(), watch.look()), (Look::Same, Look::Same));
-        // Of the same length, and perhaps within one tick of the file system's clock.
+        // The same length, and perhaps within one tick of the file system's clock.
         fs::write(&path, "b").unwrap();
         changes_once(&mut watch);
         fs::write(directory.join("rules.yaml~"), "cc").unwrap();
         fs::rename(directory.join("rules.yaml~"), &path).unwrap();
         changes_once(&mut watch);
-        // The same text again is no change.
+        // Writing the same text again is not a change.
         fs::write(&path, "cc").unwrap();
         assert_eq!(watch.look(), Look::Same);
     }

@@ -1,8 +1,8 @@
-//! Reading a configuration file so that a mistake in it is told with its line, what is wrong, and what to do; and all
-//! mistakes in one go.
+//! Reads configuration files. Each mistake is reported with its line, what is wrong, and how to fix it, and one pass
+//! reports all mistakes.
 //!
-//! [`parse`] makes a tree of a YAML text; [`Fields`] takes a mapping apart; [`Complaints`] collects each [`Problem`].
-//! [`file::Watch`] notices that files have changed.
+//! [`parse`] turns a YAML text into a tree, [`Fields`] reads the fields of a mapping, and [`Complaints`] collects each
+//! [`Problem`]. [`file::Watch`] detects when files change.
 //!
 //! ```
 //! use tidegate_config::{Complaints, Fields, parse};

@@ -1,6 +1,6 @@
-//! Finding what was meant by a word that is not known.
+//! Suggests known words for an unknown one.
 
-/// The candidate that a slip of the finger away is `word`, if there is one.
+/// Returns the candidate of which `word` is probably a misspelling, if there is one.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = lower(word);
@@ -12,8 +12,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The up to `most` candidates that look most like `word`, the likest first; of many candidates only the first thousand are
-/// looked at.
+/// Returns up to `most` candidates that are most similar to `word`, the most similar first. Only the first thousand
+/// candidates are compared.
 #[must_use]
 pub fn likest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let word = lower(word);
@@ -24,7 +24,7 @@ pub fn likest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>, mos
     all.into_iter().take(most).map(|(_, candidate)| candidate).collect()
 }
 
-/// In lower case, and not longer than any name.
+/// Returns the first 64 characters of a word in lower case.
 fn lower(word: &str) -> String {
     word.chars().take(64).map(|c| c.to_ascii_lowercase()).collect()
 }

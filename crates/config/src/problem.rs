@@ -1,8 +1,8 @@
-//! What is wrong with a file, and what to do about it.
+//! Problems in a file, and how to fix them.
 
 use std::fmt;
 
-/// One thing that is wrong in a file: where, what, and the mend.
+/// One problem in a file: where it is, what is wrong, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     line: Option<usize>,
@@ -11,38 +11,38 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of one line, counted from 1.
+    /// Creates a problem of one line, counted from 1.
     #[must_use]
     pub fn at(line: usize, what: impl Into<String>) -> Self {
         Self { line: Some(line), what: what.into(), mend: None }
     }
 
-    /// A problem of the file as a whole.
+    /// Creates a problem of the whole file.
     #[must_use]
     pub fn overall(what: impl Into<String>) -> Self {
         Self { line: None, what: what.into(), mend: None }
     }
 
-    /// The same, with what to do about it.
+    /// Sets the advice on how to fix it.
     #[must_use]
     pub fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
         self
     }
 
-    /// Which line, counted from 1; `None` where the problem is the file as a whole.
+    /// Returns the line, counted from 1; `None` for a problem of the whole file.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         self.line
     }
 
-    /// What is wrong.
+    /// Returns what is wrong.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What to do about it.
+    /// Returns how to fix it.
     #[must_use]
     pub fn mending(&self) -> Option<&str> {
         self.mend.as_deref()

@@ -1,42 +1,43 @@
-//! A YAML text as a tree in which every node knows its line, so that every complaint can name one.
+//! A YAML text as a tree. Every node knows its line, so every complaint can name it.
 //!
-//! Built on the events of `saphyr-parser`, a kept YAML 1.2 parser. Serde would stop at the first mistake and lose the
-//! lines of what parsed but makes no sense; a file deserves all its problems in one go.
+//! The tree is built from the events of `saphyr-parser`, a maintained YAML 1.2 parser. Serde would stop at the first
+//! mistake, and would lose the lines of values that parse but are invalid. This crate reports all problems of a file in
+//! one pass.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Problem;
 
-/// Configuration is lists of mappings that are nearly flat; whatever nests deeper is a mistake (or an attack).
+/// Configuration consists of lists of nearly flat mappings. Deeper nesting is a mistake or an attack.
 const MAX_DEPTH: usize = 16;
 
-/// A value, and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The line that it begins on, counted from 1.
+    /// The first line of the value, counted from 1.
     pub line: usize,
-    /// What it is.
+    /// The value itself.
     pub kind: Kind,
 }
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// A text, a number, a truth value, nothing: which of them is for the reader to say.
+    /// A text, a number, a boolean or null. The reader decides which.
     Scalar {
-        /// As it is written, without quotes.
+        /// The text as written, without quotes.
         text: String,
-        /// Not quoted, so `true` and `~` have their YAML meaning.
+        /// Whether the text is unquoted, so that `true` and `~` have their YAML meaning.
         plain: bool,
     },
     /// A list.
     Sequence(Vec<Node>),
-    /// Keys with their values, in the order of the file.
+    /// Keys with their values, in file order.
     Mapping(Vec<(Node, Node)>),
 }
 
 impl Node {
-    /// What the node is, for a complaint about it.
+    /// Describes the node for a complaint.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.kind {
@@ -47,13 +48,13 @@ impl Node {
         }
     }
 
-    /// Whether nothing is written, or `null` or `~`.
+    /// Returns whether the value is empty, `null` or `~`.
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
-    /// The text of a scalar that is not null.
+    /// Returns the text of a scalar that is not null.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
@@ -63,7 +64,7 @@ impl Node {
     }
 }
 
-/// The beginning of a text that a stranger may have made long.
+/// Returns the beginning of an untrusted text, which may be long.
 #[must_use]
 pub fn abridged(text: &str) -> String {
     const SHOWN: usize = 60;
@@ -74,18 +75,18 @@ pub fn abridged(text: &str) -> String {
     shown
 }
 
-/// Reads the one document of a text; `None` for a text without any.
+/// Parses a text with one document; `None` if the text has no document.
 ///
 /// # Errors
-/// With what is no YAML, or has anchors, a second document, or values within values within values, 16 and more.
+/// If the text is not valid YAML, has anchors or a second document, or nests values more than 16 levels deep.
 pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
     parse_nested(text, MAX_DEPTH)
 }
 
-/// As [`parse`], for files in which values stand within values up to `max_depth` times.
+/// Same as [`parse`], but allows nesting up to `max_depth` levels.
 ///
 /// # Errors
-/// As [`parse`], with that depth.
+/// Same as [`parse`], with that depth.
 pub fn parse_nested(text: &str, max_depth: usize) -> Result<Option<Node>, Problem> {
     let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1, max_depth };
     let mut root = None;
@@ -164,7 +165,7 @@ impl<'a> Reader<'a> {
                     entries.push((key, self.node(event, line, depth + 1)?));
                 }
             }
-            // The parser pairs its starts and ends; an odd event is the end of a broken text.
+            // The parser pairs start and end events, so any other event means that the text is broken.
             _ => return Err(Problem::at(line, "the YAML ends unexpectedly").mend("close what is open here")),
         };
         Ok(Node { line, kind })

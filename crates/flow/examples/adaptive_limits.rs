@@ -1,6 +1,7 @@
-//! Draws how adaptive limits fare in a simulated service: `cargo run --release -p tidegate-flow --example adaptive_limits`.
+//! Draws how adaptive limits perform in a simulated service:
+//! `cargo run --release -p tidegate-flow --example adaptive_limits`.
 //!
-//! Writes `docs/src/pictures/adaptive.svg` (or the file named) and prints the figures of all scenarios as a table.
+//! It writes `docs/src/pictures/adaptive.svg` (or the named file) and prints the figures of all scenarios as a table.
 
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
@@ -22,7 +23,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Twenty workers, half as much again as they can do, and thirty seconds in which calls take three times as long.
+/// Draws a run with twenty workers at 1.5 times their capacity, with thirty seconds in which calls take three times as
+/// long.
 fn picture() -> String {
     let scenario =
         Scenario { slow: Some((60, 90)), seconds: 120, ..Scenario::new(20, Service::Exponential, 1.5) };
@@ -61,7 +63,7 @@ fn picture() -> String {
 }
 
 fn draw(svg: &mut String, top: f64, title: &str, lines: &[Vec<f64>]) {
-    // A few moments of a measurement would flatten all else: the highest hundredth is cut off.
+    // Cut off the highest hundredth: a few moments of a measurement would flatten the rest of the picture.
     let mut values: Vec<f64> = lines.iter().flatten().copied().collect();
     values.sort_by(f64::total_cmp);
     let most = values[(values.len() - 1) * 99 / 100].max(1.0) * 1.1;
@@ -110,8 +112,8 @@ fn draw(svg: &mut String, top: f64, title: &str, lines: &[Vec<f64>]) {
     }
 }
 
-/// Each algorithm's goodput and slowest calls, divided by those of the best fixed limit: the lowest goodput and the slowest
-/// calls of three seeds.
+/// Prints each algorithm's goodput and slowest calls, divided by those of the best fixed limit: the lowest goodput and
+/// the slowest calls of three seeds.
 fn table() {
     let names: Vec<&str> = algorithms().map(|(name, _)| name).to_vec();
     println!("| workers | service | load | best fixed | {} |", names.join(" | "));

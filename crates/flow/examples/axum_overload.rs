@@ -1,11 +1,11 @@
-//! An axum service under more load than it can bear, unguarded and guarded:
-//! `cargo run --release -p tidegate-flow --example axum_overload [goodput.svg]`; with `--short` instead, only the highest
-//! load.
+//! An overloaded axum service, unguarded and guarded:
+//! `cargo run --release -p tidegate-flow --example axum_overload [goodput.svg]`. With `--short` instead of a file it
+//! runs only the highest load.
 //!
-//! The service does 200 units of work a second: four workers, 20 ms each, and a queue without end. Clients wait 300 ms
-//! for an answer. Unguarded, the queue grows beyond what any client waits for, and nearly all work is done in vain.
-//! Guarded by an adaptive rule, what would have to wait too long is turned away at once, and the rest is answered in
-//! time. Goodput is what was answered well and in time.
+//! The service can do 200 units of work a second: it has four workers that take 20 ms each, and an unbounded queue.
+//! Clients wait 300 ms for an answer. Unguarded, the queue grows until every client gives up before its answer, and
+//! nearly all work is wasted. With an adaptive rule, the gate rejects calls that would have to wait too long, and the
+//! service answers the others in time. Goodput is the rate of successful answers in time.
 
 use std::{fmt::Write as _, fs, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ const OFFERED: [u32; 7] = [50, 100, 150, 200, 300, 450, 600];
 #[derive(Clone)]
 struct Service {
     workers: Arc<Semaphore>,
-    /// The resource that guards it, if any.
+    /// The resource that guards the service, if any.
     guard: Option<Resource>,
 }
 
@@ -42,7 +42,7 @@ async fn answer(State(service): State<Service>) -> StatusCode {
             Err(_blocked) => return StatusCode::SERVICE_UNAVAILABLE,
         },
     };
-    // Work that has been queued is done, whether or not its client still waits.
+    // The service does queued work whether or not its client still waits.
     let work = tokio::spawn(async move {
         let worker = service.workers.acquire().await;
         sleep(Duration::from_millis(20)).await;
@@ -60,7 +60,7 @@ async fn start(guard: Option<Resource>) -> io::Result<SocketAddr> {
     Ok(at)
 }
 
-/// The status of one answer.
+/// Sends one request and returns the status of the answer.
 async fn ask(at: SocketAddr) -> io::Result<u16> {
     let mut stream = TcpStream::connect(at).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: example\r\nConnection: close\r\n\r\n").await?;
@@ -70,7 +70,7 @@ async fn ask(at: SocketAddr) -> io::Result<u16> {
     status.ok_or_else(|| io::Error::other("no status line"))
 }
 
-/// What became of the calls of a run, in calls a second.
+/// The outcome of the calls of a run, in calls a second.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
     good: u32,
@@ -78,7 +78,7 @@ struct Outcome {
     too_late: u32,
 }
 
-/// Asks `rate` times a second for some seconds, however long the answers take.
+/// Sends `rate` requests a second for some seconds, however long the answers take.
 async fn offer(at: SocketAddr, rate: u32, seconds: u32) -> Outcome {
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -107,15 +107,15 @@ async fn guarded() -> Result<(Gate, SocketAddr), Box<dyn std::error::Error>> {
     Ok((gate, at))
 }
 
-/// What becomes of the same load unguarded and guarded. Each run has a service of its own: no queue is left over from
-/// the one before.
+/// Runs the same load unguarded and guarded. Each run has its own service, so no queue remains from the previous run.
 async fn compare(rate: u32, seconds: u32) -> Result<(Outcome, Outcome), Box<dyn std::error::Error>> {
     let bare = offer(start(None).await?, rate, seconds).await;
     let (_gate, at) = guarded().await?;
     Ok((bare, offer(at, rate, seconds).await))
 }
 
-/// Whether the guard is worth it at the highest load; on a machine that has no time for this, not at the first try.
+/// Checks that the guard helps at the highest load. It tries several times, because a busy machine may fail the first
+/// try.
 async fn short() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..5 {
         let (bare, safe) = compare(600, 2).await?;
@@ -124,7 +124,7 @@ async fn short() -> Result<(), Box<dyn std::error::Error>> {
             return Ok(());
         }
     }
-    Err("guarded, no more was answered in time".into())
+    Err("the guard did not increase the answers in time".into())
 }
 
 #[tokio::main]
@@ -156,7 +156,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Both curves of goodput over offered load.
+/// Draws both curves of goodput over offered load.
 fn svg(runs: &[(u32, u32, u32)]) -> String {
     let x = |rate: u32| 50 + rate;
     let y = |good: u32| 320 - good;

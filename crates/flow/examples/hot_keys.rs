@@ -1,7 +1,7 @@
 //! Hot keys: `cargo run -p tidegate-flow --example hot_keys`.
 //!
-//! Ten thousand users ask for things, a few of them far more often than the rest. A hot-parameter rule gives each at
-//! most five a second: the busy ones are held back, the others hardly notice.
+//! Ten thousand users send requests, a few of them far more often than the rest. A hot-parameter rule admits at most
+//! five requests a second for each user. It holds back the busy users, and the others hardly notice.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,21 +11,21 @@ use tidegate_flow::{
     rules::{HotParamRule, ParamKey, Rules},
 };
 
-/// A small generator of numbers, the same in each run.
+/// A small random number generator with the same sequence in each run.
 struct Dice(u64);
 
 impl Dice {
-    /// A number from 0 to below 1.
+    /// Returns a number from 0 to below 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as f64 / (1_u64 << 31) as f64
     }
 }
 
-/// User `k` asks about `1/k` as often as the first: a rank by the inverse of Zipf's law.
+/// Returns a random user by the inverse of Zipf's law: user `k` sends about `1/k` as many requests as the first.
 fn user(dice: &mut Dice, users: u32) -> u32 {
     let rank = f64::from(users).powf(dice.roll());
-    // From 1 to the number of users.
+    // The rank is from 1 to the number of users.
     #[allow(clippy::cast_sign_loss)]
     let rank = rank as u32;
     rank
@@ -63,14 +63,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "\nusers beyond 100: {passed} of {asked} calls passed ({:.1} %)",
         f64::from(passed) * 100.0 / f64::from(asked)
     );
-    println!("values that shared a place: {}", search.crowded());
+    println!("values forgotten for lack of room: {}", search.crowded());
 
-    // At most five in each second that begins, and the busy ones asked for more.
+    // Each busy user asked for more than passed, and at most five passed in each second.
     let is_held = |user, most: u32| {
         calls.get(&user).is_some_and(|&(asked, passed)| asked > passed && passed <= most * (SECONDS + 1))
     };
     if !([1, 2, 4, 5].iter().all(|&user| is_held(user, 5)) && is_held(3, 50) && passed * 100 > asked * 99) {
-        return Err("the busy users were not held back, or the others were".into());
+        return Err("the rule did not hold back the busy users, or it held back the others".into());
     }
     Ok(())
 }

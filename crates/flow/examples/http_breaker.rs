@@ -1,8 +1,8 @@
 //! A breaker around an HTTP client: `cargo run -p tidegate-flow --example http_breaker`.
 //!
-//! A small server answers well, then fails for a while, then is well again. With the breaker the client leaves it alone
-//! while it fails, tries it with one call at a time, and comes back by itself. The calls are real; the time between them is
-//! simulated, so that nobody has to wait for it.
+//! A small server answers successfully, then fails for a while, then recovers. While it fails, the breaker blocks the
+//! client's calls and sends one probe at a time. When a probe succeeds, the client resumes automatically. The calls are
+//! real, but the time between them is simulated, so the example takes no waiting.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -21,20 +21,20 @@ use tidegate_flow::{
     rules::{BreakerRule, Rules, Trip},
 };
 
-/// Why a call to the server had no answer.
+/// Why a call to the server failed.
 #[derive(Debug)]
 enum CallError {
     Blocked(Blocked),
     Failed(io::Error),
 }
 
-/// A client that asks its resource first, and tells it how the call went.
+/// A client that enters its resource first and reports the outcome of the call.
 fn guarded_get(server: &Resource, at: SocketAddr) -> Result<String, CallError> {
     let guard = server.enter().map_err(CallError::Blocked)?;
     guard.done(get(at)).map_err(CallError::Failed)
 }
 
-/// The plainest HTTP client: the body of an answer of 200, and an error for any other.
+/// A minimal HTTP client: it returns the body of a 200 response and an error for any other.
 fn get(at: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: example\r\nConnection: close\r\n\r\n")?;
@@ -46,7 +46,7 @@ fn get(at: SocketAddr) -> io::Result<String> {
     }
 }
 
-/// What the server does, and how often it was asked.
+/// The server's behaviour, and the number of its requests.
 #[derive(Default)]
 struct Server {
     is_ill: AtomicBool,
@@ -66,7 +66,7 @@ fn serve(server: Arc<Server>) -> io::Result<SocketAddr> {
             server.asked.fetch_add(1, Ordering::Relaxed);
             let status = if server.is_ill.load(Ordering::Relaxed) { "500 Ill" } else { "200 OK" };
             let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
-            // A client that has gone does not matter here.
+            // Ignore the error: the client may have disconnected.
             let _ = reader.into_inner().write_all(answer.as_bytes());
         }
     });
@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     gate.on_breaker_change(|change| println!("          breaker: {:?} -> {:?}", change.from, change.to));
     let backend = gate.resource("backend");
 
-    println!("time      good failed blocked | asked of the server");
+    println!("time      good failed blocked | requests to the server");
     let mut bothered = 0;
     for tick in 0..20 {
         server.is_ill.store((4..12).contains(&tick), Ordering::Relaxed);
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     last = answer.to_string();
                 }
             }
-            // Ten calls spread over the tick.
+            // Spread ten calls over the tick.
             timer.advance(Duration::from_millis(10));
         }
         let asked = server.asked.load(Ordering::Relaxed) - asked;
@@ -112,9 +112,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let health = if (4..12).contains(&tick) { "ill " } else { "well" };
         println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}", tick * 100);
     }
-    println!("while it was ill, the server was asked {bothered} times by 80 calls");
+    println!("while it failed, the server received {bothered} requests from 80 calls");
     if bothered > 50 || backend.breakers()[0].1 != BreakerState::Closed {
-        return Err("the client did not leave the server alone, or did not come back".into());
+        return Err("the breaker did not protect the failing server, or did not close again".into());
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ impl Borrowed {
         }
     }
 
-    /// Returns units whose slot has not begun. False if they are already counted as passed.
+    /// Gives back units whose slot has not begun. False if they are already counted as passed.
     pub(crate) fn give_back(&self, slot: u64, n: u32) -> bool {
         let is_there = self.lock().take(slot, n.into());
         if is_there {
@@ -290,7 +290,7 @@ mod loom_tests {
                 let node = node.clone();
                 thread::spawn(move || node.borrowed.settle(&node.window, later))
             };
-            assert!(!node.pass(later), "one passed in the slot before, and one was borrowed");
+            assert!(!node.pass(later), "one unit passed in the previous slot, and one was borrowed");
             other.join().unwrap();
         });
     }

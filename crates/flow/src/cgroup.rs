@@ -137,7 +137,7 @@ fn processors(quota: u64, period: u64) -> Option<f64> {
 }
 
 fn unexpected(file: &Path) -> io::Error {
-    io::Error::other(format!("{} is not as expected", file.display()))
+    io::Error::other(format!("{} has unexpected content", file.display()))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -193,7 +193,11 @@ mod tests {
         assert_eq!(group.memory().unwrap(), Some(700_000), "the nearest group that has a limit");
         assert_eq!(group.cpu(100.0).unwrap(), Some(0.0));
         tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
-        assert_eq!(group.cpu(101.0).unwrap(), Some(0.5), "a quarter of a second of the half that it may use");
+        assert_eq!(
+            group.cpu(101.0).unwrap(),
+            Some(0.5),
+            "a quarter of a second, where half a second is allowed"
+        );
         tree.write("cgroup/pods/web/cpu.stat", "usage_usec 9250000\n");
         assert_eq!(group.cpu(102.0).unwrap(), Some(1.0));
     }

@@ -17,7 +17,7 @@ use crate::{
 /// # drop(guard);
 /// # Ok::<(), tidegate_flow::Blocked>(())
 /// ```
-#[must_use = "an entry is nothing until it enters"]
+#[must_use = "an entry does nothing until it enters"]
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     pub(crate) resource: &'a Resource,

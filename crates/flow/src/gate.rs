@@ -32,7 +32,7 @@ use crate::{
 /// gate.load(Rules { flow: vec![FlowRule::new("orders", 2)], ..Rules::default() })?;
 /// let orders = gate.resource("orders");
 ///
-/// let first = gate.enter(&orders)?; // leaves when dropped
+/// let first = gate.enter(&orders)?; // exits when dropped
 /// let second = gate.enter(&orders)?;
 /// let blocked = gate.enter(&orders).unwrap_err();
 /// assert_eq!((blocked.resource(), blocked.rule()), ("orders", "2/1s"));
@@ -105,7 +105,7 @@ impl Gate {
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
         debug_assert!(
             Arc::ptr_eq(&self.table.shared, &resource.state.shared),
-            "the resource {} is another gate's; enter it there, or by Resource::enter",
+            "the resource {} belongs to another gate; enter it there, or use Resource::enter",
             resource.name()
         );
         resource.enter()
@@ -251,8 +251,8 @@ impl GateBuilder {
         Self { max_origins_in_all, ..self }
     }
 
-    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long. Default: 500
-    /// ms.
+    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long.
+    /// Default: 500 ms.
     #[must_use]
     pub fn max_priority_wait(self, max_priority_wait: Duration) -> Self {
         Self { max_priority_wait, ..self }

@@ -16,7 +16,7 @@
 //! let db = gate.resource("db");
 //! let mut guard = gate.enter(&db)?;
 //! if let Err(error) = "nan".parse::<i32>() {
-//!     guard.fail(&error); // the breaker hears of it
+//!     guard.fail(&error); // breakers record it
 //! }
 //! assert_eq!(gate.enter(&db).unwrap_err().kind(), BlockKind::Isolation);
 //! drop(guard);
@@ -26,8 +26,7 @@
 //!
 //! Guarantees:
 //!
-//! - No threshold is exceeded, whatever the number of threads: the gate decides on an entry and counts it in one atomic
-//!   step.
+//! - No threshold is exceeded, whatever the number of threads: the gate decides on an entry and counts it in one step.
 //! - A blocked entry consumes nothing from any rule. It is counted as blocked.
 //! - A guard exits in `Drop`: after an error, during a panic, and when a future is cancelled.
 //! - Entering never blocks a thread to wait. It returns the delay, or [`Entry::enter_async`] sleeps for it

@@ -49,7 +49,7 @@ impl Machine {
     /// If a file is missing (on systems other than Linux, all are) or has unexpected content.
     pub fn look(&mut self) -> io::Result<Sample> {
         let read = |name: &str| fs::read_to_string(self.proc.join(name));
-        let unexpected = |name: &str| io::Error::other(format!("/proc/{name} is not as expected"));
+        let unexpected = |name: &str| io::Error::other(format!("/proc/{name} has unexpected content"));
         let load = first_number(&read("loadavg")?).ok_or_else(|| unexpected("loadavg"))?;
         let ticks = parse_ticks(&read("stat")?).ok_or_else(|| unexpected("stat"))?;
         let memory = parse_memory(&read("meminfo")?).ok_or_else(|| unexpected("meminfo"))?;

@@ -281,7 +281,7 @@ mod tests {
         }
         for value in 1_000..101_000_i64 {
             let before = with(&values, value, |used| *used += 1);
-            assert_eq!(before, 1, "a newcomer begins fresh, whatever strangers did");
+            assert_eq!(before, 1, "a new value starts with a full share, whatever other values did");
         }
         for value in 0..50_i64 {
             assert_eq!(with(&values, value, |_| ()), 10, "{value} has used up its share");

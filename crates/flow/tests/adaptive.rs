@@ -1,4 +1,4 @@
-//! Adaptive concurrency at a gate.
+//! Adaptive concurrency in a gate.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -9,7 +9,7 @@ use tidegate_flow::{
     rules::{AdaptiveRule, Aimd, Algorithm, BreakerRule, IsolationRule, Rules, Trip},
 };
 
-/// Ten calls that take as long, over more than a second; each is beside one that is blocked.
+/// Runs ten calls that take `takes` each, over more than a second. During each of them, one other call is blocked.
 fn window(gate: &Gate, timer: &ManualTimer, takes: Duration) {
     let r = gate.resource("r");
     for _ in 0..12 {
@@ -44,13 +44,13 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
         timer.advance(Duration::from_millis(100));
         r.enter().unwrap().cancel();
     }
-    assert_eq!(limit(), 2, "a cancelled call teaches nothing");
+    assert_eq!(limit(), 2, "a cancelled call does not change the limit");
     for _ in 0..200 {
         timer.advance(Duration::from_millis(100));
         r.enter().unwrap().mark_failed();
     }
-    assert_eq!(limit(), 1, "never below its bound");
-    // Rules that are not about it leave it alone.
+    assert_eq!(limit(), 1, "the limit stays at or above its lower bound");
+    // Changes to other rules do not affect the adaptive rule.
     gate.update(|rules| {
         rules.isolation.push(IsolationRule::new("r", 10));
         let open = Duration::from_secs(1);

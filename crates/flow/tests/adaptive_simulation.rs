@@ -1,7 +1,7 @@
-//! Adaptive concurrency converges: each algorithm beside the best fixed limit, in a simulated service.
+//! Adaptive concurrency converges: compares each algorithm with the best fixed limit in a simulated service.
 //!
-//! The best fixed limit is the smallest that reaches 0.98 of the most that any limit reaches. The short tests run with all
-//! others; the whole matrix, three seeds of each, takes minutes:
+//! The best fixed limit is the smallest that reaches 0.98 of the highest goodput of any limit. The short tests run with
+//! all other tests. The whole matrix, with three seeds of each scenario, takes minutes:
 //! `cargo test --release -p tidegate-flow --test adaptive_simulation -- --ignored`.
 #![cfg(not(loom))]
 
@@ -11,8 +11,9 @@ use simulation::{Bound, Scenario, Service, algorithms, beside, best_fixed, run};
 
 fn assert_converges(scenario: &Scenario) {
     let (limit, best) = best_fixed(scenario);
-    // At 0.9 of the load hardly a call is blocked, so little is learnt: a service of five even workers never reaches the
-    // initial limit of 20, which is above its best (13). 1.52 is the worst of three seeds.
+    // At a load of 0.9 hardly any call is blocked, so the algorithms learn little: a service with five workers and even
+    // service times never reaches the initial limit of 20, which is above its best limit (13). The worst of three seeds
+    // is 1.52.
     let most = if (scenario.load - 0.9).abs() < 0.01 { 1.55 } else { 1.5 };
     for (name, algorithm) in algorithms() {
         let (goodput, slowest) = beside(scenario, &best, &run(scenario, &Bound::Adaptive(algorithm)));
@@ -85,7 +86,7 @@ fn goodput_is_back_ten_seconds_after_calls_were_three_times_as_slow_whatever_the
 
 #[test]
 fn no_limit_drifts_where_nothing_is_blocked() {
-    // A limit of 20 never blocks three workers at a fifth of what they can do, nor when nobody comes at all.
+    // A limit of 20 never blocks a call to three workers at a fifth of their capacity, nor during a time without calls.
     let scenario = Scenario { idle: Some((40, 80)), ..Scenario::new(3, Service::Exponential, 0.2) };
     for (name, algorithm) in algorithms() {
         let run = run(&scenario, &Bound::Adaptive(algorithm));

@@ -1,4 +1,4 @@
-//! Breakers beside other rules, seen from outside.
+//! Breakers together with other rules, through the public API.
 #![cfg(not(loom))]
 
 use std::{
@@ -14,7 +14,7 @@ use tidegate_flow::{
 
 type Heard = Arc<Mutex<Vec<(String, BreakerState, BreakerState)>>>;
 
-/// A gate with a breaker for each open time, all of which one failed call has opened.
+/// Returns a gate with one breaker for each open time. One failed call has opened all of them.
 fn opened(open_seconds: &[u64], probes: u32) -> (Gate, Arc<ManualTimer>, Heard) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
@@ -42,7 +42,7 @@ fn a_breaker_whose_probe_another_breaker_refuses_is_open_again_and_listeners_hea
     assert_eq!(r.breakers()[0], ("1".to_owned(), BreakerState::Open));
     let (open, half) = (BreakerState::Open, BreakerState::HalfOpen);
     assert_eq!(*heard.lock().unwrap(), [("1".to_owned(), open, half), ("1".to_owned(), half, open)]);
-    // Both let the same probe through, and close.
+    // Both admit the same probe, and close.
     timer.advance(Duration::from_secs(19));
     drop(r.enter().unwrap());
     assert!(r.breakers().iter().all(|(_, state)| *state == BreakerState::Closed));
@@ -54,7 +54,7 @@ fn a_good_probe_after_a_cancelled_one_closes_the_breaker_however_much_later_it_c
     let r = gate.resource("r");
     timer.advance(Duration::from_secs(1));
     r.enter().unwrap().cancel();
-    assert_eq!(r.breakers()[0].1, BreakerState::Open, "nobody is inside");
+    assert_eq!(r.breakers()[0].1, BreakerState::Open, "no probe is in flight");
     timer.advance(Duration::from_secs(10));
     let probe = r.enter().unwrap();
     timer.advance(Duration::from_millis(1));
@@ -71,7 +71,7 @@ fn two_good_calls_every_five_seconds_close_a_breaker_that_wants_five() {
     for free in [2, 2, 1] {
         timer.advance(Duration::from_secs(5));
         let calls = [r.enter(), r.enter()];
-        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free, "five places in all");
+        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free, "five permits in all");
         timer.advance(Duration::from_millis(10));
     }
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -104,12 +104,12 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     drop(before);
     assert_eq!(state(), BreakerState::Closed, "it began before the rule");
     load(vec![breaker("other")]);
-    assert_eq!(r.breakers(), [], "the rule is gone");
+    assert_eq!(r.breakers(), [], "the rule was removed");
     timer.advance(Duration::from_millis(10));
     load(vec![breaker("r")]);
     after.mark_failed();
     drop(after);
-    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which is gone");
+    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which was removed");
     let mut now = r.enter().unwrap();
     now.mark_failed();
     drop(now);

@@ -1,4 +1,4 @@
-//! In which order the rules of an entry are asked, and what becomes of an entry that is refused late.
+//! The order in which an entry's rules are checked, and what happens to an entry that is refused late.
 #![cfg(not(loom))]
 
 use std::{
@@ -27,7 +27,7 @@ fn gate(rules: Rules) -> (Gate, Resource, Arc<ManualTimer>) {
     (gate, resource, timer)
 }
 
-/// Opens at the first failure, for a second.
+/// Returns a breaker that opens at the first failure, for one second.
 fn breaker() -> BreakerRule {
     BreakerRule::new("r", Trip::ErrorCount { count: 0 }, ms(1_000)).min_calls(1)
 }
@@ -77,8 +77,8 @@ fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
     assert_eq!(blocked_by, order);
 }
 
-/// Runs `meanwhile` in the middle of the next entry that finds a breaker half open: after all rules were looked at and
-/// before anything is taken. As another thread would that is a little faster, but surely.
+/// Runs `meanwhile` in the middle of the next entry that finds a breaker half-open: after all rules were checked and
+/// before anything is taken. This reproduces a slightly faster thread deterministically.
 fn in_the_middle(gate: &Gate, meanwhile: impl Fn(&Gate) + Send + Sync + 'static) {
     let again = Mutex::new(gate.clone());
     gate.on_breaker_change(move |change| {
@@ -104,9 +104,9 @@ fn an_entry_that_is_refused_late_gives_back_what_its_rules_keep_apart() {
     assert_eq!((refused.kind(), refused.rule()), (BlockKind::Flow, "1/1s"), "the other call was faster");
     timer.advance(ms(1_000));
     let third = r.enter().expect("the third in a minute");
-    assert_eq!(third.delay(), ms(1_000), "behind the other call, not behind the refused one");
+    assert_eq!(third.delay(), ms(1_000), "it queues behind the other call, not behind the refused one");
     drop(third);
-    assert_eq!(r.breakers()[0].1, BreakerState::Closed, "it was no probe");
+    assert_eq!(r.breakers()[0].1, BreakerState::Closed, "it was not a probe");
     assert_eq!(r.node().in_flight(), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Flow rules and isolation, one thread, manual time.
+//! Flow rules and isolation, on one thread with a manual clock.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -48,7 +48,7 @@ fn a_rate_lets_its_threshold_pass_in_each_second() {
     assert_eq!(passes(&r, 1), 0);
     timer.advance(ms(1));
     assert_eq!(passes(&r, 15), 10);
-    assert!(gate.resource("other").enter().is_ok(), "another resource is not concerned");
+    assert!(gate.resource("other").enter().is_ok(), "the rule does not affect another resource");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
     let most = |rule: FlowRule| {
         let (gate, timer) = with_flow(vec![rule]);
         let r = gate.resource("r");
-        // The worst case: all at the end of one slot, and again as soon as that slot has left.
+        // The worst case: all units at the end of one slot, and again as soon as that slot has left the window.
         timer.advance(ms(99));
         let mut passed = Vec::new();
         for at in (99..3_000).step_by(3) {
@@ -90,7 +90,7 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
 fn an_interval_of_ones_own_is_kept_apart_from_the_second() {
     for (interval, half) in [(60_000, 30_000), (500, 200), (50, 20)] {
         let (gate, timer) = with_flow(vec![FlowRule::new("r", 4).interval(ms(interval))]);
-        timer.set(Nanos::from_secs(1_020)); // where a slot of each begins
+        timer.set(Nanos::from_secs(1_020)); // A slot of each interval begins here.
         let r = gate.resource("r");
         assert_eq!(passes(&r, 9), 4, "{interval} ms");
         assert_eq!(retry_after(&r.enter().unwrap_err()), u128::from(interval));
@@ -143,7 +143,11 @@ fn throttled_calls_are_told_when_to_go_ahead() {
     assert_eq!(r.enter().unwrap().delay(), ms(250));
     timer.advance(ms(10_000));
     assert_eq!(r.entry().count(5).enter().unwrap().delay(), ms(0));
-    assert_eq!(r.entry().count(2).enter().unwrap().delay(), ms(200), "a batch needs its room before itself");
+    assert_eq!(
+        r.entry().count(2).enter().unwrap().delay(),
+        ms(200),
+        "a batch needs its whole interval before it"
+    );
 }
 
 #[test]
@@ -194,7 +198,7 @@ fn a_warm_throttle_spaces_calls_by_the_rate_of_the_moment() {
     let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);
     let r = gate.resource("r");
     assert_eq!(r.enter().unwrap().delay(), ms(0));
-    // Cold: 100 tokens, 50 above the line: 0.3 s between two.
+    // Cold, with 100 tokens, 50 of them above the line: 0.3 s between two calls.
     let delay = r.enter().unwrap().delay();
     assert!(delay.abs_diff(ms(300)) < ms(1), "{delay:?}");
 }
@@ -210,8 +214,8 @@ fn an_origin_has_its_own_share() {
     let from = |origin| r.entry().origin(origin).enter().is_ok();
     assert_eq!([from("mobile"), from("mobile"), from("mobile")], [true, true, false]);
     assert_eq!([from("web"), from("web"), from("tv"), from("tv")], [true, false, true, false]);
-    assert_eq!(passes(&r, 9), 1, "those who say nothing are one of the others");
-    assert!(!from("car"), "everybody's share is used up");
+    assert_eq!(passes(&r, 9), 1, "entries without an origin count as one of the others");
+    assert!(!from("car"), "the common limit is used up");
     assert_eq!(r.origins(), ["car", "mobile", "tv", "web"]);
     let counts = |origin| r.origin(origin).unwrap().counts(gate.now());
     assert_eq!((counts("mobile").pass, counts("mobile").block), (2, 1));
@@ -253,7 +257,7 @@ fn a_related_resource_goes_first() {
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     assert_eq!(passes(&read, 50), 50);
     assert_eq!(passes(&write, 2), 2);
-    assert_eq!(passes(&read, 1), 0, "two writes and this read would be above two");
+    assert_eq!(passes(&read, 1), 0, "two writes and this read would exceed two");
     timer.advance(ms(1_000));
     assert_eq!(passes(&read, 1), 1);
 }
@@ -293,7 +297,7 @@ fn an_authority_rule_looks_at_the_origin() {
     assert!(from("a", "x").is_ok() && from("a", "z").is_err());
     assert!(from("d", "x").is_err() && from("d", "z").is_ok());
     assert_eq!(from("a", "z").unwrap_err().kind(), BlockKind::Authority);
-    assert!(gate.resource("a").enter().is_ok(), "who says nothing is not judged");
+    assert!(gate.resource("a").enter().is_ok(), "an entry without an origin is not checked");
 }
 
 #[test]
@@ -310,7 +314,7 @@ fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
     assert!(r.enter().is_ok() && r.enter().is_ok());
     assert_eq!(r.enter().unwrap_err().rule(), "spaced");
     assert_eq!(r.entry().count(2).enter().unwrap_err().rule(), "wide");
-    // Neither has used up anything: the third of three passes when its place has come.
+    // Neither has used anything: the third of three calls passes at its place.
     let (gate, timer) = with_flow(gate.rules().flow);
     let r = gate.resource("r");
     for _ in 0..3 {
@@ -340,7 +344,7 @@ fn a_question_takes_nothing() {
     assert_eq!(r.enter().unwrap().delay(), ms(0));
     timer.advance(ms(50));
     drop(ask());
-    assert_eq!(r.enter().unwrap().delay(), ms(50), "the question has moved no place");
+    assert_eq!(r.enter().unwrap().delay(), ms(50), "the query has not changed the throttle");
     let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
     assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
 }
@@ -359,11 +363,11 @@ fn an_empty_origin_is_none_and_all_others_includes_it() {
     })
     .unwrap();
     let (w, f) = (gate.resource("w"), gate.resource("f"));
-    assert!(w.entry().origin("").enter().is_ok(), "a white list lets those pass that name nobody");
+    assert!(w.entry().origin("").enter().is_ok(), "an allow list admits entries without an origin");
     assert!(w.entry().origin("stranger").enter().is_err());
     let passed = (0..3).filter(|_| f.entry().origin("").enter().is_ok()).count();
     let more = (0..3).filter(|_| f.enter().is_ok()).count();
-    assert_eq!((passed, more), (2, 0), "those without an origin are one of the others");
-    assert!(f.entry().origin("other").enter().is_ok(), "each other origin by itself");
+    assert_eq!((passed, more), (2, 0), "entries without an origin count as one of the others");
+    assert!(f.entry().origin("other").enter().is_ok(), "each other origin has its own limit");
     assert_eq!(f.origins(), ["other"]);
 }

@@ -1,4 +1,4 @@
-//! Following sources: files, and sources of one's own.
+//! Following sources: files and custom sources.
 #![cfg(not(loom))]
 
 use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
@@ -13,7 +13,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A directory of its own that goes with the test.
+/// A directory for one test, which is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -53,7 +53,7 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
     fs::rename(dir.0.join("bad"), &path).unwrap();
     let said = next().unwrap_err();
     assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
-    assert_eq!(loaded(), "2/1s", "the old rules go on");
+    assert_eq!(loaded(), "2/1s", "the previous rules stay active");
     assert_eq!(follower.failure(), Some(said));
 
     fs::remove_file(&path).unwrap();
@@ -125,7 +125,7 @@ fn a_source_of_ones_own_changes_only_its_kinds() {
     assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
 }
 
-/// A source that says one thing after the other, and then nothing new.
+/// A source that runs its steps one after another and then reports no changes.
 struct Script(std::vec::IntoIter<Step>);
 
 enum Step {
@@ -133,7 +133,7 @@ enum Step {
     Fail,
     Panic,
     Nothing,
-    /// Nothing, after the test has looked.
+    /// No change; waits until the test has checked.
     Wait(mpsc::Sender<()>, mpsc::Receiver<()>),
 }
 
@@ -162,7 +162,7 @@ impl RuleSource for Script {
     }
 }
 
-/// Follows a script, and what each [`Step::Wait`] finds to be the failure.
+/// Follows a script and returns the failure at each [`Step::Wait`].
 fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>) -> Vec<Option<String>> {
     let mut waits = Vec::new();
     let steps: Vec<_> = steps
@@ -179,7 +179,7 @@ fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>)
     let gate = Gate::new();
     let report = move |result: Result<(), &SourceError>| {
         reports.send(result.map_err(ToString::to_string)).unwrap();
-        assert!(result.is_ok(), "a report that panics ends nothing");
+        assert!(result.is_ok(), "a panic in the report does not end the follower");
     };
     let follower = gate.follow(Script(steps.into_iter()), report).unwrap();
     let look = |(arrived, go): (mpsc::Receiver<()>, mpsc::Sender<()>)| {
@@ -213,7 +213,7 @@ fn a_failure_stands_until_the_rules_are_what_the_source_says() {
     ];
     let found = failures(steps, report);
     let refused = "script: rules rejected; the previous rules stay active: flow rule 0 (-5/1s): \
-                   the threshold is -5; it must be a number from 0 on";
+                   the threshold is -5; it must be a number, 0 or greater";
     let (refused, down) = (Some(refused.to_owned()), Some("script: down".to_owned()));
     assert_eq!(found, [None, refused.clone(), down.clone(), refused.clone(), None, None]);
     let reports: Vec<_> = reports.try_iter().map(Result::err).collect();

@@ -1,4 +1,4 @@
-//! Guards leave however they go, and count what happened.
+//! Guards exit however they are dropped, and count the outcome.
 #![cfg(not(loom))]
 
 use std::{
@@ -73,7 +73,7 @@ fn a_question_held_in_a_panic_is_no_failed_call() {
     let r = gate.resource("r");
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let _question = r.entry().count(0).enter().unwrap();
-        panic!("beside the question");
+        panic!("while the query runs");
     }));
     assert!(caught.is_err());
     assert_eq!((r.breakers()[0].1, r.node().counts(gate.now()).exception), (BreakerState::Closed, 0));
@@ -95,7 +95,7 @@ fn a_question_takes_no_probe_and_changes_no_breaker() {
         (r.breakers()[0].1, heard.lock().unwrap().as_slice()),
         (BreakerState::Open, &[BreakerState::Open][..])
     );
-    let probe = r.enter().expect("the question has not taken the probe's place");
+    let probe = r.enter().expect("the query has not taken the probe permit");
     assert!(ask().is_err());
     drop((question, probe));
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -158,10 +158,10 @@ fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
         let mut entering = pin!(r.entry().enter_async());
         assert!(entering.as_mut().poll(&mut cx).is_pending());
         assert_eq!((r.node().in_flight(), r.breakers()[0].1), (1, BreakerState::HalfOpen));
-        assert!(r.enter().is_err(), "the one probe is out");
+        assert!(r.enter().is_err(), "the only probe permit is in use");
     }
     assert_eq!(r.node().in_flight(), 0);
-    assert!(r.enter().is_ok(), "its place is free again");
+    assert!(r.enter().is_ok(), "its permit is free again");
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
 }
 
@@ -221,7 +221,7 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
 
 #[test]
 fn a_probe_that_another_rule_blocks_gives_its_place_back() {
-    // Both breakers open with the same failure; the first tries again while the second still blocks.
+    // Both breakers open at the same failure. The first may try a probe while the second still blocks.
     let mut rules = breaker(1);
     let first = BreakerRule { id: Some("first".into()), ..rules.breakers[0].clone() };
     let second = BreakerRule { id: Some("second".into()), open_time: ms(60_000), ..first.clone() };
@@ -233,7 +233,11 @@ fn a_probe_that_another_rule_blocks_gives_its_place_back() {
     for _ in 0..10 {
         let blocked = r.enter().unwrap_err();
         assert_eq!(blocked.rule(), "second");
-        assert_eq!(r.breakers()[0].1, BreakerState::Open, "the first let a probe in, and it is out again");
+        assert_eq!(
+            r.breakers()[0].1,
+            BreakerState::Open,
+            "the first breaker admitted a probe, which gave its permit back"
+        );
     }
     timer.advance(ms(55_000));
     assert!(r.enter().is_ok());
@@ -274,7 +278,7 @@ fn a_listener_that_panics_takes_nothing_with_it() {
     gate.on_breaker_change(move |change| listener.lock().unwrap().push(change.to));
     let r = gate.resource("r");
     let call = || r.entry().arg("a").enter();
-    // A guard that leaves while a panic is under way: a second one would end the process.
+    // A guard that exits during a panic: a second panic would abort the process.
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let _guard = call().unwrap();
         panic!("in the call");
@@ -283,6 +287,6 @@ fn a_listener_that_panics_takes_nothing_with_it() {
     timer.advance(ms(5_000));
     drop(call().expect("the probe"));
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
-    assert!(call().is_ok(), "nothing of the value's share is left behind");
+    assert!(call().is_ok(), "the entry gave back the value's whole share");
     assert_eq!(*heard.lock().unwrap(), [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed]);
 }

@@ -1,4 +1,4 @@
-//! Hot parameters: a share for each value.
+//! Hot parameters: a separate share for each value.
 #![cfg(not(loom))]
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -35,8 +35,8 @@ fn five_in_one_second() {
     assert_eq!(passes(&r, "a", 6), 5);
     let blocked = r.entry().arg("a").enter().unwrap_err();
     assert_eq!((blocked.kind(), blocked.retry_after()), (BlockKind::HotParam, Some(s(1))));
-    assert_eq!(passes(&r, "b", 6), 5, "another value has its own");
-    assert!(r.enter().is_ok(), "without the argument there is nothing to check");
+    assert_eq!(passes(&r, "b", 6), 5, "another value has its own share");
+    assert!(r.enter().is_ok(), "an entry without the argument is not checked");
     timer.advance(Duration::from_millis(3_001));
     assert_eq!(passes(&r, "a", 1), 1);
 }
@@ -58,7 +58,7 @@ fn five_and_a_burst_of_three() {
     let (r, timer) = gate(rule(5).burst(3));
     assert_eq!(passes(&r, "a", 9), 8);
     timer.advance(s(1));
-    assert_eq!(passes(&r, "a", 9), 5, "a second renews five of the eight");
+    assert_eq!(passes(&r, "a", 9), 5, "one second renews five of the eight units");
     timer.advance(s(2));
     assert_eq!(passes(&r, "a", 9), 8);
 }
@@ -145,11 +145,11 @@ fn flood(kept: usize, values: u32) {
     }
     let enter = |n: u32| r.entry().arg(n).enter().is_ok();
     assert!((0..values).all(enter), "each value has its own share");
-    assert!((values..values + values / 10).all(enter), "whoever comes after the flood, too");
+    assert!((values..values + values / 10).all(enter), "values after the flood also have their own share");
     for value in ["a", "b", "c"] {
         assert_eq!(passes(&r, value, 1), 0, "{value} has used up its share");
     }
-    assert!(r.crowded() > u64::from(values / 2), "what was forgotten is counted: {}", r.crowded());
+    assert!(r.crowded() > u64::from(values / 2), "forgotten values are counted: {}", r.crowded());
 }
 
 #[test]
@@ -184,7 +184,8 @@ fn a_value_in_flight_that_had_to_go_is_counted_when_it_comes_back() {
 
 #[test]
 fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
-    // Who asks for how much in which millisecond: x has a place and loses it, or shares one and gets one of its own.
+    // The value, the millisecond and the units of each call. In `loses`, x has a place and loses it. In `gets`, x
+    // shares one and then gets its own.
     let loses = [("x", 0, 1), ("b", 1, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_001, 5)];
     let gets = [("b", 1, 1), ("c", 1_000, 1), ("x", 1_999, 4), ("x", 2_000, 5), ("x", 2_001, 5)];
     let shares =
@@ -215,10 +216,10 @@ fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
     timer.advance(Duration::from_millis(880));
     assert!(enter("c", 1), "after a second the place is free");
     timer.advance(Duration::from_millis(120));
-    assert!(enter("a", 10), "and now that of c, and b's call is a second ago, too");
+    assert!(enter("a", 10), "the place of c is free, and b's call is also one second ago");
 }
 
-/// What a value may have, as the rule's page says it, told by an oracle that works in whole milliseconds.
+/// The documented share of a value, computed by an oracle in whole milliseconds.
 #[derive(Default)]
 struct Oracle(HashMap<u8, (u64, u64)>);
 
@@ -256,7 +257,7 @@ proptest! {
             let got = r.entry().arg(u32::from(value)).count(n).enter();
             prop_assert_eq!(got.is_ok(), want, "value {} at {} asks {}", value, ms, n);
             if let Err(blocked) = got && let Some(wait) = blocked.retry_after() {
-                // The same calls again, and then this one: a nanosecond early it is refused, in time it is not.
+                // Repeat the same calls, then this one: it is refused one nanosecond early and admitted in time.
                 for (early, passes) in [(1, false), (0, true)] {
                     let (again, timer) = gate(rule(threshold).burst(burst));
                     for &(at, value, n) in &asked {
@@ -274,7 +275,8 @@ proptest! {
     }
 }
 
-/// Calls of few values with fewer places: the value, how long after the call before in ms, and the units.
+/// Calls of a few values that compete for fewer places: the value, the time since the previous call in ms, and the
+/// units.
 fn crowd() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
     prop::collection::vec((0..6_u8, prop_oneof![3 => 0..60_u64, 1 => 0..1_200_u64], 1..4_u32), 1..250)
 }
@@ -339,7 +341,7 @@ proptest! {
         }
         drop(inside);
         for value in 0..6_u32 {
-            prop_assert!(r.entry().arg(value).count(threshold).enter().is_ok(), "all is free again");
+            prop_assert!(r.entry().arg(value).count(threshold).enter().is_ok(), "all units are free again");
         }
     }
 }

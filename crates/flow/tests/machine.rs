@@ -1,4 +1,4 @@
-//! A machine that is watched: what it says reaches the rules that look at it.
+//! Samples of a watched machine reach the rules that depend on them.
 #![cfg(not(loom))]
 
 use std::{
@@ -15,7 +15,7 @@ use tidegate_flow::{
     rules::{FlowRule, MemoryThreshold, Rules, SystemRule, Threshold},
 };
 
-/// A `/proc` of its own that goes with the test.
+/// A fake `/proc` for one test, which is removed on drop.
 struct Proc(PathBuf);
 
 impl Proc {
@@ -27,13 +27,13 @@ impl Proc {
         proc
     }
 
-    /// Each file whole, or not there: the watch may look at any moment.
+    /// Replaces a file atomically, because the watch may read it at any moment.
     fn put(&self, name: &str, text: &str) {
         fs::write(self.0.join("new"), text).unwrap();
         fs::rename(self.0.join("new"), self.0.join(name)).unwrap();
     }
 
-    /// A load average, and memory in use in KiB.
+    /// Sets the load average, and the memory in use in KiB.
     fn says(&self, load: &str, used: u64) {
         self.put("loadavg", &format!("{load} 0.20 0.30 1/100 4711\n"));
         self.put("stat", "cpu  0 0 0 1000 0 0 0 0 0 0\n");
@@ -47,13 +47,13 @@ impl Drop for Proc {
     }
 }
 
-/// Asks until it is so, for minutes if need be: the machine is looked at on a thread of its own.
+/// Polls until the condition holds, for minutes if necessary, because a separate thread samples the machine.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let so = (0..60_000).any(|_| {
         thread::park_timeout(Duration::from_millis(5));
         is_so()
     });
-    assert!(so, "never so: {what}");
+    assert!(so, "the condition never held: {what}");
 }
 
 fn watched(dir: &Path, rules: Rules) -> (Gate, MachineWatch) {
@@ -63,7 +63,7 @@ fn watched(dir: &Path, rules: Rules) -> (Gate, MachineWatch) {
     (gate, watch)
 }
 
-/// Whether what is beyond three calls in flight is blocked by a system rule.
+/// Whether a system rule blocks one of four calls in flight.
 fn is_busy(r: &Resource) -> bool {
     let calls: Vec<Result<Guard<'_>, _>> = (0..4).map(|_| r.entry().inbound().enter()).collect();
     calls.iter().any(|call| call.as_ref().is_err_and(|blocked| blocked.kind() == BlockKind::System))
@@ -75,13 +75,13 @@ fn a_busy_machine_is_noticed_and_one_that_is_not_busy_any_more_too() {
     let system = vec![SystemRule { load: Some(2.0), ..SystemRule::default() }];
     let (gate, watch) = watched(&proc.0, Rules { system, ..Rules::default() });
     let r = gate.resource("r");
-    // Calls that end at once, in a time that stands still: no more than one has to be in flight.
+    // The calls end at once and the clock does not move, so the capacity is one call in flight.
     assert!(!is_busy(&r));
     proc.says("7.50", 1 << 10);
     until("the load is seen", || is_busy(&r));
     proc.says("0.10", 1 << 10);
     until("the load is over", || !is_busy(&r));
-    // Nobody looks any more.
+    // Nothing samples the machine any more.
     drop(watch);
     proc.says("7.50", 1 << 10);
     assert!(!is_busy(&r));
@@ -102,7 +102,7 @@ fn a_threshold_follows_the_memory_of_the_machine() {
     until("there is memory again", || r.enter().is_ok());
 }
 
-/// Counts what is warned of on this thread.
+/// Counts the warnings on this thread.
 struct Warnings(Arc<std::sync::atomic::AtomicUsize>);
 
 impl tracing::Subscriber for Warnings {

@@ -1,4 +1,4 @@
-//! The metric log: written second by second, read back, bounded.
+//! The metric log is written second by second, can be read back, and has a bounded size.
 #![cfg(not(loom))]
 
 use std::{
@@ -95,7 +95,7 @@ fn each_second_has_its_lines_and_they_read_back() {
     assert_eq!(find(Query { limit: Some(3), ..Query::default() }).len(), 3);
 }
 
-/// A clock that shows a second's last moment to whoever reads it while it is held.
+/// A clock that returns the last moment of a second while it is held.
 struct Held {
     timer: ManualTimer,
     shown: Mutex<Option<Nanos>>,
@@ -123,7 +123,7 @@ fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     drop(r.enter());
     timer.timer.advance(Duration::from_secs(1));
     assert_eq!(log.record(&gate).unwrap(), 1);
-    // It read the clock before the second ended, and was then stopped for a while.
+    // The call read the clock before the second ended and was then suspended for a while.
     *timer.shown.lock().unwrap() = Some(Nanos::new(Nanos::from_secs(START + 1).get() - 1));
     drop(r.enter());
     *timer.shown.lock().unwrap() = None;
@@ -133,7 +133,7 @@ fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     assert_eq!(lines.iter().map(|line| line.pass).sum::<u64>(), 2);
 }
 
-/// Asks until it is so, for minutes if need be: the logger's thread writes once a second.
+/// Polls until the condition holds, for minutes if necessary, because the logger's thread writes once a second.
 fn until(is_so: impl Fn() -> bool) {
     let so = (0..30_000).any(|_| {
         thread::park_timeout(Duration::from_millis(10));
@@ -157,7 +157,7 @@ fn a_logger_writes_each_second_and_at_its_end_what_is_left() {
     until(|| passed(&dir) == [2]);
     drop(gate.resource("/foo|x").enter());
     drop(logger);
-    assert_eq!(passed(&dir), [2, 1], "the second under way, too");
+    assert_eq!(passed(&dir), [2, 1], "including the current second");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_log_that_cannot_be_written_says_so_on_its_own_thread_and_holds_up_no_call()
     call(&gate, &timer, 1);
     let (kind, name) = failures.recv_timeout(Duration::from_mins(5)).unwrap();
     assert_eq!((kind, name.as_deref()), (ErrorKind::NotFound, Some("tidegate-metrics")));
-    // The thread hangs now, as on a disk that does not answer.
+    // The thread now hangs, as on a disk that does not respond.
     for _ in 0..3 {
         call(&gate, &timer, 1);
     }
@@ -227,7 +227,7 @@ fn files_are_bounded_in_size_and_number_and_days_are_apart() {
     log.record(&gate).unwrap();
     assert!(dir.names().contains(&"app-metrics.log.2018-06-27".into()));
     assert_eq!(dir.names().len(), 8);
-    // A writer that begins anew goes on behind what is there.
+    // A new writer appends to the existing file.
     call(&gate, &timer, 1);
     MetricLog::open(&dir.0, "app").unwrap().record(&gate).unwrap();
     assert!(dir.names().contains(&"app-metrics.log.2018-06-27.1".into()));
@@ -263,13 +263,13 @@ fn an_index_saves_the_way_and_a_wrong_one_costs_only_time() {
     let path = dir.0.join("app-metrics.log.2018-06-26");
     let index = dir.0.join("app-metrics.log.2018-06-26.idx");
     let last = Query { from: Some(START + 2), ..Query::default() };
-    // What lies before the indexed place is not looked at: a line there that cannot be read is not counted.
+    // The reader skips everything before the indexed offset, so it does not count an unreadable line there.
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replacen("15299989", "x", 1).replacen('\n', "0000000\n", 1)).unwrap();
     assert_eq!(fs::read(&path).unwrap().len(), text.len());
     let found = read_files([&path], &last).unwrap();
     assert_eq!((found.lines.len(), found.unreadable), (2, 0));
-    // Offsets into the middle of a line, and behind the end of the file.
+    // One offset is in the middle of a line, and one is past the end of the file.
     for offset in [7_u64, 1 << 40] {
         let entries: Vec<u8> = (0..3).flat_map(|n| [START + n, offset]).flat_map(u64::to_be_bytes).collect();
         fs::write(&index, entries).unwrap();
@@ -308,5 +308,5 @@ fn a_log_is_found_by_the_name_that_it_was_opened_with() {
     let found = read(&dir.0, "my.app", &Query::default()).unwrap();
     assert_eq!((found.lines.len(), found.files), (2, 1));
     let none = read(&dir.0, "other", &Query::default()).unwrap();
-    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log of that name");
+    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log with that name");
 }

@@ -1,4 +1,4 @@
-//! What an entry and its exit allocate: nothing, whichever rules its resource has.
+//! An entry and its exit allocate nothing, whatever rules the resource has.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tidegate_flow::{
     rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
 
-/// Those of a thousand calls, on this thread.
+/// Counts the allocations of a thousand calls on this thread.
 fn allocations(work: impl Fn()) -> u64 {
-    // Rules are compiled, and a thread's own structures made, when a resource is entered first.
+    // The first entry compiles the rules and creates the thread's own structures.
     work();
     measure(|| (0..1_000).for_each(|_| work())).count_total
 }

@@ -1,4 +1,4 @@
-//! Prioritized entries: they borrow from slots to come, wait for them, and never pass a threshold.
+//! Prioritized entries borrow from future slots, wait for them, and never exceed a threshold.
 #![cfg(not(loom))]
 
 use std::{
@@ -20,7 +20,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Two slots of 500 ms, as Sentinel has them, from a whole second on.
+/// Returns a gate with two slots of 500 ms, as in Sentinel, which starts at a whole second.
 fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>, Resource) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let layout = Layout::new(2, ms(1_000)).unwrap();
@@ -59,13 +59,13 @@ fn ten_borrow_the_next_slot_and_fill_the_window_that_it_begins() {
     timer.advance(ms(600));
     let waiting = prioritized(&r, 11);
     assert_eq!(waiting.len(), 10, "the eleventh is blocked");
-    assert_eq!(r.node().in_flight(), 10, "who waits is in flight");
+    assert_eq!(r.node().in_flight(), 10, "a waiting call is in flight");
     assert!(waiting.iter().all(|guard| guard.delay() == ms(400)));
     let counts = r.node().counts(gate.now());
     assert_eq!((counts.pass, counts.occupied, counts.block), (10, 10, 1), "they pass in their slot");
     timer.advance(ms(400));
     let blocked = r.enter().unwrap_err();
-    assert_eq!(r.node().counts(gate.now()).pass, 10, "those of the first slot have left");
+    assert_eq!(r.node().counts(gate.now()).pass, 10, "the units of the first slot have left the window");
     assert_eq!(r.node().in_flight(), 10);
     drop(waiting);
     assert_eq!(r.node().in_flight(), 0);
@@ -179,9 +179,9 @@ fn a_system_rule_is_kept_in_the_slot_that_is_borrowed_too() {
     }
     timer.advance(ms(600));
     assert!(other.entry().inbound().count(2).enter().is_ok());
-    // In the next slot those ten have left, and these two have not.
+    // In the next slot those ten units have left the window, but these two have not.
     let waiting: Vec<_> = (0..10).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
-    assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second has its twelve");
+    assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second already has twelve units");
     timer.advance(ms(400));
     let inside: Vec<_> = (0..12).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
     assert_eq!(inside.len(), 10);
@@ -232,7 +232,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Against the plain list of what started when: in the slots of a window never more than the threshold starts.
+    /// Compares with a plain list of starts: the slots of a window never contain more starts than the threshold.
     #[test]
     fn no_window_sees_more_than_its_threshold_start(steps in prop::collection::vec(step(), 1..120), slots in 1..5_u32, strict: bool) {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
@@ -246,7 +246,7 @@ proptest! {
         let rule = if strict { rule.strict() } else { rule };
         gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
         let r = gate.resource("r");
-        // The slot in which each call starts, and its units.
+        // The slot in which each call starts, with its units.
         let mut started: Vec<(u64, u64)> = Vec::new();
         let mut waiting: Vec<(Guard<'_>, u64, u64)> = Vec::new();
         let slot = || gate.now().get() / 1_000_000 / length;

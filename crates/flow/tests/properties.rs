@@ -1,4 +1,4 @@
-//! Rules against oracles that remember everything and know no cleverness.
+//! Compares rules with simple oracles that remember everything.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -19,13 +19,14 @@ fn resource(rules: Rules) -> (Resource, Arc<ManualTimer>) {
     (gate.resource("r"), timer)
 }
 
-/// A call: how long after the one before (backwards where negative), and of how many units.
+/// A call: the time since the previous one (negative for a jump backwards) and its units.
 fn calls() -> impl Strategy<Value = Vec<(i64, u32)>> {
     let later = prop_oneof![4 => 0..120_i64, 1 => 0..2_500_i64, 1 => -300..0_i64];
     prop::collection::vec((later, 1..4_u32), 1..120)
 }
 
-/// A rate admits what fits beside what was admitted in `span` slots of 100 ms, and the waits it names are true.
+/// A rate admits exactly the calls that fit with those admitted in `span` slots of 100 ms, and the reported waits are
+/// correct.
 fn check_rate(
     rule: FlowRule,
     threshold: u32,
@@ -50,7 +51,7 @@ fn check_rate(
                 prop_assert!(!fits, "{n} at {now} with {used} used");
                 prop_assert_eq!(blocked.retry_after().is_some(), n <= threshold);
                 if let Some(wait) = blocked.retry_after() {
-                    // A question takes nothing; asked a nanosecond early it is refused, in time it is not.
+                    // A query takes nothing. It is refused one nanosecond early and admitted in time.
                     let at = Nanos::from_millis(now).saturating_add(wait.into());
                     let free = |slot: u64| {
                         let used: u64 =
@@ -79,7 +80,8 @@ proptest! {
         check_rate(rule, threshold, slots + u64::from(strict), calls)?;
     }
 
-    /// Small calls far from a high threshold are let in by an addition; large ones, and those near it, look first.
+    /// An addition admits small calls far from a high threshold. Large calls, and calls near the threshold, check
+    /// first.
     #[test]
     fn a_high_rate_admits_the_same_near_it_and_far_from_it(
         calls in calls(),
@@ -173,7 +175,7 @@ proptest! {
     }
 }
 
-/// A breaker as one would write it for one thread, which keeps every call.
+/// A simple single-threaded breaker that keeps every call.
 #[derive(Debug)]
 struct Plain {
     state: BreakerState,
@@ -219,7 +221,7 @@ impl Plain {
         }
     }
 
-    /// Nobody is inside then, and it may try again at once.
+    /// No probe is in flight then, and a new one may start at once.
     fn cancelled(&mut self) {
         if self.state == BreakerState::HalfOpen {
             self.state = BreakerState::Open;

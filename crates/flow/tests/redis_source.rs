@@ -1,4 +1,4 @@
-//! Rules from a key of a real Redis server, which each test starts for itself.
+//! Rules from a key of a real Redis server. Each test starts its own server.
 #![cfg(feature = "servers")]
 #![cfg(all(not(loom), feature = "redis-source"))]
 
@@ -17,10 +17,11 @@ use tidegate_flow::{
 };
 use tidegate_redis_servers::Server;
 
-/// How long a test waits for what should happen within a second or so: on a busy machine servers stand still for minutes.
+/// How long a test waits for an event that normally takes about a second. On a busy machine a server may stall for
+/// minutes.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// A connection to give orders by.
+/// Returns a connection for commands of the test.
 fn connect(server: &Server) -> Connection {
     Client::open(server.address()).unwrap().get_connection().expect("redis-server answers")
 }
@@ -34,7 +35,7 @@ fn change(redis: &mut Connection, value: &str) {
     let _: () = redis.publish("rules", "changed").unwrap();
 }
 
-/// Follows a source from when its server answers in time.
+/// Follows a source once its server answers in time.
 fn follow(gate: &Gate, source: impl Fn() -> RedisSource) -> (Follower, Receiver<Result<(), String>>) {
     for _ in 0..100 {
         let (report, reports) = mpsc::channel();
@@ -45,7 +46,7 @@ fn follow(gate: &Gate, source: impl Fn() -> RedisSource) -> (Follower, Receiver<
             return (follower, reports);
         }
     }
-    panic!("the server does not answer in time, ever");
+    panic!("the server never answers in time");
 }
 
 struct Followed {
@@ -66,13 +67,13 @@ impl Followed {
         self.reports.recv_timeout(PATIENCE).expect("a report")
     }
 
-    /// Waits for the next load. In between a server that stands still may be missed, which is reported, too.
+    /// Waits for the next load. A stalled server may cause reported failures in between.
     fn load(&self) -> Vec<FlowRule> {
         while self.next().is_err() {}
         self.gate.rules().flow
     }
 
-    /// Waits for a failure that says this.
+    /// Waits for a failure whose message contains `says`.
     fn failure(&self, says: &str) -> String {
         loop {
             match self.next() {
@@ -98,11 +99,11 @@ fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
     change(&mut redis, r#"[{"resource":"abc","count":3},{"resource":"abc","count":-1}]"#);
     let said = followed.failure("the threshold is -1");
     assert!(said.contains("the Redis key rules:flow"), "{said}");
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 2)], "the old rules go on");
-    // It was reported after it was noted, and stands, or the server is being missed just now.
+    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 2)], "the previous rules stay active");
+    // The failure is recorded before it is reported. It is still set, or a stalled server has set another one.
     assert!(followed.follower.failure().is_some());
 
-    // Without a message it takes a little longer.
+    // Without a message the change takes a little longer.
     let _: () = redis.set("rules:flow", flow(4)).unwrap();
     assert_eq!(followed.load(), [FlowRule::new("abc", 4)]);
 
@@ -112,7 +113,7 @@ fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
     assert_eq!(followed.load(), []);
 }
 
-/// The commands that a server is given, as `MONITOR` tells them: the first word, and the first argument.
+/// The commands that a server receives, from `MONITOR`: the first word and the first argument.
 struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
@@ -131,7 +132,7 @@ impl Monitor {
         line.trim_end().into()
     }
 
-    /// The next of these commands.
+    /// Returns the next of these commands.
     fn next<'c>(&mut self, commands: &[&'c str]) -> &'c str {
         loop {
             let line = self.line();
@@ -150,11 +151,11 @@ fn a_message_wakes_a_source_that_waits() {
     change(&mut redis, &flow(0));
     let followed = Followed::new(&server);
     let mut monitor = Monitor::new(&server);
-    // The look after a message was the message's doing if the source was listening from the look before on: between
-    // the two it neither began nor ended to listen. A message that comes as the wait ends, or while the machine stands
-    // still, finds nobody listening; hardly fifty of them do.
+    // The message caused the read after it if the source was subscribed since the previous read, that is, if it neither
+    // subscribed nor unsubscribed between the two reads. A message that arrives as the wait ends, or while the machine
+    // stalls, finds no subscriber. Fifty such messages in a row are very unlikely.
     let is_woken = (1..=50).any(|round| {
-        // After a look that found something, the source looks once more before it waits.
+        // After a read that found a change, the source reads once more before it waits.
         for command in ["UNSUBSCRIBE", "SUBSCRIBE", "GET"] {
             monitor.next(&[command]);
         }
@@ -164,7 +165,7 @@ fn a_message_wakes_a_source_that_waits() {
         assert_eq!(followed.load(), [FlowRule::new("abc", round)]);
         woken
     });
-    assert!(is_woken, "a message never had the key read");
+    assert!(is_woken, "no message ever caused a read of the key");
 }
 
 #[test]
@@ -200,10 +201,10 @@ fn a_server_that_comes_back_is_followed_again() {
     let followed = Followed::new(&server);
     server.kill();
     followed.next().unwrap_err();
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the old rules go on");
+    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the previous rules stay active");
     server.start_again();
     change(&mut connect(&server), &flow(2));
-    // In between the server may be there and the key not yet.
+    // In between the server may be up while the key is not set yet.
     assert_eq!(followed.load(), [FlowRule::new("abc", 2)]);
 }
 
@@ -218,9 +219,9 @@ fn a_source_that_cannot_be_had_at_first_is_refused() {
     let server = Server::start(&[]);
     drop(connect(&server));
     let missing = || RedisSource::yaml(&server.address(), "key", "channel").unwrap();
-    // A server that stands still says nothing of the key.
-    let says = |said: &str| said.contains("the key key is not there");
+    // A stalled server says nothing about the key.
+    let says = |said: &str| said.contains("the key key is missing");
     let said = (0..100).any(|_| says(&gate.follow(missing(), |_| ()).unwrap_err().to_string()));
-    assert!(said, "that the key is not there");
+    assert!(said, "the error says that the key is missing");
     assert_eq!(gate.rules(), Rules::default());
 }

@@ -1,4 +1,4 @@
-//! Rules about certain traffic: another resource's, one origin's or each one's, a context's.
+//! Rules on part of the traffic: another resource's, that of one origin or of each origin, or a context's.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -48,8 +48,8 @@ fn a_related_resource_is_measured_in_any_interval() {
         assert!(write.enter().is_ok());
         assert_eq!(passes(&read, 10), 10);
         assert!(write.entry().origin("x").inbound().enter().is_ok());
-        assert_eq!(passes(&read, 1), 0, "two writes and this read would be above two");
-        assert_eq!(passes(&write, 3), 3, "nothing bounds the writes");
+        assert_eq!(passes(&read, 1), 0, "two writes and this read would exceed two");
+        assert_eq!(passes(&write, 3), 3, "the writes are not limited");
         let blocked = read.enter().unwrap_err();
         assert_eq!(blocked.retry_after(), Some(ms(interval)));
         timer.advance(ms(interval));
@@ -70,7 +70,7 @@ fn rules_of_two_resources_may_look_at_a_third_and_changing_one_forgets_nothing()
     assert_eq!(passes(&gate.resource("b"), 1), 0);
     assert_eq!(passes(&gate.resource("a"), 2), 2);
     load(&gate, vec![rule("a", 4), rule("b", 3)]);
-    assert_eq!(passes(&gate.resource("a"), 1), 0, "four were written, whatever the rule was then");
+    assert_eq!(passes(&gate.resource("a"), 1), 0, "four writes passed, whatever the rule was then");
     assert_eq!(passes(&gate.resource("b"), 1), 0);
 }
 
@@ -97,7 +97,7 @@ fn each_other_origin_has_its_own_share_of_any_interval() {
             );
             timer.advance(ms(interval));
         }
-        // One of the flood gets the last place, all others share one.
+        // One origin of the flood gets the last place, and all others share one.
         let flood: usize = (0..100).map(|n| passes_from(&r, &format!("made up {n}"), 1)).sum();
         assert_eq!(flood, 1 + 2, "{interval} ms");
         assert_eq!(passes_from(&r, "a", 5), 2);
@@ -150,7 +150,7 @@ fn others_are_those_whom_the_rules_of_now_do_not_name() {
     let r = gate.resource("r");
     assert_eq!(passes_from(&r, "web", 3), 1);
     load(&gate, vec![others(), FlowRule::new("r", 3).origins(Origins::Only("web".into()))]);
-    assert_eq!(passes_from(&r, "web", 5), 2, "of three in all, as it is named now");
+    assert_eq!(passes_from(&r, "web", 5), 2, "the origin shares three in all, because a rule now names it");
     load(&gate, vec![others()]);
     assert_eq!(passes_from(&r, "web", 1), 0);
 }
@@ -191,7 +191,7 @@ fn a_flood_of_origins_and_contexts_of_all_resources_is_bounded() {
             passed += usize::from(resource.entry().origin(&origin).context(&context).enter().is_ok());
         }
     }
-    assert_eq!(passed, 9 * 30 + 1, "where others have a limit they have one together");
+    assert_eq!(passed, 9 * 30 + 1, "if others have a limit, they share it");
     let kept = |resource: &Resource| (resource.origins().len(), resource.contexts().len());
     assert_eq!(resources[..4].iter().map(kept).collect::<Vec<_>>(), [(20, 20), (5, 5), (0, 0), (0, 0)]);
     assert_eq!(resources.iter().map(Resource::crowded).sum::<u64>(), 600 - 50);

@@ -1,4 +1,4 @@
-//! Loading rules: all at once or not at all, and what was unchanged goes on.
+//! Loading rules is atomic, and unchanged rules keep their state.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -35,7 +35,7 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
             FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
             FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
             FlowRule::new("r", 1).origins(Origins::Only(String::new())),
-            // Would close the group that patterns are put in, and match more than whole names.
+            // This would close the group around the pattern and match more than whole names.
             FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
         ],
         breakers: vec![
@@ -57,7 +57,9 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     );
     assert_eq!(error.rules.len(), 15);
     assert!(
-        error.to_string().contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number from 0 on"),
+        error
+            .to_string()
+            .contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number, 0 or greater"),
         "{error}"
     );
     assert_eq!(gate.rules(), good);
@@ -81,7 +83,7 @@ fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
     gate.update(|rules| rules.flow.insert(0, FlowRule::new("t", 1_000))).unwrap();
     gate.update(|rules| rules.isolation.push(IsolationRule::new("r", 7))).unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
-    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the place before is remembered");
+    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the throttle keeps its last place");
 
     gate.update(|rules| rules.breakers[0] = breaker.min_calls(2)).unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -121,14 +123,14 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
     assert_eq!(kind(), BlockKind::HotParam);
 
     gate.load(rules(2)).unwrap();
-    assert_eq!(kind(), BlockKind::HotParam, "the value's own count went on");
+    assert_eq!(kind(), BlockKind::HotParam, "the value's count continues");
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
     gate.load(Rules { flow: vec![FlowRule::in_flight("r", 2)], ..Rules::default() }).unwrap();
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
     gate.load(Rules::default()).unwrap();
     assert!(r.enter().is_ok());
 
-    // Who came in under the old rules leaves them, and everything else.
+    // Calls that entered under the old rules leave the old and the new ones.
     gate.load(rules(2)).unwrap();
     drop(inside.pop());
     inside.push(enter().unwrap());
@@ -153,23 +155,23 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
 
     load(vec![rule(3).max_values(5)]);
     inside.push(enter("a").unwrap());
-    assert!(enter("a").is_err(), "two came in under the old rule, one under the new one");
+    assert!(enter("a").is_err(), "two calls entered under the old rule and one under the new rule");
     load(vec![rule(1).exception("b", 2)]);
     drop(inside.pop());
     drop(inside.pop());
-    assert!(enter("a").is_err(), "one is inside still");
+    assert!(enter("a").is_err(), "one call is still in flight");
     assert_eq!([enter("b"), enter("b")].iter().filter(|entered| entered.is_ok()).count(), 1);
 
-    // A rule beside it counts by itself, wherever it stands; the one that was there goes on.
+    // An added rule counts separately, whatever its position, and the existing rule continues.
     load(vec![rule(7), rule(1).exception("b", 2)]);
     assert_eq!(enter("a").unwrap_err().rule(), "1 in flight for each arg 0");
     inside.clear();
     drop(other);
     load(vec![rule(2)]);
     let _both = [enter("a").unwrap(), enter("a").unwrap()];
-    assert!(enter("a").is_err(), "the exits have brought no count below zero");
+    assert!(enter("a").is_err(), "the exits have not brought a count below zero");
 
-    // What counts something else starts anew.
+    // A rule that counts something else starts with new state.
     load(vec![HotParamRule { key: ParamKey::Index(-1), ..rule(2) }]);
     assert!(enter("a").is_ok());
 }
@@ -181,7 +183,7 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     assert!(before.enter().is_ok());
     gate.load(Rules { flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)], ..Rules::default() })
         .unwrap();
-    assert!(before.enter().is_err(), "the entry from before counts");
+    assert!(before.enter().is_err(), "the earlier entry counts");
     assert!(gate.resource("b").enter().is_err());
 }
 
@@ -211,13 +213,13 @@ fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
     assert!(!x.is_overflow() && x.origin("o").is_some());
     let counts = gate.resource("x").node().counts(gate.now());
     assert_eq!((counts.pass, counts.block), (1, 3));
-    // What another resource is measured by has a place, too.
+    // A resource that a rule of another resource measures also has a place.
     let read = gate.resource("read");
     assert!(read.enter().is_ok());
     drop([y.enter(), y.enter()]);
     assert!(read.enter().is_err());
 
-    // Each guard leaves where it entered.
+    // Each guard exits where it entered.
     assert!(other.is_overflow());
     assert_eq!([&x, &other].map(|r| r.node().in_flight()), [1, 2]);
     drop((before, inside));
@@ -226,7 +228,7 @@ fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
 
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "the resource r is another gate's")]
+#[should_panic(expected = "the resource r belongs to another gate")]
 fn a_resource_is_not_entered_in_another_gate_unnoticed() {
     let _ = Gate::new().enter(&Gate::new().resource("r"));
 }
@@ -241,7 +243,7 @@ fn threads_that_ask_for_a_name_get_one_resource_and_the_bound_holds() {
             let (gate, names) = (&gate, &names);
             scope.spawn(move || {
                 for n in 0..names.len() {
-                    // In different orders, so that each thread is the first somewhere.
+                    // The orders differ, so that each thread is the first for some names.
                     let r = gate.resource(&names[(n * [1, 3, 11, 13][thread] + thread * 100) % names.len()]);
                     drop(r.enter());
                 }
@@ -266,7 +268,7 @@ fn a_gate_that_nobody_holds_leaves_nothing_behind() {
     gate.load(Rules { flow: vec![related], ..Rules::default() }).unwrap();
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     drop(gate);
-    // The resources go on as long as somebody holds them.
+    // The resources stay usable as long as a handle exists.
     drop(write.enter());
     assert!(read.enter().is_err());
     drop(write);
@@ -291,9 +293,9 @@ fn resources_beyond_the_bound_share_a_place_that_is_seen() {
     assert_eq!(names, ["made up 0", "made up 1", "made up 2", "*overflow*"]);
     let overflow = gate.resource("made up 9");
     let counts = overflow.node().counts(gate.now());
-    assert_eq!((counts.pass, counts.block), (5, 2), "together they have one share");
+    assert_eq!((counts.pass, counts.block), (5, 2), "they share one limit");
     assert_eq!(overflow.enter().unwrap_err().resource(), "made up 9");
-    // A rule that names its resource is never without it.
+    // A resource that a rule names always has its own place.
     let guarded = gate.resource("guarded");
     assert!(!guarded.is_overflow());
     assert!(guarded.enter().is_ok() && guarded.enter().is_err());

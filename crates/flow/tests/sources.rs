@@ -1,4 +1,4 @@
-//! Rules from texts: JSON in the words of Sentinel, and YAML.
+//! Rules from texts: JSON in Sentinel's format, and YAML.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -219,7 +219,7 @@ fn what_would_be_misread_is_refused() {
         (
             Kind::ParamFlow,
             r#"[{"resource":"a","paramIdx":0,"count":5,"paramFlowItemList":[{"object":7.5,"count":1,"classType":"int"}]}]"#,
-            "the exception 7.5 is no int",
+            "the exception 7.5 is not a valid int",
         ),
         (
             Kind::ParamFlow,
@@ -305,7 +305,7 @@ fn yaml_that_is_wrong_is_refused_with_what_to_do() {
         ("adaptive:\n  - { resource: a }", "aimd, gradient2 or vegas"),
         ("hot_params:\n  - { resource: a, arg: 0, limit: 5/1s, exceptions: { vip: many } }", "`vip`: `many`"),
         ("hot_params:\n  - { resource: a, arg: 0, limit: 5/1s, exceptions: [vip] }", "as in { vip: 100 }"),
-        ("system:\n  - { cpu: 90 }", "line 2: system rule 1: the processor's share must be from 0 to 1"),
+        ("system:\n  - { cpu: 90 }", "line 2: system rule 1: the CPU usage must be from 0 to 1"),
         ("system:\n  - { load: .inf }", "a number such as 0.5"),
         ("authority:\n  - { resource: a, allow: office }", "write a list of names"),
         ("flow: { resource: a, limit: 5/1s }", "write a list of rules; a rule's fields are: id, resource"),

@@ -1,4 +1,4 @@
-//! Many threads at once: no threshold is ever passed, nothing leaks.
+//! Concurrent entries from many threads never exceed a threshold and leak nothing.
 #![cfg(not(loom))]
 
 use std::{
@@ -29,7 +29,7 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
     (gate, timer)
 }
 
-/// Runs `step` on all threads at once for each time in turn; all stand at the same time while they run.
+/// Runs `step` on all threads concurrently for each time in turn. The clock does not move during a step.
 fn in_steps(timer: &ManualTimer, steps: &[u64], step: impl Fn(usize, usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     let start = timer.now();
@@ -75,11 +75,15 @@ fn never_more_than(threshold: u32) {
             }
         }
     });
-    assert_eq!(most_in_a_second(&steps, &passed), u64::from(threshold), "all of it, and never more");
+    assert_eq!(
+        most_in_a_second(&steps, &passed),
+        u64::from(threshold),
+        "the threshold is reached and never exceeded"
+    );
     assert_eq!(r.node().in_flight(), 0);
     let all: u64 = passed.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     let counted: u64 = r.node().seconds(timer.now()).iter().map(|second| second.counts.pass).sum();
-    assert_eq!(counted, all, "who passed was counted, once");
+    assert_eq!(counted, all, "every passed call is counted exactly once");
 }
 
 #[test]
@@ -128,7 +132,8 @@ fn several_limits_are_each_kept_and_what_one_refuses_is_not_lost_to_the_others()
     assert!(most_in_a_second(&steps, &one) <= 20);
     let busiest = most_in_a_second(&steps, &inbound);
     assert!((690..=700).contains(&busiest), "{busiest}");
-    // Time stood still while they called, so what was refused late was taken back in its slot.
+    // The clock did not move during the calls, so units of entries that were refused late were removed from the same
+    // slot.
     let counted =
         |node: &Node| node.seconds(timer.now()).iter().map(|second| second.counts.pass).sum::<u64>();
     let passed = |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
@@ -206,7 +211,7 @@ fn calls_in_flight_never_exceed_their_bounds() {
     assert_eq!(r.node().in_flight(), 0);
     let all = (0..4_u32).map(|value| (0..3).map(|_| r.entry().arg(value).enter()).collect::<Vec<_>>());
     let all: Vec<_> = all.flatten().collect();
-    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every place is free again");
+    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every permit is free again");
 }
 
 #[test]
@@ -214,7 +219,7 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
     let rule = BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_millis(500));
     let rules = Rules {
         breakers: vec![rule.min_calls(1).probes(3)],
-        // Of three threads that have found it empty and got the probes' places, its window refuses one.
+        // Of three threads that saw the window empty and got a probe permit, the window refuses one.
         flow: vec![FlowRule::new("r", 2).interval(Duration::from_millis(500))],
         ..Rules::default()
     };
@@ -235,7 +240,8 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
             _ => drop(guard),
         }
     });
-    // Two fail: it opens. Two are cancelled: their places are free again. Two are good: one more may try. It fails.
+    // Two probes fail, so the breaker opens. Two are cancelled, so their permits are free again. Two succeed, so one
+    // more probe may pass. It fails.
     let probes: Vec<_> = probes.iter().map(|probes| probes.load(Ordering::Relaxed)).collect();
     assert_eq!(probes, [2, 2, 2, 1].repeat(steps.len() / 4));
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Rules that are swapped while calls go on: an entry is judged by the old ones or by the new ones.
+//! Rules are replaced during calls: every entry is checked against either the old rules or the new ones.
 #![cfg(not(loom))]
 
 use std::{
@@ -12,9 +12,9 @@ use tidegate_flow::{
     rules::{AuthorityRule, BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
 
-/// Rule sets each of which blocks everything, by its own one of several rules; the others of the same set admit all, and
-/// nearly all of them are there in the next set, too, where they are the ones that block. Whoever looked at a rule of one
-/// set and at another rule of the next would find an entry that passes.
+/// Returns rule sets that all block everything. In each set a different rule blocks, and the other rules admit all
+/// entries. Nearly all of these rules also exist in the next set, with the blocking role moved to another one. An entry
+/// that checked one rule of a set and another rule of the next set would pass.
 fn sets() -> Vec<Rules> {
     let flow = |threshold: u32| vec![FlowRule::new("r", threshold)];
     let isolation = |threshold| vec![IsolationRule::new("r", threshold)];
@@ -23,7 +23,7 @@ fn sets() -> Vec<Rules> {
     let breakers =
         vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5)).min_calls(1_000)];
     vec![
-        // One threshold alone is looked at in a way of its own.
+        // A single threshold takes a separate code path.
         Rules { flow: flow(0), ..Rules::default() },
         Rules { flow: flow(1_000_000), isolation: isolation(0), ..Rules::default() },
         Rules { flow: flow(0), isolation: isolation(u32::MAX), ..Rules::default() },
@@ -33,9 +33,9 @@ fn sets() -> Vec<Rules> {
     ]
 }
 
-/// What blocked an entry, if anything did.
+/// Returns the kind of rule that blocked an entry, if any.
 fn call(r: &Resource, round: usize) -> Option<BlockKind> {
-    // The ways in which an entry may come: by its options, or plainly.
+    // The two entry paths: with options and without.
     let entry = r.entry().inbound();
     let entered = if round.is_multiple_of(2) { entry.enter() } else { entry.origin("caller").enter() };
     entered.err().map(|blocked| blocked.kind())
@@ -67,7 +67,7 @@ fn no_entry_is_judged_by_some_old_rules_and_some_new_ones() {
                 }
             });
         }
-        // A swap each few calls, so that many entries meet one, however the threads run.
+        // Swap every few calls, so that many entries overlap with a swap under any thread schedule.
         for swap in 1..300 {
             gate.load(sets[swap % sets.len()].clone()).unwrap();
             let so_far = calls.load(Ordering::Relaxed);

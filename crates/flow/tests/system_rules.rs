@@ -1,4 +1,4 @@
-//! System protection: all that comes in, whatever the resource.
+//! System protection: limits on all inbound traffic, whatever the resource.
 #![cfg(not(loom))]
 
 use std::{sync::Arc, time::Duration};
@@ -32,7 +32,7 @@ fn a_rate_counts_all_resources_and_only_what_comes_in() {
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     assert!(enter(&a).is_some() && enter(&b).is_some() && enter(&a).is_some());
     assert!(enter(&b).is_none());
-    assert!(b.enter().is_ok(), "outbound calls are not asked");
+    assert!(b.enter().is_ok(), "outbound calls are not checked");
     let counts = gate.inbound().counts(gate.now());
     assert_eq!((counts.pass, counts.block), (3, 1));
     timer.advance(Duration::from_secs(1));
@@ -73,7 +73,7 @@ fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
     ] {
         let (gate, timer) = gate(rule);
         let r = gate.resource("r");
-        // Ten in a slot of 100 ms, each taking 50 ms: 100 a second times 0.05 s is a capacity of 5.
+        // Ten calls in a slot of 100 ms take 50 ms each: 100 a second times 0.05 s is a capacity of 5.
         let calls: Vec<_> = (0..10).map(|_| enter(&r).unwrap()).collect();
         timer.advance(Duration::from_millis(50));
         drop(calls);
@@ -93,7 +93,7 @@ fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
 fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
     let (gate, timer) = gate(SystemRule { load: Some(2.0), ..SystemRule::default() });
     let r = gate.resource("r");
-    // One call of 200 ms ends in each slot of 100 ms: ten a second, two at once.
+    // One call of 200 ms ends in each slot of 100 ms: ten a second, two in flight.
     let mut inside = std::collections::VecDeque::from([enter(&r).unwrap()]);
     for _ in 0..20 {
         timer.advance(Duration::from_millis(100));
@@ -114,7 +114,7 @@ fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_compl
     let (gate, _timer) = gate(SystemRule { cpu: Some(0.5), ..SystemRule::default() });
     let r = gate.resource("r");
     gate.set_sample(Sample { load: 0.0, cpu: 0.9, memory: 0 });
-    // Ten a second for five seconds: it blocks while more than 50 are in flight.
+    // Ten a second times five seconds: the rule blocks while more than 50 are in flight.
     let inside: Vec<_> = (0..500).filter_map(|_| enter(&r)).collect();
     assert_eq!(inside.len(), 51);
 }
@@ -138,7 +138,7 @@ fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
         drop(enter(rare).unwrap());
     }
     let busy = gate.resource("busy");
-    // Until the numbers of the turns come round again.
+    // Run until the turn numbers wrap around.
     for turn in 0..65_550_u32 {
         timer.advance(Duration::from_millis(100));
         drop(enter(&busy).unwrap());

@@ -1,4 +1,4 @@
-//! Several throttles on one entry: each keeps its calls apart, as they really start.
+//! Several throttles on one entry: each spaces its calls by their actual starts.
 #![cfg(not(loom))]
 
 use std::{
@@ -16,7 +16,8 @@ use tidegate_flow::{
 
 const START: u64 = 1_000_000_000_000;
 
-/// Throttles for all, for origin x, within context c and for each value, all of 1 s: their rates and longest waits in ms.
+/// The rates and longest waits in ms of four throttles with an interval of 1 s: for all calls, for origin x, within
+/// context c, and for each value.
 type Throttles = [(u32, u64); 4];
 
 fn resource(throttles: Throttles) -> (Resource, Arc<ManualTimer>) {
@@ -43,7 +44,7 @@ fn resource(throttles: Throttles) -> (Resource, Arc<ManualTimer>) {
     (gate.resource("r"), timer)
 }
 
-/// Who calls: from x, within c, with a value, and of how many units.
+/// A call: whether it is from x and within c, its value, and its units.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     from_x: bool,
@@ -64,7 +65,8 @@ impl Call {
         entry.enter().map(|guard| guard.delay())
     }
 
-    /// The throttles that are about it, as indices of [`Throttles`], in the order of the checks; and which queue there.
+    /// Returns the throttles that apply to the call, as indices of [`Throttles`] in the order of the checks, and the
+    /// queue in each.
     fn queues(self) -> Vec<(usize, u32)> {
         let value = self.value.map(|value| (3, value));
         let flow = [Some((0, 0)), self.from_x.then_some((1, 0)), self.within_c.then_some((2, 0))];
@@ -76,7 +78,7 @@ fn cost(throttles: Throttles, (at, _): (usize, u32), n: u32) -> u64 {
     (u64::from(n) * 1_000_000_000).div_ceil(throttles[at].0.into())
 }
 
-/// Looks at every call that ever started.
+/// Checks the distances between all calls that started.
 fn assert_spaced(throttles: Throttles, started: &[(Call, u64)]) {
     let mut queues: Vec<_> = started.iter().flat_map(|(call, _)| call.queues()).collect();
     queues.sort_unstable();

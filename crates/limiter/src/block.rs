@@ -1,8 +1,8 @@
-//! The answers to whoever is blocked or refused until a time.
+//! Denials until a time, for blocked keys and for new keys without room.
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-/// The denial of something that is blocked until a time.
+/// The denial of a key that is blocked until a time.
 pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<Decision> {
     let limit = policy.limit();
     let left = until.saturating_since(now).get();
@@ -13,9 +13,9 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
     }
 }
 
-/// The denial of a new key that has no place until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+/// The denial of a new key for which there is no room until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
 pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
     let until = until.max(now.saturating_add(Nanos::new(1)));
-    // Later than now, so there is one.
+    // The time is later than now, so there is a denial.
     denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
 }

@@ -10,7 +10,7 @@ use crate::{
     wait::{Ground, Wakes},
 };
 
-/// A part of a decision over several limits.
+/// One part of a decision over several limits.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request<'a, C = crate::SystemClock> {
@@ -20,26 +20,26 @@ pub enum Request<'a, C = crate::SystemClock> {
         limiter: &'a KeyedLimiter<C>,
         /// The key.
         key: &'a [u8],
-        /// How much.
+        /// The cost.
         cost: u32,
     },
     /// A limiter without keys.
     Unkeyed {
         /// The limiter.
         limiter: &'a Limiter<C>,
-        /// How much.
+        /// The cost.
         cost: u32,
     },
 }
 
 impl<'a, C> Request<'a, C> {
-    /// `cost` for a key of a limiter.
+    /// A request for `cost` of a key of a limiter.
     #[must_use]
     pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u32) -> Self {
         Self::Keyed { limiter, key, cost }
     }
 
-    /// `cost` of a limiter without keys.
+    /// A request for `cost` of a limiter without keys.
     #[must_use]
     pub const fn unkeyed(limiter: &'a Limiter<C>, cost: u32) -> Self {
         Self::Unkeyed { limiter, cost }
@@ -52,7 +52,7 @@ impl<'a, C> Request<'a, C> {
     }
 }
 
-/// The answer of several limits.
+/// The decision over several limits.
 #[derive(Clone, Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct AllDecision {
@@ -61,27 +61,27 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
-    /// Whether all admitted. A delay is the longest of theirs.
+    /// Whether all limits admitted. The delay is the longest of their delays.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.decisions.iter().all(Decision::is_allowed)
     }
 
-    /// Which request bound: of the denials the one that lasts longest; where all admitted, the longest delay, else the
-    /// one with the least remaining. `None` for no requests at all.
+    /// The index of the request that determined the result: of several denials the one that lasts longest; if all admitted,
+    /// the longest delay, or else the one with the least remaining. `None` if there were no requests.
     #[must_use]
     pub fn bound(&self) -> Option<usize> {
         (!self.decisions.is_empty()).then_some(self.bound)
     }
 
-    /// The decision of the limit that bound.
+    /// The decision of the limit that determined the result.
     #[must_use]
     pub fn binding(&self) -> Option<&Decision> {
         self.decisions.get(self.bound)
     }
 
-    /// Each limit's own answer, in the order of the requests. Where one denied, the others were not charged: theirs is
-    /// what they would have answered.
+    /// Each limit's own decision, in the order of the requests. If one limit denied, the others were not charged; their
+    /// decisions are what they would have been.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
@@ -96,13 +96,13 @@ impl AllDecision {
 
 /// Decides on all requests in one atomic step: all admit and are charged, or none is.
 ///
-/// Two requests for the same key of the same limiter add up. A limit that somebody waits for denies until after those who
-/// wait, as [`KeyedLimiter::acquire_at`] does.
+/// Two requests for the same key of the same limiter add up. If callers wait for one of the limits, that limit denies until
+/// they have been served, as [`KeyedLimiter::acquire_at`] does.
 ///
 /// # Errors
-/// [`Full`] when one limiter is so small that the keys wanted of it leave each other no room.
+/// [`Full`] if a limiter is too small to hold all requested keys at the same time.
 pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
-    // What is blocked denies without any lock.
+    // A blocked limit denies without any lock.
     let blocked: Vec<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
     loop {
         let generations: Vec<Option<(Home, Tag)>> = requests
@@ -118,15 +118,15 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
         if let Some(decisions) = decide(requests, &blocked, &generations, now)? {
             return Ok(AllDecision::new(decisions));
         }
-        // One of the generations was retired; its successor is about to be there.
+        // One of the generations was retired; its successor will be there in a moment.
         crate::sync::yield_now();
     }
 }
 
-/// [`acquire_all_at`] at the time of the first limiter's clock.
+/// [`acquire_all_at`] at the current time of the first limiter's clock.
 ///
 /// # Errors
-/// As [`acquire_all_at`].
+/// The same as [`acquire_all_at`].
 pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
     let now = match requests.first() {
         Some(Request::Keyed { limiter, .. }) => limiter.clock().now(),
@@ -143,23 +143,23 @@ fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     }
 }
 
-/// One try; `None` when a generation was retired.
+/// One attempt; `None` if a generation was retired.
 fn decide<C>(
     requests: &[Request<'_, C>],
     blocked: &[Option<Decision>],
     generations: &[Option<(Home, Tag)>],
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Full> {
-    // What a key still has in an older generation is brought over before anything else is locked.
-    // Before all locks, so that it is dropped after them: nobody is woken under one.
+    // What a key still has in an older generation is moved before anything else is locked.
+    // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
     let mut wakes = Wakes::default();
     for (generation, tag) in generations.iter().flatten() {
         if generation.bring(*tag, now).is_err() {
             return Ok(None);
         }
     }
-    // The order of locks: unkeyed limiters by address, then the tables' buckets: by limiter, by generation (the newest
-    // first, as a state is moved), by address.
+    // The order of locks: unkeyed limiters by address, then the tables' buckets by limiter, by generation (the newest
+    // first, because states move in that order), and by address.
     let mut unkeyed: Vec<&Limiter<C>> = requests
         .iter()
         .filter_map(|request| match request {
@@ -237,7 +237,7 @@ fn decide<C>(
             match state {
                 _ if request.cost() == 0 => {}
                 Locked::Keyed(k) => {
-                    // Admitted, so not refused.
+                    // Admitted, so the key was not refused.
                     if let Ok((state, _)) = joint.state(*k) {
                         keyed[*k].0.policy().record(state, now, request.cost());
                     }
@@ -252,13 +252,13 @@ fn decide<C>(
     Ok(Some(decisions))
 }
 
-/// Where a request's state is, among those that are locked.
+/// The position of a request's state among the locked ones.
 enum Locked {
     Keyed(usize),
     Unkeyed(usize),
 }
 
-/// Each request's own number among the keyed or the unkeyed.
+/// The position of each request among the keyed or the unkeyed ones.
 fn locked<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Locked> {
     let mut next_keyed = 0;
     requests

@@ -1,9 +1,9 @@
-//! Limiters to hold and call: a policy, its state and a clock in one handle.
+//! Rate limiters: each combines a policy, its state and a clock.
 //!
-//! * [`Limiter`] limits everything that passes it; [`KeyedLimiter`] limits each key by itself.
-//! * [`acquire_all_at`] decides over several of them in one atomic step: all admit, or none is charged.
-//! * Each decision has a form that takes the time as an argument (`…_at`) and one that asks the limiter's [`Clock`].
-//! * [`KeyedLimit`] is the trait of keyed limits, in this process or shared by several: what middleware takes.
+//! * [`Limiter`] limits all requests together; [`KeyedLimiter`] limits each key separately.
+//! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is charged.
+//! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the limiter's [`Clock`].
+//! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware accepts it.
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! A limit for each key, wherever its states are.
+//! A limit for each key, in this process or in a shared store.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use tidegate_core::{Clock, Decision, Policy};
 
 use crate::{KeyedLimiter, Limiter};
 
-/// A limit for each key, decided in this process or in a store that several share: what middleware takes.
+/// A limit for each key, decided in this process or in a shared store. Middleware accepts it.
 ///
-/// A decision never fails: whoever implements this says what the answer is when a store gives none. Waiting is for the
-/// caller's runtime; a [`KeyedLimiter`] is ready at once, and nothing is allocated.
+/// A decision never fails: an implementation decides itself what to answer if its store fails. The future runs on the
+/// caller's runtime. The future of a [`KeyedLimiter`] is ready at once and allocates nothing.
 ///
-/// As its method is asynchronous the trait makes no trait objects: be generic over it, and where the choice falls at run
-/// time, implement it for an enum of what there is to choose from.
+/// The method is asynchronous, so the trait is not object safe. Make your code generic over it. To choose an implementation
+/// at run time, implement the trait for an enum of the alternatives.
 ///
 /// ```
 /// use tidegate::{KeyedLimit, KeyedLimiter, Policy, Quota};
@@ -27,11 +27,11 @@ use crate::{KeyedLimiter, Limiter};
 /// # Ok::<(), tidegate::BuildError>(())
 /// ```
 pub trait KeyedLimit: Send + Sync {
-    /// Asks for `cost`, and takes it when the answer admits that; a cost of 0 is a peek. Nothing is asked before the future
-    /// is first polled; one that is dropped before it is ready may have taken the cost.
+    /// Asks for `cost`, and takes it if it is admitted; a cost of 0 is a peek. Nothing happens before the future
+    /// is first polled. A future that is dropped before it is ready may have taken the cost.
     fn decide(&self, key: &[u8], cost: u32) -> impl Future<Output = Decision> + Send;
 
-    /// The policy of keys without one of their own.
+    /// The policy of keys that have none of their own.
     fn policy(&self) -> Policy;
 }
 
@@ -46,7 +46,7 @@ impl<C: Clock> KeyedLimit for KeyedLimiter<C> {
     }
 }
 
-/// One limit for everybody: the key does not matter.
+/// One limit for all keys: the key is ignored.
 impl<C: Clock> KeyedLimit for Limiter<C> {
     #[inline]
     async fn decide(&self, _key: &[u8], cost: u32) -> Decision {

@@ -1,4 +1,4 @@
-//! One limit for everything that passes.
+//! One limit for all requests together.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use crate::{
     wait::{Ground, Home, Line, OneLine, Wakes, wait},
 };
 
-/// A limit without keys: a policy, one state, and a clock.
+/// A limit without keys: a policy, one state and a clock.
 ///
 /// ```
 /// use tidegate::{Limiter, Policy, Quota};
@@ -26,16 +26,16 @@ use crate::{
 /// assert!(denied.retry_after() <= Some(std::time::Duration::from_millis(500)));
 /// ```
 pub struct Limiter<C = SystemClock> {
-    /// The policy, and the state that it is for.
+    /// The policy and its state.
     versions: Versions,
     clock: C,
     line: OneLine,
-    /// Until when everything is denied, in nanoseconds; 0 for not at all.
+    /// Denies everything until this time, in nanoseconds; 0 if not blocked.
     blocked: AtomicU64,
 }
 
 impl Limiter {
-    /// A limiter on the system's clock.
+    /// A limiter with the system clock.
     #[must_use]
     pub fn new(policy: impl Into<Policy>) -> Self {
         Self::with_clock(policy, SystemClock::new())
@@ -43,7 +43,7 @@ impl Limiter {
 }
 
 impl<C> Limiter<C> {
-    /// A limiter on a clock of its own.
+    /// A limiter with its own clock.
     #[must_use]
     pub fn with_clock(policy: impl Into<Policy>, clock: C) -> Self {
         Self {
@@ -54,22 +54,22 @@ impl<C> Limiter<C> {
         }
     }
 
-    /// The policy.
+    /// The limiter's policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.versions.policy()
     }
 
-    /// The clock.
+    /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Asks for `cost` at a time of the caller's.
+    /// Asks for `cost` at the given time.
     ///
-    /// While somebody [waits](Self::wait), the answer is a denial until after everybody who waits. Its `retry_after` is exact
-    /// behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64` requests ago, before
-    /// somebody left it or the policy changed.
+    /// While callers [wait](Self::wait), the answer is a denial until all of them have been served. Its `retry_after` is exact
+    /// behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64` requests ago, before
+    /// a waiter left or the policy changed.
     #[inline]
     pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
         if self.is_plain()
@@ -80,7 +80,7 @@ impl<C> Limiter<C> {
         self.acquire_behind(cost, now)
     }
 
-    /// Nobody waits, and nothing is blocked.
+    /// Decides if no caller waits and nothing is blocked.
     #[inline]
     fn is_plain(&self) -> bool {
         !self.line.is_busy() && self.blocked.load(Ordering::Relaxed) == 0
@@ -93,7 +93,7 @@ impl<C> Limiter<C> {
         }
         let passed = self.blocked.load(Ordering::Relaxed);
         if passed <= now.get() {
-            // So that the next one is plain again; unless there is a new block by now.
+            // The next decision then takes the short path again, unless there is a new block by now.
             let _ = self.blocked.compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         if cost == 0 || !self.line.is_busy() {
@@ -102,14 +102,14 @@ impl<C> Limiter<C> {
         self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes))
     }
 
-    /// Serves those who wait, after something that may have made room.
+    /// Serves the waiters, after a change that may have made room.
     fn serve(&self, now: Nanos) {
         if self.line.is_busy() {
             self.step(now, Line::changed);
         }
     }
 
-    /// Answers in a joint decision, which holds the state: `None` where nobody waits.
+    /// Answers for this limiter in a joint decision, which holds the state: `None` if no caller waits.
     pub(crate) fn answer_behind(
         &self,
         ground: &mut Ground<'_>,
@@ -134,7 +134,7 @@ impl<C> Limiter<C> {
         denied_until(&self.policy(), Nanos::new(until), now)
     }
 
-    /// What the answer to `cost` would be at `now`; nothing is taken.
+    /// The decision on `cost` at `now`, without taking it.
     pub fn peek_at(&self, cost: u32, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_at(now) {
             return denied;
@@ -145,7 +145,7 @@ impl<C> Limiter<C> {
         self.versions.apply(|policy, state| policy.check(state, now, cost))
     }
 
-    /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
+    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
     pub fn acquire_up_to_at(&self, cost: u32, now: Nanos) -> (u32, Decision) {
         match self.blocked_at(now) {
             Some(denied) => (0, denied),
@@ -156,31 +156,31 @@ impl<C> Limiter<C> {
         }
     }
 
-    /// Gives back up to `cost` of what was taken last; never more than is in use.
+    /// Returns up to `cost` of the units that were taken last; never more than are in use.
     pub fn refund_at(&self, cost: u32, now: Nanos) {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
         }
         self.versions.apply(|policy, state| policy.refund(state, now, cost));
-        // Somebody may have joined just before, and not seen this room.
+        // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }
 
-    /// Denies everything until a time; [`Nanos::MAX`] for good.
+    /// Denies everything until a time. With [`Nanos::MAX`] there is no end.
     pub fn block(&self, until: Nanos) {
         self.blocked.store(until.get(), Ordering::Relaxed);
     }
 
-    /// Ends a [`block`](Self::block), and admits those who wait as far as there is room; returns whether there was one that
-    /// still held.
+    /// Ends a [`block`](Self::block), and admits waiters as far as there is room. Returns whether a block was still in
+    /// force.
     pub fn unblock_at(&self, now: Nanos) -> bool {
         let lifted = self.blocked.swap(0, Ordering::Relaxed) > now.get();
         self.serve(now);
         lifted
     }
 
-    /// Changes the policy and keeps what has been used (see [`Policy::transfer`]). Returns at once; decisions and waits go
-    /// on meanwhile.
+    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns at once; decisions and waits
+    /// continue meanwhile.
     ///
     /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
@@ -188,13 +188,13 @@ impl<C> Limiter<C> {
         self.serve(now);
     }
 
-    /// The state, to be written somewhere and [restored](Self::restore_at).
+    /// A copy of the state, to be saved and [restored](Self::restore_at).
     #[must_use]
     pub fn snapshot(&self) -> Vec<u64> {
         self.versions.apply(|_, state| state.to_vec())
     }
 
-    /// Takes over a snapshot that was made under the policy `from`. Returns whether it was one.
+    /// Merges in a snapshot that was made under the policy `from`. Returns whether it was valid.
     pub fn restore_at(&self, from: &Policy, state: &[u64], now: Nanos) -> bool {
         if !from.accepts(state) {
             return false;
@@ -216,13 +216,13 @@ impl<C> Limiter<C> {
 }
 
 impl<C: Clock> Limiter<C> {
-    /// Asks for one unit now.
+    /// Asks for one unit at the current time.
     #[inline]
     pub fn check(&self) -> Decision {
         self.acquire(1)
     }
 
-    /// Asks for `cost` now. A cost of 0 is a peek.
+    /// Asks for `cost` at the current time. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, cost: u32) -> Decision {
         if self.is_plain()
@@ -233,42 +233,42 @@ impl<C: Clock> Limiter<C> {
         self.acquire_behind(cost, self.clock.now())
     }
 
-    /// What the answer to `cost` would be; nothing is taken.
+    /// The decision on `cost`, without taking it.
     pub fn peek(&self, cost: u32) -> Decision {
         self.peek_at(cost, self.clock.now())
     }
 
-    /// Takes as much of `cost` as there is; returns how much, and the decision on it.
+    /// Takes as much of `cost` as is available; returns that amount and the decision on it.
     pub fn acquire_up_to(&self, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(cost, self.clock.now())
     }
 
-    /// Denies everything for a span.
+    /// Denies everything for a time span.
     pub fn block_for(&self, span: Duration) {
         self.block(self.clock.now().saturating_add(span.into()));
     }
 
-    /// Ends a [`block`](Self::block); returns whether there was one that still held.
+    /// Ends a [`block`](Self::block). Returns whether a block was still in force.
     pub fn unblock(&self) -> bool {
         self.unblock_at(self.clock.now())
     }
 
-    /// Gives back up to `cost` of what was taken last; never more than is in use.
+    /// Returns up to `cost` of the units that were taken last; never more than are in use.
     pub fn refund(&self, cost: u32) {
         self.refund_at(cost, self.clock.now());
     }
 
-    /// [`set_policy_at`](Self::set_policy_at), now.
+    /// [`set_policy_at`](Self::set_policy_at) at the current time.
     pub fn set_policy(&self, policy: impl Into<Policy>) {
         self.set_policy_at(policy, self.clock.now());
     }
 }
 
 impl<T: Timer> Limiter<T> {
-    /// Waits until `cost` is admitted, behind whoever waits already. Dropping the future gives the place up.
+    /// Waits until `cost` is admitted, after all callers that already wait. Dropping the future gives up the place in the queue.
     ///
     /// # Errors
-    /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
+    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are returned at once.
     pub fn wait(
         &self,
         cost: u32,
@@ -280,7 +280,7 @@ impl<T: Timer> Limiter<T> {
     /// [`wait`](Self::wait) for at most `span`.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The same as [`wait`](Self::wait).
     pub async fn wait_for(&self, cost: u32, span: Duration) -> Result<Decision, WaitError> {
         self.wait(cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
@@ -288,7 +288,7 @@ impl<T: Timer> Limiter<T> {
 
 impl<C> Home for &Limiter<C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
-        // First, so that it is dropped last: nobody is woken while the state is held.
+        // Declared first, so that it is dropped last: no task is woken while the state is locked.
         let mut wakes = Wakes::default();
         let mut held = self.versions.lock();
         let (policy, state) = held.parts();

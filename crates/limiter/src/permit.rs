@@ -1,4 +1,4 @@
-//! Permits that come back when they are dropped.
+//! Permits that are released when they are dropped.
 
 use std::fmt;
 
@@ -6,10 +6,9 @@ use tidegate_core::{Clock, Decision, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 
-/// What was taken for a piece of work, to be given back when the work is over: on return, on an error, on a panic, and when
-/// a future is cancelled.
+/// Units that are returned when the work is over: on return, on an error, on a panic, and when a future is cancelled.
 ///
-/// Made for [`Policy::concurrency`](crate::Policy::concurrency), where giving back lets the next one in.
+/// Made for [`Policy::concurrency`](crate::Policy::concurrency), where returning them lets the next caller in.
 ///
 /// ```
 /// use tidegate::{KeyedLimiter, Policy};
@@ -33,13 +32,13 @@ enum From<'a, C> {
 }
 
 impl<C: Clock> Permit<'_, C> {
-    /// How much it is.
+    /// The number of units.
     #[must_use]
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// Keeps what was taken: nothing is given back.
+    /// Keeps the units: they are not returned.
     pub fn keep(mut self) {
         self.cost = 0;
     }
@@ -65,8 +64,8 @@ impl<C: Clock> Limiter<C> {
     /// Takes `cost` until the permit is dropped.
     ///
     /// # Errors
-    /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
-    /// [`wait_permit`](Self::wait_permit), which waits it out.
+    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
+    /// [`wait_permit`](Self::wait_permit), which waits for the delay.
     pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Decision> {
         let decision = self.acquire(cost);
         if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::One(self), cost }) }
@@ -77,7 +76,7 @@ impl<T: Timer> Limiter<T> {
     /// Waits for a permit as [`wait`](Self::wait) does.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The same as [`wait`](Self::wait).
     pub async fn wait_permit(&self, cost: u32, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
         let _ = self.wait(cost, deadline).await?;
         Ok(Permit { from: From::One(self), cost })
@@ -88,8 +87,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Takes `cost` of a key until the permit is dropped.
     ///
     /// # Errors
-    /// The denial. A leaky bucket's delay is in the decision of [`acquire`](Self::acquire) alone: use
-    /// [`wait_permit`](Self::wait_permit), which waits it out.
+    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
+    /// [`wait_permit`](Self::wait_permit), which waits for the delay.
     pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Decision> {
         let tag = self.tag_of(&key);
         let decision = self.acquire(key, cost);
@@ -101,7 +100,7 @@ impl<T: Timer> KeyedLimiter<T> {
     /// Waits for a permit as [`wait`](Self::wait) does.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The same as [`wait`](Self::wait).
     pub async fn wait_permit(
         &self,
         key: impl Key,

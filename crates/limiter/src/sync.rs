@@ -1,4 +1,4 @@
-//! What threads meet in: the standard library's, or loom's.
+//! The synchronization primitives: the standard library's, or loom's.
 
 #[cfg(not(loom))]
 pub(crate) use std::{
@@ -18,11 +18,11 @@ pub(crate) use loom::{
     thread::yield_now,
 };
 
-/// One of several things behind an `Arc`, read without writing to a word that others read.
+/// An `Arc` that can be replaced, read without writing to a word that others read.
 #[cfg(not(loom))]
 pub(crate) struct Shared<T>(arc_swap::ArcSwap<T>);
 
-/// What was read; it is kept for as long as this is.
+/// The value that was read; it is kept alive as long as this guard.
 #[cfg(not(loom))]
 pub(crate) type Loaded<T> = arc_swap::Guard<std::sync::Arc<T>>;
 
@@ -40,7 +40,7 @@ impl<T> Shared<T> {
         self.0.load_full()
     }
 
-    /// Afterwards whoever still has the old one counts as a holder of its `Arc`.
+    /// After this call, readers that still use the old value count as holders of its `Arc`.
     pub fn store(&self, value: std::sync::Arc<T>) {
         self.0.store(value);
     }

@@ -1,11 +1,12 @@
-//! The policy of a limiter without keys, and the state that it is for: both change together while others decide.
+//! The policy of a limiter without keys, together with its state: both change in one step while other threads decide.
 //!
 //! A change of policy moves the state from the cell of the old version to that of the new one, holding both. The old cell
-//! stays locked, so whoever comes to it late does nothing there, and looks again which version decides.
+//! stays locked, so a thread that comes to it late does nothing there, and looks up the current version again.
 //!
-//! Nothing tells when the last reader has left a version: that would cost each decision more than the decision. So a
-//! version is kept and used again when its policy comes back: a latecomer who finds it open then decides by the policy
-//! that it read, in a cell that is in force. A version that is not in force holds no state, about 400 bytes in all.
+//! It is unknown when the last reader has left a version: tracking that would cost each decision more than the decision
+//! itself. So a version is kept, and used again when its policy returns: a late thread that finds it open then decides by
+//! the policy that it read, in a cell that is current. A version that is not current holds no state; it takes about
+//! 400 bytes.
 #![allow(unsafe_code)] // The version in force is reached by a pointer.
 
 use std::sync::{Arc, PoisonError};
@@ -23,21 +24,21 @@ pub(crate) struct Version {
     cell: StateCell,
 }
 
-/// One for each policy that a limiter ever had, of which one is in force.
+/// One version for each policy that a limiter ever had. One of them is current.
 pub(crate) struct Versions {
     current: AtomicPtr<Version>,
-    /// Locked for the length of a change. Nothing is ever removed.
+    /// Locked during a change. Nothing is ever removed.
     all: Mutex<Vec<Arc<Version>>>,
 }
 
-/// The version in force, locked.
+/// The current version, locked.
 pub(crate) struct Held<'a> {
     pub policy: &'a Policy,
     state: StateGuard<'a>,
 }
 
 impl Held<'_> {
-    /// The policy, and the words of the state.
+    /// The policy and the words of the state.
     pub fn parts(&mut self) -> (&Policy, &mut [u64]) {
         (self.policy, self.state.words())
     }
@@ -55,20 +56,20 @@ impl Versions {
         Self { current: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()), all: Mutex::new(vec![first]) }
     }
 
-    /// The version in force, or one that has just been left: its cell tells.
+    /// The current version, or one that was just replaced: its cell shows which.
     #[inline]
     fn current(&self) -> &Version {
-        // Acquire: with the pointer comes what it points to.
+        // Acquire: the data behind the pointer is visible with the pointer.
         // SAFETY: it points to one of `all`, from which nothing is ever removed.
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// The policy in force.
+    /// The current policy.
     pub fn policy(&self) -> Policy {
         self.current().policy
     }
 
-    /// Decides, if nobody holds the state.
+    /// Decides, if no other thread holds the state.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
@@ -76,12 +77,12 @@ impl Versions {
         version.cell.try_decide(&version.policy, now, cost)
     }
 
-    /// Decides, after whoever holds the state.
+    /// Decides, after waiting for a thread that holds the state.
     pub fn decide(&self, now: Nanos, cost: u32) -> Decision {
         retry(|| self.try_decide(|| now, cost))
     }
 
-    /// One atomic step on the state. The closure may run more than once and must have no effect but on the words.
+    /// One atomic step on the state. The closure may run more than once and must change nothing but the words.
     pub fn apply<R>(&self, mut step: impl FnMut(&Policy, &mut [u64]) -> R) -> R {
         retry(|| {
             let version = self.current();
@@ -89,7 +90,7 @@ impl Versions {
         })
     }
 
-    /// Holds the version in force.
+    /// Locks the current version.
     pub fn lock(&self) -> Held<'_> {
         retry(|| {
             let version = self.current();
@@ -97,9 +98,9 @@ impl Versions {
         })
     }
 
-    /// Puts another policy in force, and what has been used with it.
+    /// Makes another policy current, and moves the usage to it.
     pub fn change(&self, policy: Policy, now: Nanos) {
-        // No change panics half way.
+        // No change panics midway.
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
         if old.policy == policy {
@@ -111,25 +112,25 @@ impl Versions {
             all.push(Version::new(policy));
             Arc::clone(&all[all.len() - 1])
         };
-        // Changes come one at a time, so this is the version in force to the end, and open.
+        // Changes come one at a time, so this stays the current version to the end, and is open.
         let mut before = old.cell.lock();
-        // Retired, or new and known to nobody.
+        // Retired, or new and not yet visible to other threads.
         let mut after = new.cell.resume(policy.words()).unwrap_or_else(|| new.cell.lock());
         policy.transfer(after.words(), &old.policy, before.words(), now);
-        // Release: as `current` says. Nobody decides in a version that is not in force: it is locked until then.
+        // Release: see `current`. No thread decides in a version that is not current: it is locked until then.
         self.current.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
         drop(after);
         before.retire();
     }
 
-    /// How many there are.
+    /// The number of versions.
     #[cfg(all(test, not(loom)))]
     fn count(&self) -> usize {
         self.all.lock().unwrap().len()
     }
 }
 
-/// Tries until there is a result: each time the version in force is another one, or somebody holds it for a moment.
+/// Tries until there is a result: each time the current version has changed, or another thread holds it for a moment.
 #[inline]
 fn retry<R>(mut step: impl FnMut() -> Option<R>) -> R {
     let mut backoff = Backoff::new();

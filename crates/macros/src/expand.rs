@@ -1,4 +1,4 @@
-//! The guarded function.
+//! Expands a guarded function.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -26,7 +26,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     };
     let failed = match &options.failed {
         Some(failed) => quote!({
-            // Behind a bound, so that a closure need not say what it takes.
+            // The bound infers the closure's argument type, so the user need not write it.
             fn __ask<T: ?Sized>(failed: impl ::core::ops::FnOnce(&T) -> bool, output: &T) -> bool {
                 failed(output)
             }
@@ -38,7 +38,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
             false
         }),
     };
-    // Only where it is used.
+    // Emit it only if it is used.
     let check = (options.failed.is_none() && is_result(&output))
         .then(|| quote!(let __failure_check = __guard.failure_check();));
     let ItemFn { attrs, vis, sig, block } = function;
@@ -50,7 +50,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
             #check
-            // Says what the block returns, so that its result is converted to that; never called.
+            // Fixes the type of the block, so that its result coerces to it. This function is never called.
             fn __never<T>() -> T {
                 loop {}
             }
@@ -70,7 +70,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
             };
             __guard.wait();
             #check
-            // Behind a bound, so that the function's result may borrow from its arguments, mutably, too.
+            // The `FnOnce` bound allows the function's result to borrow from its arguments, even mutably.
             fn __once<T>(call: impl ::core::ops::FnOnce() -> T) -> T {
                 call()
             }
@@ -90,11 +90,14 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenS
     })
 }
 
-/// Functions that a guard makes no sense of.
+/// Rejects functions that a guard cannot support.
 fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
     let sig = &function.sig;
     if let Some(constant) = &sig.constness {
-        return Err(Error::new_spanned(constant, "a guarded function cannot be const: it asks the rules"));
+        return Err(Error::new_spanned(
+            constant,
+            "a guarded function cannot be const: it checks rules at run time",
+        ));
     }
     if sig.asyncness.is_none() && is_future(output) {
         let text = "the guard would leave when this function returns, before its future runs; make it an async fn, or \
@@ -110,7 +113,7 @@ fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
     Ok(())
 }
 
-/// Whether a type is a future that was boxed, or `impl Future`.
+/// Whether a type is a boxed future or `impl Future`.
 fn is_future(of: &Type) -> bool {
     let names_it = |bounds: &Punctuated<TypeParamBound, Token![+]>| {
         bounds
@@ -147,7 +150,8 @@ fn names_impl(tokens: TokenStream) -> bool {
     })
 }
 
-/// The expression of the entry with its options. It names no crate: whoever guards may know Tidegate by any name.
+/// Returns the expression of the entry with its options. It names no crate, because the user's crate may import
+/// Tidegate under any name.
 fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
     let resource = match (&options.handle, &options.resource) {
         (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &(#handle);),
@@ -156,12 +160,12 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
                 Some(gate) => quote!(#gate),
                 None => default_gate(function)?,
             };
-            // By a name of its own: `*gate.resource(…)` would be something else than `(*gate).resource(…)`.
+            // Bind the gate to a variable: `*gate.resource(…)` would mean something else than `(*gate).resource(…)`.
             quote!(let __resource = &{ let __gate = &(#gate); __gate.resource(#name) };)
         }
         _ => {
             let text =
-                "give it a resource (and perhaps a gate), or a handle: #[guard(resource = \"orders\")]";
+                "name a resource (and, if needed, a gate) or a handle: #[guard(resource = \"orders\")]";
             return Err(Error::new(Span::call_site(), text));
         }
     };
@@ -183,7 +187,7 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
     })
 }
 
-/// The argument named `gate`, or the field of `self`.
+/// Returns the argument named `gate`, or the field of `self`.
 fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     let is_gate = |argument: &FnArg| {
         matches!(argument, FnArg::Typed(argument)
@@ -195,17 +199,17 @@ fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     if function.sig.receiver().is_some() {
         return Ok(quote!(self.gate));
     }
-    let text = "where is the gate? give the function an argument named gate, or the attribute gate = …";
+    let text = "there is no gate; give the function an argument named gate, or the attribute gate = …";
     Err(Error::new_spanned(&function.sig.ident, text))
 }
 
-/// The function's arguments, to hand on.
+/// Returns the function's arguments, to pass to the fallback.
 fn arguments(function: &ItemFn) -> syn::Result<Vec<Ident>> {
     let name = |argument: &FnArg| match argument {
         FnArg::Receiver(_) => Ok(Ident::new("self", Span::call_site())),
         FnArg::Typed(argument) => match &*argument.pat {
             Pat::Ident(name) => Ok(name.ident.clone()),
-            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments that are plain names")),
+            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments with plain names")),
         },
     };
     function.sig.inputs.iter().map(name).collect()
@@ -255,7 +259,7 @@ mod tests {
         ] {
             assert!(refused(named, &function).contains("make it an async fn"));
         }
-        // These are run by whoever gets them, as anybody would expect.
+        // These futures are run by their receiver, as usual.
         for function in [
             parse_quote!(
                 fn f(gate: &Gate) -> Result<Box<dyn Display>, Blocked> {
@@ -320,14 +324,14 @@ mod tests {
                         Ok(())
                     }
                 ),
-                "where is the gate?",
+                "there is no gate",
             ),
             (
                 "",
                 parse_quote!(
                     fn f(gate: &Gate) {}
                 ),
-                "give it a resource",
+                "name a resource",
             ),
             (
                 r#"resource = "r", handle = h"#,
@@ -341,13 +345,13 @@ mod tests {
                 parse_quote!(
                     fn f(gate: &Gate, (a, b): (u8, u8)) {}
                 ),
-                "arguments that are plain names",
+                "arguments with plain names",
             ),
         ] {
             let said = refused(options, &function);
             assert!(said.contains(says), "{said}");
         }
         let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");
-        assert!(unknown.to_string().contains("known are resource"), "{unknown}");
+        assert!(unknown.to_string().contains("the options are resource"), "{unknown}");
     }
 }

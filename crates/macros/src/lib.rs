@@ -1,4 +1,4 @@
-//! `#[guard]`: a function as a resource of a Tidegate gate.
+//! `#[guard]` turns a function into a resource of a Tidegate gate.
 //!
 //! ```
 //! use tidegate_flow::{Blocked, Gate, rules::{FlowRule, Rules}};
@@ -30,27 +30,29 @@ mod options;
 use proc_macro::TokenStream;
 use syn::{ItemFn, parse_macro_input};
 
-/// Enters a resource around a function: a blocked call does not run, and the rules learn how every other call went.
+/// Enters a resource around a function. A blocked call does not run. For every other call, the rules receive its
+/// outcome.
 ///
-/// Works on functions and methods, sync and async. An async function sleeps out a delay (of a throttle, or of a
-/// prioritized call that borrows) on the gate's timer, and dropping its future cancels the call. A sync function blocks
-/// its thread for the delay.
+/// It works on functions and methods, sync and async. A throttle, or a prioritized call that borrows, may cause a
+/// delay. An async function sleeps for the delay on the gate's timer, and dropping its future cancels the call. A sync
+/// function blocks its thread for the delay.
 ///
-/// A function that is not async and returns a future is refused, as it is done before its future runs; under
-/// `#[async_trait]`, guard a function that the method calls. So are a `const` one, and one that returns `impl Trait`.
+/// The attribute rejects a function that is not async but returns a future, because the function returns before its
+/// future runs. Under `#[async_trait]`, guard a function that the method calls. The attribute also rejects `const`
+/// functions and functions that return `impl Trait`.
 ///
-/// A `Blocked` that has become part of an error of one's own cannot be seen, and is a failure unless `failed` says
-/// otherwise.
+/// The attribute cannot recognise a `Blocked` inside another error type. Such an error counts as a failure unless
+/// `failed` says otherwise.
 ///
 /// | option | meaning |
 /// |---|---|
-/// | `resource = "name"` | the resource; any expression that is a `&str` |
-/// | `gate = expr` | the gate; without it, the argument named `gate`, or else `self.gate` |
-/// | `handle = expr` | instead of both: a `Resource`, which saves the look-up |
-/// | `fallback = path` | called with the function's arguments and the `Blocked`; async for an async function. Without it, the function returns `Err(blocked.into())` |
-/// | `failed = expr` | says of a reference to what was returned whether the call has failed. Without it, a `Result` has failed when it is an `Err`, but for a `Blocked` of a resource further in, by itself or as a `dyn Error`; another type never |
-/// | `count = expr`, `origin = expr`, `context = expr`, `inbound`, `prioritized` | as of an `Entry` |
-/// | `args(expr, …)` | the arguments that hot-parameter rules see |
+/// | `resource = "name"` | the resource: any expression of type `&str` |
+/// | `gate = expr` | the gate. Default: the argument named `gate`, or else `self.gate` |
+/// | `handle = expr` | a `Resource`, instead of `resource` and `gate`; saves the lookup |
+/// | `fallback = path` | the function to call when a rule blocks, with the original arguments and the `Blocked`. It must be async if the function is async. Default: return `Err(blocked.into())` |
+/// | `failed = expr` | decides from a reference to the return value whether the call failed. Default: a `Result` failed if it is an `Err`, unless the error is a `Blocked` of a nested resource, either directly or as a `dyn Error`. Other types never fail |
+/// | `count = expr`, `origin = expr`, `context = expr`, `inbound`, `prioritized` | the same as the methods of `Entry` |
+/// | `args(expr, …)` | the arguments for hot-parameter rules |
 #[proc_macro_attribute]
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as options::Options);

@@ -1,4 +1,4 @@
-//! The options of the attribute.
+//! Parses the options of the attribute.
 
 use syn::{
     Expr, Path, Token,
@@ -49,7 +49,7 @@ impl Parse for Options {
                     let known = "resource, gate, handle, fallback, failed, count, origin, context, inbound, prioritized, args";
                     return Err(syn::Error::new(
                         name.span(),
-                        format!("unknown option `{name}`; known are {known}"),
+                        format!("unknown option `{name}`; the options are {known}"),
                     ));
                 }
             }

@@ -1,5 +1,5 @@
-//! Guarded functions do what unguarded ones do, as far as the rules let them.
-#![allow(clippy::needless_pass_by_value, clippy::unused_async)] // Fallbacks take what the guarded function takes.
+//! Guarded functions behave like unguarded ones when the rules admit the call.
+#![allow(clippy::needless_pass_by_value, clippy::unused_async)] // Fallbacks take the arguments of the guarded function.
 
 use std::{
     error::Error,
@@ -92,7 +92,7 @@ fn borrowed<'a>(gate: &Gate, text: &'a str) -> Result<(), Borrowed<'a>> {
     Err(Borrowed(text))
 }
 
-/// An error that nobody knows yet.
+/// A generic error type.
 #[guard(resource = "outer")]
 fn generic<E: From<Blocked>>(gate: &Gate, error: E) -> Result<(), E> {
     Err(error)
@@ -248,7 +248,7 @@ fn a_sync_function_waits_out_its_delay() {
     let (gate, timer) = gate(flow(vec![throttle]));
     assert_eq!(spaced(&gate), Ok(1_000_000));
     let waiting = std::thread::spawn(move || spaced(&gate));
-    // However the threads run, the second call goes ahead when the clock has come to its time, and not before.
+    // Under any thread schedule, the second call proceeds when the clock reaches its time, and not before.
     while !waiting.is_finished() {
         timer.advance(Duration::from_millis(1));
         std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Functions of every shape can be guarded: what compiles without the attribute compiles with it.
-#![allow(clippy::unnecessary_wraps, clippy::unused_async, clippy::needless_pass_by_value)] // They are there for their shapes.
+//! Functions of every supported shape compile with the attribute as they do without it.
+#![allow(clippy::unnecessary_wraps, clippy::unused_async, clippy::needless_pass_by_value)] // The functions exist only for their signatures.
 
 use std::{
     error::Error,
@@ -136,7 +136,7 @@ fn what_an_async_function_returns_becomes_what_its_signature_says() {
     assert_eq!(service.gate.resource("any error").node().counts(service.gate.now()).exception, 2);
 }
 
-/// What the closure takes is not said.
+/// The closure's argument type is inferred.
 #[guard(resource = "said", fallback = no_answer, failed = |answer| answer.is_none_or(|answer| answer == 0))]
 fn said(gate: &Gate, answer: Option<u32>) -> Option<u32> {
     answer

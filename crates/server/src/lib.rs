@@ -25,9 +25,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod access;
 #[cfg(test)]
 mod captured_log;
 pub mod envoy;
+mod follow;
 #[cfg(feature = "grpc")]
 mod grpc;
 pub mod heavy;
@@ -36,12 +38,14 @@ pub mod http;
 mod idle;
 mod latency;
 pub mod limits;
+mod locks;
 mod metrics;
 mod occupancy;
 mod once_a_minute;
 mod open_files;
 mod options;
 mod pages;
+mod peers;
 mod reload;
 pub mod resp;
 pub mod rules;
@@ -54,13 +58,15 @@ mod start_error;
 mod state;
 mod state_file;
 pub mod throttle;
+mod tls;
 
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};
 pub use shutdown::signals;
-pub use start_error::{StartError, StoreOptionError};
+pub use start_error::{Lacks, StartError, StoreOptionError};
 pub use state_file::StatePathError;
 #[doc(hidden)]
 pub use state_file::check_and_restore;
 pub use tidegate_redis::Timeout;
+pub use tls::{TlsError, TlsFiles};

@@ -45,6 +45,10 @@ pub(crate) struct Events {
     pub state_writes_failed: AtomicU64,
     pub state_written_at: AtomicU64,
     pub state_bytes: AtomicU64,
+    /// How often certificates were loaded again, or could not be.
+    pub certificate_loads: [AtomicU64; 2],
+    /// The same of the access file.
+    pub access_loads: [AtomicU64; 2],
     pub http: Arc<HttpStats>,
     pub admin: Arc<HttpStats>,
 }
@@ -58,6 +62,8 @@ pub(crate) struct HttpStats {
     pub evicted: AtomicU64,
     /// New connections for which not even an idle one could give way.
     pub refused: AtomicU64,
+    /// Connections whose TLS handshake failed, or took too long.
+    pub handshakes_failed: AtomicU64,
 }
 
 impl Events {
@@ -251,6 +257,11 @@ impl AtScrape {
                 "Idle connections that gave way to new ones",
                 protocols(|http| read(&http.evicted), read(&resp.evicted)),
             ),
+            (
+                "tls_handshakes_failed",
+                "Connections whose TLS handshake failed, or took too long",
+                protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
+            ),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
             counted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
@@ -264,10 +275,14 @@ impl AtScrape {
             ("resp_auth_failures", "Wrong passwords given to RESP", read(&resp.auth_failures)),
             (
                 "http_connections_refused",
-                "HTTP connections for which there was no slot",
+                "HTTP connections for which there was no slot, or of clients that have too many",
                 read(&events.http.refused) + read(&events.admin.refused),
             ),
-            ("resp_connections_refused", "RESP connections beyond the bound", read(&resp.refused)),
+            (
+                "resp_connections_refused",
+                "RESP connections beyond the bound, or of clients that have too many",
+                read(&resp.refused),
+            ),
             (
                 "resp_protocol_errors",
                 "RESP connections closed for malformed input",
@@ -295,6 +310,16 @@ impl AtScrape {
                 "state_writes",
                 "Times the state file was written, or could not be",
                 outcomes(&events.state_writes, &events.state_writes_failed),
+            ),
+            (
+                "certificate_loads",
+                "Times the certificates were loaded again, or refused",
+                outcomes(&events.certificate_loads[0], &events.certificate_loads[1]),
+            ),
+            (
+                "access_loads",
+                "Times the access file was loaded again, or refused",
+                outcomes(&events.access_loads[0], &events.access_loads[1]),
             ),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;

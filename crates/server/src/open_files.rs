@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the server needs beside client connections: listeners, files, its store.
-const BESIDE: u64 = 128;
+/// What the server needs beside the connections of clients: listeners, files, its store, the control plane.
+const BESIDE: u64 = 512;
 
 /// Whether the system lets the process open as many files as its connections need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

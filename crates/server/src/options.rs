@@ -1,10 +1,12 @@
 //! How a server is to be run.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use tidegate_redis::Timeout;
 
-use crate::{envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed};
+use crate::{
+    envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed, tls::TlsFiles,
+};
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
 /// system's choice.
@@ -18,6 +20,12 @@ pub struct Options {
     pub grpc: Option<String>,
     /// Where the control plane listens: metrics, rules, blocks, resets; `None` for not at all.
     pub admin: Option<String>,
+    /// Certificates for TLS on all listeners; `None` for none.
+    pub tls: Option<TlsFiles>,
+    /// The file that says who may do what; `None` to let everybody in.
+    pub access: Option<PathBuf>,
+    /// Listen on addresses that other machines can reach without TLS or without credentials.
+    pub insecure: bool,
     /// The rules file; `None` for the built-in example, or for no rules where there is an `envoy_config`.
     pub rules: Option<PathBuf>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
@@ -59,6 +67,11 @@ pub struct Options {
     pub resp_idle_timeout: Duration,
     /// How many connections each protocol takes. Beyond that the connection that has been idle longest gives way.
     pub max_connections: usize,
+    /// How many connections each client address may have on each listener (of IPv6 each network of 64 bits); `None` for as many as
+    /// there are.
+    pub max_connections_per_peer: Option<usize>,
+    /// Sockets that listen already, by the option that they stand for (`http`, `resp`, `grpc`, `admin`).
+    pub sockets: Vec<(String, Arc<TcpListener>)>,
     /// How long an HTTP client may take nothing of its answer.
     pub http_write_timeout: Duration,
     /// Web pages of these origins may ask over HTTP, as in `https://ops.example.com`; browsers tell the origin.
@@ -76,6 +89,9 @@ impl Default for Options {
             resp: Some("127.0.0.1:0".to_owned()),
             grpc: None,
             admin: Some("127.0.0.1:0".to_owned()),
+            tls: None,
+            access: None,
+            insecure: false,
             rules: None,
             envoy_config: None,
             envoy_consume: Consume::default(),
@@ -96,6 +112,8 @@ impl Default for Options {
             resp_threads: 1,
             resp_idle_timeout: Duration::ZERO,
             max_connections: 10_000,
+            max_connections_per_peer: None,
+            sockets: Vec::new(),
             http_write_timeout: Duration::from_secs(10),
             http_origins: Vec::new(),
             throttle: ThrottleAllowed::default(),

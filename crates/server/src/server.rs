@@ -19,13 +19,17 @@ use tokio::{
 };
 
 use crate::{
+    access::Door,
     envoy::RateLimits,
+    follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
     limits::{self, Capacity, Limits},
+    locks::Locks,
     metrics::{Events, HttpStats, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
+    peers::Peers,
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
@@ -64,6 +68,7 @@ pub enum Ended {
 /// A server that listens.
 pub struct Server {
     options: Options,
+    locks: Locks,
     service: Arc<Service>,
     app: Arc<App>,
     events: Arc<Events>,
@@ -126,54 +131,55 @@ impl Server {
         }
         let stats = Arc::new(RespStats::default());
         let (stop_http, stopped) = watch::channel(false);
+        let locks = Locks::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        let grpc = listen_for_grpc(&options, &rates, &mut metrics, &stopped).await?;
+        let grpc = listen_for_grpc(&options, &rates, &mut metrics, &locks, &stopped).await?;
         let origins = options.http_origins.clone();
+        // All addresses are taken before any is served.
+        let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
+        let admin = listen_if_on(&options, "admin", options.admin.as_deref()).await?;
+        let resp = listen_if_on(&options, "resp", options.resp.as_deref()).await?;
+        let door = |option, listener: &Option<(_, SocketAddr)>, has_password| match listener {
+            Some((_, address)) => locks.door(option, *address, has_password),
+            // Nobody comes.
+            None => Ok(Door::new(Arc::clone(&locks.access), false)),
+        };
+        let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
+        let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
             metrics,
             events: Arc::clone(&events),
+            doors,
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             origins,
         });
-        // All addresses are taken before any is served.
-        let http = listen_if_on("http", options.http.as_deref()).await?;
-        let admin = listen_if_on("admin", options.admin.as_deref()).await?;
-        let resp = listen_if_on("resp", options.resp.as_deref()).await?;
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
             let (listener, address) = listener?;
             let (name, most) = match plane {
                 Plane::Data => ("http", options.max_connections),
                 Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
             };
-            let config =
-                HttpConfig { name, max_connections: most, write_timeout: options.http_write_timeout };
+            let config = HttpConfig {
+                name,
+                max_connections: most,
+                max_per_peer: options.max_connections_per_peer,
+                write_timeout: options.http_write_timeout,
+            };
             let router = http::router(Arc::clone(&app), plane);
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
-            let serve = http::serve(listener, router, config, service, stats, stopped.clone());
+            let serve = http::serve(listener, router, config, locks.clone(), service, stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
         };
         let http = serve_http(http, Plane::Data, &events.http);
         let admin = serve_http(admin, Plane::Admin, &events.admin);
         let resp = match resp {
-            Some((listener, address)) => {
-                let config = RespConfig {
-                    password: options.resp_password.clone(),
-                    max_connections: options.max_connections,
-                    idle_timeout: (!options.resp_idle_timeout.is_zero())
-                        .then(|| options.resp_idle_timeout.into()),
-                    threads: options.resp_threads,
-                    port: address.port(),
-                };
-                let runtime = service.store().map(|_| tokio::runtime::Handle::current());
+            Some(listener) => {
                 let stats = Arc::clone(&stats);
-                let shared = Shared { service: Arc::clone(&service), config, started, stats, runtime };
-                let refused = StartError::Threads;
-                let listener = listener.into_std().map_err(refused)?;
-                Some((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
+                Some(serve_resp(listener, &options, resp_door, &locks, &service, started, stats)?)
             }
             None => None,
         };
@@ -181,6 +187,7 @@ impl Server {
         let state = state.map(Arc::new);
         Ok(Self {
             options,
+            locks,
             service,
             app,
             events,
@@ -238,6 +245,7 @@ impl Server {
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
         let Self {
             options,
+            locks,
             service,
             app,
             events,
@@ -254,6 +262,8 @@ impl Server {
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = self.reload_orders;
         background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
+        let (reload_locks, reloads) = watch::channel(0);
+        background.spawn(follow(locks, options.reload_interval, reloads, Arc::clone(&events)));
         if let Some(state) = &state {
             let (state, service) = (Arc::clone(state), Arc::clone(&service));
             background.spawn(state.write_at_intervals(service, options.state_interval));
@@ -264,6 +274,7 @@ impl Server {
         while let Some(Order::Reload) = orders.recv().await {
             // One that waits already is enough.
             let _ = reload_now.try_send(None);
+            reload_locks.send_modify(|orders| *orders += 1);
         }
         tracing::info!("stopping: no new connections; finishing what is under way");
         // A step that hangs goes on in its own thread, and ends with the process.
@@ -455,17 +466,23 @@ async fn listen_for_grpc(
     options: &Options,
     rates: &Arc<RateLimits>,
     metrics: &mut Metrics,
+    locks: &Locks,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
     use crate::grpc::{GrpcConfig, GrpcStats, Shared, serve};
 
     let Some(address) = &options.grpc else { return Ok(None) };
-    let (listener, address) = listen("grpc", address).await?;
+    let (listener, address) = listen(options, "grpc", address).await?;
+    let door = locks.door("grpc", address, false)?;
     let stats = Arc::new(GrpcStats::default());
     metrics.add_grpc(Arc::clone(&stats));
-    let config =
-        GrpcConfig { max_connections: options.max_connections, write_timeout: options.http_write_timeout };
-    let serve = serve(listener, Shared { rates: Arc::clone(rates), stats }, config, stopped.clone());
+    let config = GrpcConfig {
+        max_connections: options.max_connections,
+        max_per_peer: options.max_connections_per_peer,
+        write_timeout: options.http_write_timeout,
+    };
+    let shared = Shared { rates: Arc::clone(rates), stats, door };
+    let serve = serve(listener, shared, config, locks.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 
@@ -475,6 +492,7 @@ async fn listen_for_grpc(
     options: &Options,
     _rates: &Arc<RateLimits>,
     _metrics: &mut Metrics,
+    _locks: &Locks,
     _stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
     match &options.grpc {
@@ -483,22 +501,57 @@ async fn listen_for_grpc(
     }
 }
 
+fn serve_resp(
+    (listener, address): (tokio::net::TcpListener, SocketAddr),
+    options: &Options,
+    door: Door,
+    locks: &Locks,
+    service: &Arc<Service>,
+    started: Nanos,
+    stats: Arc<RespStats>,
+) -> Result<(SocketAddr, Reactors), StartError> {
+    let config = RespConfig {
+        password: options.resp_password.clone(),
+        max_connections: options.max_connections,
+        max_per_peer: options.max_connections_per_peer,
+        idle_timeout: (!options.resp_idle_timeout.is_zero()).then(|| options.resp_idle_timeout.into()),
+        threads: options.resp_threads,
+        port: address.port(),
+    };
+    let runtime = service.store().map(|_| tokio::runtime::Handle::current());
+    let peers = Peers::new(config.max_per_peer);
+    let tls = locks.tls.clone();
+    let shared = Shared { service: Arc::clone(service), config, door, tls, peers, started, stats, runtime };
+    let refused = StartError::Threads;
+    let listener = listener.into_std().map_err(refused)?;
+    Ok((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
+}
+
 async fn listen_if_on(
+    options: &Options,
     option: &'static str,
     address: Option<&str>,
 ) -> Result<Option<(tokio::net::TcpListener, SocketAddr)>, StartError> {
     match address {
-        Some(address) => listen(option, address).await.map(Some),
+        Some(address) => listen(options, option, address).await.map(Some),
         None => Ok(None),
     }
 }
 
 async fn listen(
+    options: &Options,
     option: &'static str,
     address: &str,
 ) -> Result<(tokio::net::TcpListener, SocketAddr), StartError> {
     let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(refused)?;
+    let listener = match options.sockets.iter().find(|(name, _)| name == option) {
+        Some((_, socket)) => {
+            let socket = socket.try_clone().map_err(refused)?;
+            socket.set_nonblocking(true).map_err(refused)?;
+            tokio::net::TcpListener::from_std(socket).map_err(refused)?
+        }
+        None => tokio::net::TcpListener::bind(address).await.map_err(refused)?,
+    };
     let address = listener.local_addr().map_err(refused)?;
     Ok((listener, address))
 }

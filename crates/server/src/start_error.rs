@@ -1,11 +1,11 @@
 //! Why a server does not start.
 
-use std::{io, path::PathBuf};
+use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
 use tidegate_limiter::BuildError;
 use tidegate_redis::StoreError;
 
-use crate::{rules::RulesError, state_file::StatePathError};
+use crate::{rules::RulesError, state_file::StatePathError, tls::TlsError};
 
 /// Why a server does not start. The message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,26 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The certificates cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The access file cannot be used.
+    #[error("--access: {0}")]
+    Access(#[source] RulesError),
+    /// Other machines can reach a listener that is not protected.
+    #[error(
+        "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if everybody who can reach it may \
+         use it, say --insecure",
+        protection(*lacks)
+    )]
+    Exposed {
+        /// Which option asked for it.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What it lacks.
+        lacks: Lacks,
+    },
     /// The store cannot be used as the options say.
     #[error(transparent)]
     Store(#[from] StoreOptionError),
@@ -47,6 +67,36 @@ pub enum StartError {
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]
     Throttle(#[source] BuildError),
+}
+
+/// What a listener lacks that other machines can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lacks {
+    /// TLS.
+    Tls,
+    /// Anything that clients must show.
+    Credentials,
+    /// Both.
+    Both,
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "no TLS",
+            Self::Credentials => "no credentials",
+            Self::Both => "neither TLS nor credentials",
+        })
+    }
+}
+
+fn protection(lacks: Lacks) -> &'static str {
+    match lacks {
+        Lacks::Tls => "give --tls-cert and --tls-key",
+        Lacks::Credentials => "give --access or --tls-client-ca",
+        Lacks::Both => "give --tls-cert and --tls-key, and --access or --tls-client-ca",
+    }
 }
 
 /// Which option about the store is wrong.

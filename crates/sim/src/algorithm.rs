@@ -1,13 +1,13 @@
-//! Algorithms as a command line names them: `sliding-window:slots=60:mode=balanced`.
+//! Algorithms in the form of the command line: `sliding-window:slots=60:mode=balanced`.
 
 use std::{fmt::Write as _, str::FromStr};
 
 use tidegate_core::{ParsePolicyError, Policy, PolicyError, Quota};
 
-/// An algorithm that limits a rate, with its options, before it has a quota: [`tidegate_core::AlgorithmSpec`], and the label
-/// that it was given. (What limits work in flight is left out: a log does not say when a request ended.)
+/// An algorithm that limits a rate, with its options but without a quota: a [`tidegate_core::AlgorithmSpec`] and its label.
+/// (Algorithms that limit work in flight are excluded, because a log does not say when a request ended.)
 ///
-/// Written as its name, with options behind colons: `fixed-window:first-hit`, `sliding-log:closed`,
+/// The text form is the name followed by the options, each after a colon: `fixed-window:first-hit`, `sliding-log:closed`,
 /// `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`, and `count-denied`
 /// for each.
 ///
@@ -25,40 +25,40 @@ pub struct AlgorithmSpec {
 }
 
 impl AlgorithmSpec {
-    /// Each with its default options.
+    /// All algorithms with their default options.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let rates = tidegate_core::AlgorithmSpec::all().filter(tidegate_core::AlgorithmSpec::limits_rate);
         rates.map(|spec| Self { label: spec.name().to_owned(), spec }).collect()
     }
 
-    /// Reads several, joined by commas.
+    /// Parses several algorithms, separated by commas.
     ///
     /// # Errors
-    /// That of the first that is wrong.
+    /// The error of the first invalid one.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, SpecError> {
         text.split(',').map(|spec| spec.trim().parse()).collect()
     }
 
-    /// As it was written: the name, and the options if any.
+    /// The text that was parsed: the name, and the options if there are any.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Whether it is a sliding counter, whose estimate of the rate is compared with the rate.
+    /// Whether this is a sliding counter, whose estimate of the rate is compared with the real rate.
     #[must_use]
     pub fn is_sliding_counter(&self) -> bool {
         self.spec.name() == "sliding-counter"
     }
 
-    /// Whether it may admit with a delay.
+    /// Whether the algorithm may admit requests with a delay.
     #[must_use]
     pub fn delays(&self) -> bool {
         self.spec.name() == "leaky-bucket"
     }
 
-    /// Whether it never admits more than the limit in any window, whatever comes.
+    /// Whether the algorithm never admits more than the limit in any window.
     #[must_use]
     pub fn never_exceeds(&self) -> bool {
         match self.spec.name() {
@@ -68,7 +68,7 @@ impl AlgorithmSpec {
         }
     }
 
-    /// A limit with this algorithm as an item of a rules file's `limits`, for keys made of `by` (`ip,path`; `global`).
+    /// A limit with this algorithm as an item of a rules file's `limits`, with the keys `by` (`ip,path`; `global`).
     ///
     /// ```
     /// use tidegate_sim::AlgorithmSpec;
@@ -84,7 +84,7 @@ impl AlgorithmSpec {
         let mut options = String::new();
         for option in parts {
             let (name, value) = option.split_once('=').unwrap_or((option, "true"));
-            // Writing into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(options, ", {}: {value}", name.replace('-', "_"));
         }
         if by == "global" {
@@ -98,10 +98,10 @@ impl AlgorithmSpec {
         format!("- {{name: {name}, limit: {quota}, algorithm: {algorithm}{options}, by: {by}}}")
     }
 
-    /// The algorithm with a quota.
+    /// The policy of this algorithm with a quota.
     ///
     /// # Errors
-    /// When the quota does not suit the algorithm or its options.
+    /// If the quota does not suit the algorithm or its options.
     pub fn policy(&self, quota: Quota) -> Result<Policy, PolicyError> {
         self.spec.policy(quota)
     }
@@ -119,14 +119,14 @@ impl FromStr for AlgorithmSpec {
     }
 }
 
-/// Why a text names no algorithm that can be replayed.
+/// Why a text is not an algorithm that can be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// It names none, or the options are wrong.
+    /// The name is unknown, or an option is invalid.
     #[error(transparent)]
     Parse(#[from] ParsePolicyError),
-    /// This one limits what is in flight.
+    /// The algorithm limits work in flight.
     #[error(
         "{0} limits what is in flight, and a log does not say when each request ended; choose an algorithm that limits a rate, such as sliding-window"
     )]

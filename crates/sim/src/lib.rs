@@ -1,7 +1,7 @@
-//! Replays traffic through Tidegate's limit algorithms: who would have been denied, and how exact each algorithm is.
+//! Replays traffic through Tidegate's limit algorithms, to show who would have been denied and how exact each algorithm is.
 //!
-//! A [`Workload`] (a log that was [read](input::read), or [made-up traffic](workload::Synthetic)) is [replayed](replay())
-//! through [trials](Trial), each a quota with the algorithms to try on it. Time is that of the requests: nothing here
+//! A [`Workload`] (a log that was [read](input::read), or [synthetic traffic](workload::Synthetic)) is [replayed](replay())
+//! through [trials](Trial). A trial is a quota with the algorithms to try on it. Time is that of the requests: no code here
 //! reads a clock, and the same input gives the same findings.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Limits on a log while it is written: what each would deny of what came since the last look.
+//! Limits on a log while it is written: what each limit would deny of the requests since the last call.
 
 use std::{collections::HashMap, fmt};
 
@@ -10,52 +10,52 @@ use crate::{
     workload::{Trace, Workload},
 };
 
-/// The most keys, and the most words of their states together (512 MiB).
+/// The maximum number of keys, and the maximum number of words of all their states (512 MiB).
 const MAX_KEYS: usize = 1_000_000;
 const MAX_WORDS: usize = 1 << 26;
 
-/// Limits with the states of the keys that are seen.
+/// Limits, with the states of the keys in the log.
 ///
-/// Memory is bounded: a million keys, or fewer where states are large. A key whose states are as good as new makes room for
-/// another; where none is, requests of further keys are left out and counted.
+/// Memory is bounded: a million keys, or fewer if the states are large. A key whose states have recovered makes room for
+/// another. If there is none, requests of further keys are left out and counted.
 pub struct Live {
     limits: Vec<(Quota, String, Policy)>,
-    /// Of each key its states, and which of them have denied something.
+    /// The states of each key, and which of them have denied a request.
     keys: HashMap<String, Vec<(KeyState, bool)>>,
     max_keys: usize,
     total: LiveCounts,
 }
 
-/// What came since the last look.
+/// The counts since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveCounts {
     /// Requests that were decided on.
     pub requests: u64,
-    /// Keys that made them.
+    /// Keys of these requests.
     pub keys: u64,
-    /// Requests of keys that there was no room for.
+    /// Requests of keys for which there was no room.
     pub left_out: u64,
-    /// Lines that are no requests.
+    /// Lines that are not requests.
     pub unparsed: u64,
-    /// One for each limit and algorithm.
+    /// One entry for each limit and algorithm.
     pub limits: Vec<LiveLimit>,
 }
 
-/// What one algorithm denies.
+/// The denials of one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveLimit {
     /// The limit.
     pub quota: Quota,
     /// The algorithm, as it was written.
     pub algorithm: String,
-    /// Requests that it denies.
+    /// Requests that the algorithm denies.
     pub denied: u64,
-    /// Keys that it denies something.
+    /// Keys for which the algorithm denies a request.
     pub denied_keys: u64,
 }
 
 impl Live {
-    /// All algorithms of these trials; that nodes share a limit is not looked at.
+    /// Limits with all algorithms of these trials. A fleet of nodes in a trial is ignored.
     #[must_use]
     pub fn new(trials: &[Trial]) -> Self {
         let each = |trial: &Trial| {
@@ -69,13 +69,13 @@ impl Live {
         Self { max_keys, total: LiveCounts::of(&limits), limits, keys: HashMap::new() }
     }
 
-    /// What came in all. A key that was forgotten meanwhile, because it was as good as new, counts again.
+    /// The total counts. A key that was dropped meanwhile, because its states had recovered, counts again.
     #[must_use]
     pub const fn total(&self) -> &LiveCounts {
         &self.total
     }
 
-    /// Decides on the requests of `trace`, which came after those of the last call, beside `unparsed` lines that are none.
+    /// Decides on the requests of `trace`, which must be later than those of the last call. `unparsed` lines were not requests.
     pub fn take(&mut self, trace: &Trace, unparsed: u64) -> LiveCounts {
         let mut counts = LiveCounts { unparsed, ..LiveCounts::of(&self.limits) };
         let mut has_swept = false;
@@ -111,7 +111,7 @@ impl Live {
         counts
     }
 
-    /// Forgets the keys that are as good as new.
+    /// Drops the keys whose states have recovered.
     fn sweep(&mut self, now: Nanos) {
         self.keys.retain(|_, states| !states.iter().all(|(state, _)| state.is_recovered(now)));
     }

@@ -1,20 +1,20 @@
-//! How far a long run has come, for whoever shows it.
+//! The progress of a long run, for a display.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// What a run is at.
+/// The stage of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// Reading; steps are lines.
+    /// Reading. Steps are lines.
     #[default]
     Reading,
-    /// Looking for limits; steps are requests, those that are looked at again included.
+    /// Looking for limits. Steps are requests; a request that is replayed again counts again.
     Suggesting,
-    /// Replaying; steps are requests.
+    /// Replaying. Steps are requests.
     Replaying,
 }
 
-/// Counts that other threads may read while work goes on.
+/// Counts that other threads may read during the run.
 #[derive(Debug, Default)]
 pub struct Progress {
     stage: AtomicU8,
@@ -23,9 +23,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins another stage, of `total` steps; 0 where nobody knows.
+    /// Begins another stage of `total` steps; 0 if unknown.
     pub fn begin(&self, stage: Stage, total: u64) {
-        // Relaxed here and below: the counts carry no other data, and a line that mixes two stages is gone at once.
+        // Relaxed here and below: the counts carry no other data, and a line that mixes two stages is soon replaced.
         self.stage.store(stage as u8, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl Progress {
         self.done.fetch_add(steps, Ordering::Relaxed);
     }
 
-    /// The stage, steps done, and how many there are (0 where nobody knows).
+    /// The stage, the number of steps done, and the total (0 if unknown).
     #[must_use]
     pub fn get(&self) -> (Stage, u64, u64) {
         let stage = match self.stage.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Pacing: a worker waits for its turn, on whatever runtime it has; here on none but a bare executor.
+//! Pacing: a worker waits for its turn. It works on any async runtime; this example uses a bare executor.
 //!
 //! `cargo run --example pace`
 

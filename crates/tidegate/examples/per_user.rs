@@ -1,4 +1,4 @@
-//! A limit for each user, and one for everybody, in one atomic decision.
+//! One atomic decision over a limit for each user and a limit for all users together.
 //!
 //! `cargo run --example per_user`
 

@@ -1,4 +1,4 @@
-//! Flow control for services: decide whether a piece of work may go ahead now, later, or not at all.
+//! Flow control for services: decide whether a piece of work may proceed now, later, or not at all.
 //!
 //! # Limit each user
 //!
@@ -17,9 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Limiter`] is one limit for everything, [`KeyedLimiter`] one for each key, bounded in memory. [`Policy`] says which
-//! algorithm, with what [`Quota`] and options; [`algorithm`] tells the bound of each. [`acquire_all`] decides over several
-//! limits in one atomic step: all admit, or none is charged.
+//! A [`Limiter`] is a single limit. A [`KeyedLimiter`] is one limit for each key, with bounded memory. A [`Policy`]
+//! selects the algorithm with its [`Quota`] and options; [`algorithm`] documents the bound of each algorithm.
+//! [`acquire_all`] decides over several limits in one atomic step: either all admit or none is charged.
 //!
 //! # Wait instead of being denied
 //!
@@ -36,22 +36,22 @@
 //! # });
 //! ```
 //!
-//! Waiting is first come, first served, and needs no particular async runtime.
+//! Waiting is first come, first served, and works with any async runtime.
 //!
-//! # Bound what is in flight
+//! # Limit concurrency
 //!
 //! ```
 //! use tidegate::{KeyedLimiter, Policy};
 //!
 //! let downloads = KeyedLimiter::new(Policy::concurrency(2))?;
 //! if let Ok(permit) = downloads.permit("alice", 1) {
-//!     // The permit comes back when it is dropped.
+//!     // Dropping the permit releases it.
 //!     drop(permit);
 //! }
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! # Test with a clock of your own
+//! # Test with a manual clock
 //!
 //! ```
 //! use std::time::Duration;
@@ -66,18 +66,18 @@
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! # Guard, share, and limit at the door
+//! # Optional features
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
-//! | `redis-source` | `flow`, and rules that are read from Redis |
-//! | `redis` | the module `redis`: limits that several processes share |
-//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper; with `flow` and `redis` also gates and shared limits |
-//! | `grpc` | middleware that answers gRPC calls as they expect it |
-//! | `reqwest` | the same middleware for reqwest's clients |
+//! | `redis-source` | `flow`, and rules read from a Redis key |
+//! | `redis` | the module `redis`: limits shared by several processes |
+//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper. With `flow` and `redis`, also gates and shared limits |
+//! | `grpc` | middleware with gRPC responses for gRPC calls |
+//! | `reqwest` | the same middleware for reqwest clients |
 //!
-//! [`KeyedLimit`] is the trait of limits of both kinds, local or shared.
+//! The trait [`KeyedLimit`] covers local and shared limits.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "flow")]
@@ -96,12 +96,12 @@ pub use tidegate_redis as redis;
 #[cfg(feature = "tower")]
 pub use tidegate_tower as tower;
 
-/// The README's example, so that it keeps running.
+/// Runs the README's example as a test.
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The book's examples.
+/// Runs the book's examples as tests.
 #[cfg(all(doctest, feature = "flow"))]
 #[doc = include_str!("../../../docs/src/migrate.md")]
 struct Migrate;

@@ -1,6 +1,6 @@
-//! The attribute by the path that users of this crate know it by, and by no other.
+//! The attribute works through the path of this crate, without any other Tidegate crate in scope.
 #![cfg(feature = "flow")]
-#![allow(clippy::unused_async)] // A fallback takes and returns what the guarded function does.
+#![allow(clippy::unused_async)] // A fallback has the arguments and the return type of the guarded function.
 
 use tidegate::flow::{
     Blocked, Gate,

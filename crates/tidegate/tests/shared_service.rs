@@ -1,4 +1,4 @@
-//! Services of several processes behind one limit: the middleware with a shared store.
+//! The middleware with a shared store: services of several processes behind one limit.
 #![cfg(feature = "servers")]
 #![cfg(all(feature = "redis", feature = "tower"))]
 
@@ -16,12 +16,12 @@ use tower::{Layer, ServiceExt, service_fn};
 #[tokio::test]
 async fn services_of_two_processes_share_a_limit() {
     let server = Server::start(&[]);
-    // A store of its own is what another process would have.
+    // Each service has its own store, as another process would.
     let services = [(); 2].map(|()| {
         let store = Store::open(&server.address()).expect("the address is well formed");
         let policy =
             Policy::sliding_log("3/1h".parse().expect("the quota is well formed")).expect("it is short");
-        // Generous, so that a busy machine does not make it fail.
+        // The deadline is long, so that a busy machine does not make the test fail.
         let limit =
             store.limit("calls", policy).deadline(Duration::from_mins(1)).build().expect("it can be shared");
         let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()));

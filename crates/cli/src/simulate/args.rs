@@ -12,76 +12,75 @@ use tidegate_sim::{
 
 /// Replay a log through candidate limits and see who would have been denied.
 ///
-/// Every request of the log is put to the real algorithms at the time it came, and each decision is compared with that
-/// of an exact sliding log that runs beside them.
+/// The real algorithms decide on every request of the log at the time when it arrived. Each decision is compared with that
+/// of an exact sliding log.
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
     /// Logs: access logs (common, combined, `vhost_combined`, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
-    /// Envoy, your own), or requests per second (whole numbers with blanks between them); plain, .gz, .bz2, .xz, .zst or
+    /// Envoy, your own), or requests per second (whole numbers separated by blanks); plain, .gz, .bz2, .xz, .zst or
     /// .tar; `-` is standard input.
     #[arg(value_name = "FILE", required_unless_present = "synthetic", conflicts_with = "synthetic")]
     pub files: Vec<PathBuf>,
 
-    /// A limit to try, as in 100/1m; several may be given.
+    /// A limit to try, such as 100/1m; may be given several times.
     #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
     pub limits: Vec<Quota>,
 
-    /// Replay the limits of a rules file, as `tidegate serve` reads it. A limit's `match: {path: /login, method: POST}` says
-    /// which requests concern it (all where there is none; * stands for anything), its `by: ip` or `by: [ip, path]` what
-    /// its keys are (default: ip).
+    /// Replay the limits of a rules file, as `tidegate serve` reads it. A limit's `match: {path: /login, method: POST}` selects
+    /// its requests (default: all; * matches anything), and its `by: ip` or `by: [ip, path]` selects its keys (default: ip).
     #[arg(
         long, value_name = "RULES.yaml",
         conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
     )]
     pub rules: Option<PathBuf>,
 
-    /// Follow the log while it is written, until it ends or Ctrl-C: a line each second says what the limits deny of the
-    /// requests that were logged in it. `-` is read from its beginning; a file from its end, also after it was rotated. One
-    /// algorithm unless --algorithm names others: sliding-window.
+    /// Follow the log while it is written, until it ends or Ctrl-C. A line per second shows how many of the requests that were
+    /// logged in that second the limits deny. `-` is read from its beginning, and a file from its end, also after a rotation.
+    /// The algorithm is sliding-window unless --algorithm names others.
     #[arg(
         long, requires = "limits",
         conflicts_with_all = ["rules", "suggest", "synthetic", "nodes", "report"]
     )]
     pub follow: bool,
 
-    /// What each limit is kept for: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a
-    /// field of JSON lines, global (one limit for all), or several joined as in ip,path. [default: ip; for requests per
+    /// The key of each limit: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a field of
+    /// JSON lines, global (one limit for all), or several joined by commas, such as ip,path. [default: ip; for requests per
     /// second: global]
     #[arg(long)]
     pub by: Option<By>,
 
-    /// Algorithms to compare, joined by commas, options behind colons. [default: all six]
+    /// Algorithms to compare, joined by commas, each option after a colon. [default: all six]
     ///
     /// fixed-window[:first-hit], sliding-log[:closed], sliding-window[:slots=10][:mode=strict|balanced],
     /// sliding-counter, token-bucket[:burst=N], leaky-bucket[:max-wait=DURATION]; each also [:count-denied].
     #[arg(long = "algorithm", short, value_name = "LIST", value_parser = AlgorithmSpec::parse_list)]
     pub algorithms: Option<Vec<Vec<AlgorithmSpec>>>,
 
-    /// Leave out requests whose field has this value, in which * stands for anything: path=/health*, status=5*. May be
-    /// given several times.
+    /// Leave out requests whose field has this value; * matches anything: path=/health*, status=5*. May be given several
+    /// times.
     #[arg(long, value_name = "FIELD=PATTERN", conflicts_with = "synthetic")]
     pub exclude: Vec<Condition>,
 
-    /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or as the log writes it.
+    /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or in the log's own form.
     #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
     pub since: Option<Moment>,
 
-    /// Leave out requests at this time and after.
+    /// Leave out requests at and after this time.
     #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
     pub until: Option<Moment>,
 
-    /// The log's form: auto, common, combined, `vhost_combined`, envoy, alb, jsonl, rate (requests per second).
-    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = parse_format)]
+    /// The log's format: auto, common, combined, `vhost_combined`, envoy, alb, jsonl, rate (requests per second).
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
-    /// The field of JSON lines that holds the time: RFC 3339, or a number since 1970. [default: the first there is of
+    /// The field of JSON lines that contains the time: RFC 3339, or a number since 1970. [default: the first one present of
     /// time, timestamp, @timestamp, ts, msec, `time_iso8601`, `time_local`, `start_time`, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 
-    /// Spread the requests of one key at one time evenly over the time's grain: those of a second over that second, where
-    /// the log has whole seconds. Without it they all come at its start.
+    /// Spread the requests of one key with the same time evenly over the log's time unit: over one second if the log has
+    /// whole seconds. Without this option, all of them arrive at its start.
     #[arg(long)]
     pub spread: bool,
 
@@ -89,15 +88,15 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub format: Output,
 
-    /// Also write a page with charts to this file; `-` prints it in the place of the table.
+    /// Also write a page with charts to this file; `-` prints it instead of the table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
-    /// How many of the keys that are denied most the table shows, at most 20.
+    /// How many of the most denied keys the table shows, at most 20.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=20))]
     pub top: u8,
 
-    /// Threads to replay on, at most 1024; the findings do not depend on it. [default: one for each core]
+    /// Number of threads, at most 1024; it does not affect the findings. [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
@@ -122,8 +121,8 @@ impl Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits shared by nodes")]
 pub struct FleetArgs {
-    /// Deal the requests over this many nodes that share each limit, at most 1000. Each request of a key goes to a node
-    /// drawn at random (the same in every run), as a load balancer deals them that knows nothing of keys.
+    /// Distribute the requests over this many nodes that share each limit, at most 1000. Each request goes to a random node
+    /// (the same in every run), as with a load balancer that does not know the keys.
     #[arg(long, value_name = "N", value_parser = parse_nodes)]
     pub nodes: Option<NonZeroU16>,
 
@@ -131,20 +130,20 @@ pub struct FleetArgs {
     #[arg(long, value_enum, default_value_t, requires = "nodes")]
     pub mode: SharingMode,
 
-    /// How long it takes from a node to whoever has the exact state, and back.
+    /// The round trip between a node and the store that holds the exact state.
     #[arg(long, value_name = "DURATION", default_value = "500us", value_parser = parse_round_trip, requires = "nodes")]
     pub rtt: Duration,
 
-    /// How long a leased unit is kept at most, and a report waits.
+    /// The maximum time for which a leased unit is kept and a report waits.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration, requires = "nodes")]
     pub slack: Duration,
 
-    /// What a node may have used and not yet reported. [default: a twentieth of the limit]
+    /// How much a node may have used and not yet reported. [default: a twentieth of the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "nodes")]
     pub unreported: Option<u32>,
 
-    /// Each node dies after this long, from one moment to the next, and another takes its place; they do not die together.
-    /// [default: never]
+    /// The lifetime of a node. It then dies without notice, and another replaces it; the nodes do not die at the same time.
+    /// [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "nodes")]
     pub node_life: Option<Duration>,
 }
@@ -159,12 +158,12 @@ impl FleetArgs {
 /// How nodes share a limit.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SharingMode {
-    /// Every decision is asked for.
+    /// The store makes every decision.
     Exact,
-    /// A node takes pieces of the quota and decides from them: never over.
+    /// Each node takes parts of the quota and decides from them: never over.
     #[default]
     Leased,
-    /// A node decides from what it last saw, and reports what it used: over by at most what is unreported at each.
+    /// Each node decides from what it last saw, and reports what it uses: over by at most what each has not reported.
     Reported,
 }
 
@@ -190,34 +189,34 @@ fn parse_round_trip(text: &str) -> Result<Duration, String> {
 
 /// Traffic without a log.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Made-up traffic")]
+#[command(next_help_heading = "Synthetic traffic")]
 pub struct SyntheticArgs {
-    /// Make traffic instead of reading a log.
+    /// Generate traffic instead of reading a log.
     #[arg(long)]
     pub synthetic: bool,
 
-    /// How many sources (keys) it comes from.
+    /// The number of sources (keys).
     #[arg(
         long, value_name = "N", default_value_t = Traffic::default().sources,
         requires = "synthetic", conflicts_with = "files"
     )]
     pub sources: u32,
 
-    /// How many requests all of them make.
+    /// The number of requests of all sources together.
     #[arg(
         long, value_name = "N", default_value_t = Traffic::default().requests,
         requires = "synthetic", conflicts_with = "files"
     )]
     pub requests: u64,
 
-    /// How long they take.
+    /// The time over which the requests are spread.
     #[arg(
         long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration,
         requires = "synthetic", conflicts_with = "files"
     )]
     pub duration: Duration,
 
-    /// How unequal the sources are: the one of rank r makes requests in proportion to 1/r^S; 0 makes all alike.
+    /// How unequal the sources are: the source of rank r makes requests in proportion to 1/r^S; with 0 all are equal.
     #[arg(
         long, value_name = "S", default_value_t = Traffic::default().zipf,
         requires = "synthetic", conflicts_with = "files"
@@ -229,7 +228,7 @@ pub struct SyntheticArgs {
     #[arg(long, default_value = "poisson", requires = "synthetic", conflicts_with = "files")]
     pub arrival: Arrival,
 
-    /// The same seed makes the same traffic.
+    /// The seed of the generator: the same seed gives the same traffic.
     #[arg(
         long, value_name = "N", default_value_t = Traffic::default().seed,
         requires = "synthetic", conflicts_with = "files"
@@ -244,7 +243,7 @@ impl SyntheticArgs {
     }
 }
 
-/// A limit to be found.
+/// The search for a limit.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Suggesting a limit")]
 pub struct SuggestArgs {
@@ -252,15 +251,15 @@ pub struct SuggestArgs {
     #[arg(long)]
     pub suggest: bool,
 
-    /// The window that the limit is to be in. [default: those of the given limits, or 1m]
+    /// The window of the suggested limit. [default: those of the given limits, or 1m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "suggest")]
     pub window: Option<Duration>,
 
-    /// The share of keys that may be denied at least once, as in 1%. [default: 1% unless --deny-requests is given]
+    /// The share of keys that may be denied at least once, such as 1%. [default: 1% unless --deny-requests is given]
     #[arg(long, value_name = "PERCENT", requires = "suggest")]
     pub deny_keys: Option<Share>,
 
-    /// The share of requests that may be denied, as in 0.1%.
+    /// The share of requests that may be denied, such as 0.1%.
     #[arg(long, value_name = "PERCENT", requires = "suggest")]
     pub deny_requests: Option<Share>,
 }
@@ -275,14 +274,14 @@ impl SuggestArgs {
 /// How findings are printed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Output {
-    /// Tables for a person.
+    /// Tables for people to read.
     #[default]
     Table,
-    /// One object with all that the table and the page show.
+    /// One object with everything that the table and the page show.
     Json,
 }
 
-/// The form of the input: none is to be detected.
+/// The format of the input; `None` detects it.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatIn(pub Option<Format>);
 
@@ -292,10 +291,10 @@ fn parse_format(text: &str) -> Result<FormatIn, UnknownFormat> {
 
 const AFTER: &str = "\
 Examples:
-  Who would be denied by 100 requests a minute, and which algorithm keeps to it?
+  Who would be denied by 100 requests a minute, and which algorithm keeps to the limit?
       tidegate simulate access.log.gz --limit 100/1m
 
-  Three algorithms, with a page to look at:
+  Three algorithms, with a page of charts:
       tidegate simulate access.log --limit 6/25s --by ip \\
           --algorithm sliding-log,sliding-window,fixed-window --report findings.html
 
@@ -310,36 +309,37 @@ Examples:
   The limits of a rules file, before a server enforces them:
       tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
 
-  What a limit denies of the traffic of now:
+  What a limit denies of the current traffic:
       tidegate simulate /var/log/nginx/access.log --follow --limit 100/1m
 
-  Made-up traffic, as JSON for a script:
+  Synthetic traffic, as JSON for a script:
       tidegate simulate --synthetic --sources 1000 --requests 1000000 \\
           --arrival bursty --limit 50/1s --format json
 
   Four nodes that share a limit, and what that costs:
-      tidegate simulate access.log --limit 1000/1s --by global --nodes 4 \
+      tidegate simulate access.log --limit 1000/1s --by global --nodes 4 \\
           --mode leased --algorithm sliding-window,token-bucket
 
 The columns:
-  wrongly admitted   admitted, though an exact sliding log (on admissions of
-                     its own) denied the request
-  wrongly denied     denied, though that log admitted it
-  worst window       the most requests of one key admitted in any window of the
-                     limit's length: above the limit means that the algorithm
-                     let the limit be exceeded
+  wrongly admitted   admitted, although an exact sliding log (with its own
+                     admissions) denied the request
+  wrongly denied     denied, although that log admitted the request
+  worst window       the most requests of one key that were admitted in any
+                     window of the limit's length; a number above the limit
+                     means that the algorithm exceeded it
 
-With --nodes the table above is that of all nodes together, and another follows:
-  mode               the mode that came out: some algorithms can only be exact
-  in one place       what the algorithm admits if one place decides everything
-                     at once
-  denied wrongly     denied, though admitted in one place
-  over               the most in any window that were admitted and that the
-                     algorithm, asked at the moments at which they were, would
+With --nodes, this table shows all nodes together, and a second one follows:
+  mode               the effective mode: some algorithms can only be exact
+  in one place       what the algorithm admits if one place makes every decision
+                     immediately
+  denied wrongly     denied, although admitted in one place
+  over               the most admitted requests in any window that the
+                     algorithm, asked at the times of their admission, would
                      have denied: 0 unless reported
-  round trips        requests to whoever has the exact state, those that nobody
-                     waited for included; and how many for each decision
+  round trips        requests to the store that holds the exact state, including
+                     those that no caller waited for; and their number per
+                     decision
 
-A request that the leaky bucket delays counts as admitted when it came; how long
-such requests wait is told below the table. Lines that are no requests are left
-out, counted, and the first few named on standard error.";
+A request that the leaky bucket delays counts as admitted when it arrived; the
+line below the table shows how long such requests wait. Lines that are not
+requests are left out, counted, and the first few shown on standard error.";

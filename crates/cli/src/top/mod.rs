@@ -23,7 +23,7 @@ use self::{
     app::App,
     data::{Overview, Server},
 };
-use crate::client::{ClientError, Target, server, span};
+use crate::client::{Address, ClientError, How, Target, server, span};
 
 /// Show a server's limits live: who asks, who is denied, and by which limit
 ///
@@ -35,12 +35,11 @@ use crate::client::{ClientError, Target, server, span};
 /// Exits with 0, or with 3 if the server cannot be asked (with --once and --json).
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The server's control plane: host:port, or http://host:port, as its --admin has it
+    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
     #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
-    server: String,
-    /// How long the server may take to answer
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
-    timeout: Duration,
+    server: Address,
+    #[command(flatten)]
+    how: How,
     /// How often to ask
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
     every: Duration,
@@ -73,7 +72,7 @@ pub enum Sort {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let server = Server(Target::admin(&args.server, args.timeout));
+    let server = Server(Target::admin(&args.server, &args.how));
     let done = if args.json {
         lines(&server, args)
     } else if args.once {
@@ -82,7 +81,7 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: this is no terminal: --once prints the table once, --json prints JSON");
         return ExitCode::from(2);
     } else {
-        let app = App::new(&args.server, args.sort, &args.filter);
+        let app = App::new(&args.server.to_string(), args.sort, &args.filter);
         if let Err(error) = terminal::run(app, &server, args.every) {
             eprintln!("error: the terminal: {error}");
             return ExitCode::FAILURE;
@@ -114,7 +113,7 @@ fn pause(span: Duration) {
 }
 
 fn table(args: &Args, overview: Overview) -> String {
-    let mut app = App::new(&args.server, args.sort, &args.filter);
+    let mut app = App::new(&args.server.to_string(), args.sort, &args.filter);
     app.show(overview);
     view::plain(&app)
 }

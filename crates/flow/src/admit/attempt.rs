@@ -1,4 +1,5 @@
-//! An entry whose rules ask for more than a look at windows: what it takes on its way, and gives back if it is blocked.
+//! An entry whose rules need more than a check of the windows: it takes state step by step and gives it back if a rule
+//! blocks.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::{
     shared::Shared,
 };
 
-/// The node that a flow rule measures for an entry; `None` where it is not about it.
+/// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
 fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Option<&'n Arc<Node>> {
     let by_origin = match &flow.rule.origins {
         Origins::Any => false,
@@ -44,10 +45,10 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
     }
 }
 
-/// The windows that an entry counts in, in the order in which they are asked.
+/// The windows that an entry counts in, in the order in which they are checked.
 const SCOPES: [Scope; 4] = [Scope::Resource, Scope::Origin, Scope::Context, Scope::Inbound];
 
-/// An entry on its way, with what it has taken so far.
+/// An entry in progress, with what it has taken so far.
 pub(super) struct Attempt<'e> {
     entry: &'e Entry<'e>,
     now: Nanos,
@@ -55,7 +56,7 @@ pub(super) struct Attempt<'e> {
     extra: Extra,
     params: Vec<(Arc<HotParam>, Held)>,
     taken: Vec<(&'e Flow, Taken)>,
-    /// When the call may go ahead: `now` unless a throttle has given it a later place.
+    /// When the call may proceed: `now` unless a throttle has reserved a later place.
     start: Nanos,
 }
 
@@ -76,7 +77,7 @@ impl<'e> Attempt<'e> {
         let extra = Extra {
             origin: match entry.origin {
                 Some(name) => origin(name),
-                // A rule on all others measures those that name nobody, too.
+                // A rule for all other origins also measures entries without an origin.
                 None => others().then(|| state.origins.unnamed(&shared.room)),
             },
             context: entry.context.and_then(context),
@@ -112,11 +113,11 @@ impl<'e> Attempt<'e> {
         measured(self.entry, &self.extra, flow)
     }
 
-    /// Looks at every rule in order; takes what cannot be looked at without taking.
+    /// Checks every rule in order, and takes what cannot be checked without taking it.
     fn check(&mut self) -> Result<(), Refusal> {
         let Some(rules) = self.rules else { return Ok(()) };
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
-        // What has no room may be borrowed when everything else agrees; a question borrows nothing.
+        // If a window has no room, the call may borrow once every other rule admits it. A query borrows nothing.
         let may_borrow = self.entry.prioritized && n > 0;
         for (rule, label) in &rules.authority {
             if !rule.lets(self.entry.origin) {
@@ -164,7 +165,7 @@ impl<'e> Attempt<'e> {
         Ok(())
     }
 
-    /// Takes what flow rules keep beside the windows.
+    /// Takes what flow rules keep outside the windows.
     fn take(&mut self) -> Result<(), Refusal> {
         let Some(rules) = self.rules else { return Ok(()) };
         if self.entry.units == 0 {
@@ -181,12 +182,12 @@ impl<'e> Attempt<'e> {
             }
             self.taken.push((flow, taken));
         }
-        // One alone agrees with itself.
+        // A single throttle needs no agreement.
         if self.params.len() + self.taken.len() > 1 { self.start_together() } else { Ok(()) }
     }
 
-    /// Gives the places in all throttles one start, the latest: in a throttle that had given an earlier one the next
-    /// call would come too close to this.
+    /// Moves the places in all throttles to the latest of their starts. Otherwise the next call in a throttle with an
+    /// earlier start could come too close to this one.
     fn start_together(&mut self) -> Result<(), Refusal> {
         let (entry, mut agreed) = (self.entry, Nanos::ZERO);
         while agreed < self.start {
@@ -209,7 +210,7 @@ impl<'e> Attempt<'e> {
         Ok(())
     }
 
-    /// Lets the units into the windows, or into slots to come where that is allowed and needed.
+    /// Adds the units to the windows, or to future slots if that is needed and allowed.
     fn commit(&mut self) -> Result<(), Refusal> {
         match self.pass_now() {
             Err(refusal) if self.entry.prioritized && self.entry.units > 0 && refusal.lends() => {
@@ -219,7 +220,7 @@ impl<'e> Attempt<'e> {
         }
     }
 
-    /// Lets the units into the windows, each of which sees its own rules kept.
+    /// Adds the units to the windows. Each addition checks the window's own rules in the same step.
     fn pass_now(&mut self) -> Result<(), Refusal> {
         let (now, n) = (self.now, self.entry.units);
         let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
@@ -238,10 +239,10 @@ impl<'e> Attempt<'e> {
         Ok(())
     }
 
-    /// Reserves the units in the first slot to come that has room for them, and has the call wait for it.
+    /// Reserves the units in the first future slot with room for them, and makes the call wait for that slot.
     ///
     /// # Errors
-    /// `refusal` where no slot that begins soon enough has room, or what another rule says.
+    /// `refusal` if no slot that begins soon enough has room, or the refusal of another rule.
     fn borrow(&mut self, refusal: Refusal) -> Result<(), Refusal> {
         let (now, shared) = (self.now, self.shared());
         let length = shared.layout.slot_nanos();
@@ -268,7 +269,7 @@ impl<'e> Attempt<'e> {
         Err(refusal)
     }
 
-    /// Reserves the units in one slot of each window that the entry counts in.
+    /// Reserves the units in one slot in each window that the entry counts in.
     fn reserve(&mut self, slot: u64) -> Result<(), Refusal> {
         for scope in SCOPES {
             let Some(node) = self.node_of(scope) else { continue };
@@ -287,7 +288,7 @@ impl<'e> Attempt<'e> {
         for (scope, slot) in std::mem::take(&mut self.extra.borrowed) {
             let Some(node) = self.node_of(scope) else { continue };
             if !node.borrowed().give_back(slot, self.entry.units) {
-                // Its slot has come meanwhile, and the units are counted as passed: they end at once.
+                // The slot has begun meanwhile and the units are counted as passed, so they end immediately.
                 node.window().abandon(self.now, self.entry.units, Nanos::ZERO);
             }
         }
@@ -300,13 +301,13 @@ impl<'e> Attempt<'e> {
         }
     }
 
-    /// The node of one of the windows that the entry counts in.
+    /// Returns the node of one of the windows that the entry counts in.
     fn node_of(&self, scope: Scope) -> Option<&Node> {
         let counts = scope != Scope::Inbound || self.entry.inbound;
         self.extra.node(scope, self.entry.resource).filter(|_| counts)
     }
 
-    /// The rules that one window decides.
+    /// Checks the rules that one window decides.
     fn scope_fits(&self, scope: Scope, usage: Usage<'_>) -> Result<(), Refusal> {
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
         let Some(rules) = self.rules else { return Ok(()) };

@@ -1,10 +1,10 @@
-//! The decision on an entry: all rules of the resource, in their order, and then everything taken in one go.
+//! The decision on an entry: check all rules of the resource in order, then take everything.
 //!
-//! What only time and counts decide is first looked at in the order of the rules, so that the first that blocks is the
-//! one that is named. Then what lies outside the windows is taken (a value's share, a throttle's place, a breaker's
-//! probe), and last the windows themselves: each by one compare-and-swap that sees its rules kept, the resource's own
-//! first. Where another thread was faster, all that was taken is given back. So a blocked entry takes nothing, and no
-//! threshold is ever passed.
+//! The first pass checks every rule that depends only on time and counts, in the order of the rules, so that the first
+//! rule that blocks is the one reported. The second pass takes everything outside the windows: a value's share, a
+//! throttle's place, a breaker's permit. The last pass adds the units to the windows, the resource's own window first.
+//! Each addition is one compare-and-swap that also checks the window's rules. If another thread was faster, the entry
+//! gives back everything that it took. So a blocked entry consumes nothing, and no threshold is exceeded.
 
 mod attempt;
 mod refusal;
@@ -20,7 +20,7 @@ use attempt::Attempt;
 use refusal::{Refusal, block};
 use windows::{own_fits, system_fits, system_lets};
 
-/// An entry from nobody in particular, without arguments.
+/// Admits an entry without an origin and without arguments.
 #[inline]
 pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Result<Pass, Blocked> {
     let state = &*resource.state;
@@ -37,7 +37,7 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     Ok(Pass::new(now, units, inbound))
 }
 
-/// An entry with whatever options.
+/// Admits an entry with any options.
 pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
     let state = &*entry.resource.state;
     let shared = &*state.shared;
@@ -51,7 +51,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     let shared = &*state.shared;
     let rules = state.rules();
     let Some(rules) = rules.as_ref() else {
-        return admit(&Entry::with(resource, units, inbound)); // Unloaded in between.
+        return admit(&Entry::with(resource, units, inbound)); // The rules were unloaded in between.
     };
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
@@ -71,7 +71,7 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     }
 }
 
-/// One step on the resource's window, and one on that of all that comes in where system rules look at it.
+/// Takes one step on the resource's window, and one on the inbound window if system rules apply.
 #[inline]
 fn admit_simply(
     resource: &Resource,

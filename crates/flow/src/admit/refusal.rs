@@ -1,4 +1,4 @@
-//! An entry that is turned away.
+//! Blocked entries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::{
     rules::flow::Flow,
 };
 
-/// Which rule blocked, and for how long.
+/// The rule that blocked, and the time after which to retry.
 pub(super) struct Refusal {
     kind: BlockKind,
     rule: Arc<str>,
     retry_after: Option<Duration>,
-    /// The window of the rule has no room now, and lends from its later slots.
+    /// Whether the rule's window only lacks room now and lends from its later slots.
     lends: bool,
 }
 
@@ -36,7 +36,7 @@ impl Refusal {
     }
 }
 
-/// Counts an entry that is turned away, and says so.
+/// Counts a blocked entry and returns its error.
 #[cold]
 pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>) -> Blocked {
     let state = &*entry.resource.state;

@@ -1,4 +1,4 @@
-//! What the windows decide: the resource's own, and that of all that comes in.
+//! The rules that the windows decide: the resource's own window and the inbound window.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Whether the system rules would let the units in.
+/// Checks whether the system rules would admit the units.
 pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: Nanos) -> Result<(), Refusal> {
     let inbound = &shared.inbound;
     inbound.look(now, false, |usage| system_fits(system, usage, units, now))?;
@@ -26,7 +26,7 @@ pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: N
     Ok(())
 }
 
-/// The system rules that the window of all that comes in decides.
+/// Checks the system rules that the inbound window decides.
 #[inline]
 pub(super) fn system_fits(
     system: &[System],
@@ -42,7 +42,7 @@ pub(super) fn system_fits(
     Ok(())
 }
 
-/// The rules that the resource's own window decides.
+/// Checks the rules that the resource's own window decides.
 #[inline]
 pub(super) fn own_fits(
     rules: &Compiled,

@@ -4,19 +4,19 @@ use std::{fmt, num::ParseIntError, str::FromStr};
 
 use tidegate_core::stats::Slot;
 
-/// What one resource did in one second.
+/// The statistics of one resource in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub struct MetricLine {
     /// When the second began, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The resource; a `|` in its name is written as `_`, and so is a line break.
+    /// The resource. A `|` or a line break in its name is written as `_`.
     pub resource: String,
-    /// Units let through.
+    /// Units that passed.
     pub pass: u64,
-    /// Units turned away.
+    /// Units that were blocked.
     pub block: u64,
-    /// Units whose call ended, well or not.
+    /// Units whose call ended, successfully or not.
     pub success: u64,
     /// Units whose call failed.
     pub exception: u64,
@@ -27,7 +27,7 @@ pub struct MetricLine {
     pub occupied: u64,
     /// The most units in flight at once. 0 in lines of fewer than ten fields.
     pub concurrency: u64,
-    /// The class of the resource; 0 where nobody has given it one.
+    /// The class of the resource; 0 if it has none.
     pub class: u32,
 }
 
@@ -61,14 +61,14 @@ impl fmt::Display for MetricLine {
     }
 }
 
-/// Why a text is no line of a metric log.
+/// Why a text is not a line of a metric log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseLineError {
-    /// It does not have eight to eleven fields.
-    #[error("a metric line has 8 to 11 fields between bars, this has {0}")]
+    /// The line does not have eight to eleven fields.
+    #[error("a metric line has 8 to 11 fields separated by `|`, but this one has {0}")]
     Fields(usize),
-    /// A field that should be a number is none.
+    /// A field is not a number.
     #[error("a count is not a number: {0}")]
     Number(#[source] ParseIntError),
 }
@@ -85,7 +85,7 @@ impl FromStr for MetricLine {
             return Err(ParseLineError::Fields(fields.len()));
         }
         let number = |field: &str| field.parse().map_err(ParseLineError::Number);
-        // Older writers leave out the last one, two or three.
+        // Older writers leave out the last one, two or three fields.
         let newer = |at: usize| newer.get(at).map_or(Ok(0), |field| number(field));
         Ok(Self {
             at_ms: number(at)?,
@@ -102,7 +102,7 @@ impl FromStr for MetricLine {
     }
 }
 
-/// A day of the calendar, UTC.
+/// A calendar day in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Date {
     year: u64,
@@ -111,9 +111,9 @@ pub(super) struct Date {
 }
 
 impl Date {
-    /// The day of a second since 1970.
+    /// Returns the day of a second since 1970.
     pub(super) fn of(second: u64) -> Self {
-        // Years that begin in March end with the leap day; eras of 400 of them are all alike.
+        // Count years from March, so that the leap day is the last day of a year. All eras of 400 years are the same.
         let days = second / 86_400 + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year_of_era =

@@ -1,14 +1,15 @@
-//! The metric log: what each resource did in each second, in files that stay small.
+//! The metric log: the statistics of each resource in each second, in files of bounded size.
 //!
-//! One line a resource a second, as Sentinel writes it:
+//! The log has one line per resource and second, in Sentinel's format:
 //!
 //! ```text
 //! ms|yyyy-MM-dd HH:mm:ss|resource|pass|block|success|exception|rt|occupied|concurrency|class
 //! ```
 //!
-//! Files are named `APP-metrics.log.DATE`, further ones of a day `APP-metrics.log.DATE.1` and so on; beside each lies
-//! an index, `….idx`: pairs of big-endian 64-bit numbers, a second (since 1970) and where its lines begin. Dates are
-//! UTC. The gate's clock must count from 1970, as [`SystemClock`](crate::SystemClock) does.
+//! Files are named `APP-metrics.log.DATE`; further files of a day are named `APP-metrics.log.DATE.1` and so on. Each
+//! file has an index, `….idx`, which contains pairs of big-endian 64-bit numbers: a second (since 1970) and the offset
+//! of its first line. Dates are in UTC. The gate's clock must count from 1970, as [`SystemClock`](crate::SystemClock)
+//! does.
 
 mod line;
 mod reader;
@@ -23,11 +24,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The name under which all inbound traffic is logged.
+/// The resource name under which the log contains all inbound traffic.
 pub const INBOUND: &str = "__total_inbound_traffic__";
 
-/// An application's name as its files have it: a dot becomes `-`, as Sentinel writes it, and what else is no letter, digit,
-/// `-` or `_` becomes `_`.
+/// Returns an application's name for file names. A dot becomes `-`, as in Sentinel. Any other character except letters,
+/// digits, `-` and `_` becomes `_`.
 fn file_name(app: &str) -> String {
     let plain = |c: char| match c {
         '.' => '-',
@@ -37,7 +38,7 @@ fn file_name(app: &str) -> String {
     app.chars().map(plain).collect()
 }
 
-/// A log file: its day and number give the order.
+/// A log file. Files are ordered by day and number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LogFile {
     date: String,
@@ -57,14 +58,14 @@ impl LogFile {
     }
 }
 
-/// The index of a log file.
+/// Returns the path of a log file's index.
 fn index_of(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(".idx");
     name.into()
 }
 
-/// The log files of an application, oldest first.
+/// Returns the log files of an application, oldest first.
 fn files(dir: &Path, app: &str) -> io::Result<Vec<LogFile>> {
     let app = &*file_name(app);
     let prefix = format!("{app}-metrics.log.");

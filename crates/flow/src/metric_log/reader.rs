@@ -1,4 +1,4 @@
-//! Reading a metric log.
+//! Reads a metric log.
 
 use std::{
     fs::{self, File},
@@ -8,16 +8,16 @@ use std::{
 
 use super::{files, index_of, line::MetricLine};
 
-/// What to look for.
+/// A query for lines of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    /// Lines of this second (since 1970) or later.
+    /// Only lines of this second (since 1970) or later.
     pub from: Option<u64>,
-    /// Lines of this second or earlier.
+    /// Only lines of this second or earlier.
     pub to: Option<u64>,
-    /// Lines of this resource only, by its name as the log writes it (see [`MetricLine::resource`]).
+    /// Only lines of this resource, by its name as written in the log (see [`MetricLine::resource`]).
     pub resource: Option<String>,
-    /// At most this many lines, the oldest.
+    /// At most this many lines, beginning with the oldest.
     pub limit: Option<usize>,
 }
 
@@ -30,31 +30,32 @@ impl Query {
     }
 }
 
-/// What a log holds of what was asked for.
+/// The result of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The lines, oldest first.
     pub lines: Vec<MetricLine>,
-    /// How many log files there were to look at; 0 where nobody has written a log of that name there.
+    /// The number of log files that were found; 0 if there is no log with that name.
     pub files: usize,
-    /// Lines that could not be read and were left out, such as the last one of a file whose writer was killed.
+    /// The number of lines that were skipped because they could not be parsed, such as the last line of a file whose
+    /// writer was killed.
     pub unreadable: u64,
 }
 
-/// A log that cannot be read.
+/// The error of a log that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}: {source}", path.display())]
 pub struct ReadError {
     /// The file or directory.
     pub path: PathBuf,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// The lines of an application's log that a query asks for. `app` is the name that the log was opened with.
+/// Returns the lines of an application's log that match a query. `app` is the name that the log was opened with.
 ///
 /// # Errors
-/// When the directory or a file cannot be read.
+/// If the directory or a file cannot be read.
 pub fn read(dir: impl AsRef<Path>, app: &str, query: &Query) -> Result<Found, ReadError> {
     let dir = dir.as_ref();
     let mut found = Found::default();
@@ -64,10 +65,10 @@ pub fn read(dir: impl AsRef<Path>, app: &str, query: &Query) -> Result<Found, Re
     Ok(found)
 }
 
-/// The lines of these log files that a query asks for, whatever the files' order.
+/// Returns the lines of these log files that match a query. The files may be in any order.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// If a file cannot be read.
 pub fn read_files<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     query: &Query,
@@ -78,13 +79,13 @@ pub fn read_files<P: AsRef<Path>>(
         let path = path.as_ref();
         scan(path, &whole, &mut found).map_err(|source| ReadError { path: path.into(), source })?;
     }
-    // Stable: within a second, the order of the files.
+    // The sort is stable: lines of the same second stay in the order of the files.
     found.lines.sort_by_key(|line| line.at_ms);
     found.lines.truncate(query.limit.unwrap_or(usize::MAX));
     Ok(found)
 }
 
-/// Adds what one file holds.
+/// Adds the matching lines of one file.
 fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
     let mut file = File::open(path)?;
     found.files += 1;
@@ -104,7 +105,8 @@ fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
     Ok(())
 }
 
-/// Where in the file to begin; `None` where nothing is wanted. Without an index that fits the file: at the beginning.
+/// Returns the offset from which to read the file; `None` if it contains nothing that matches. Without a usable index
+/// this is the beginning of the file.
 fn offset_of(file: &mut File, path: &Path, query: &Query) -> io::Result<Option<u64>> {
     let index = match fs::read(index_of(path)) {
         Ok(index) => index,
@@ -119,13 +121,13 @@ fn offset_of(file: &mut File, path: &Path, query: &Query) -> io::Result<Option<u
     let offset = match entries.get(first) {
         Some(&(second, _)) if query.to.is_some_and(|to| second > to) => return Ok(None),
         Some(&(_, offset)) => offset,
-        // All that is indexed is too old; lines that were written without their entry come after the last.
+        // All indexed lines are too old. Lines that were written without an index entry come after the last entry.
         None => entries.last().map_or(0, |&(_, offset)| offset),
     };
     Ok(Some(if begins_a_line(file, offset)? { offset } else { 0 }))
 }
 
-/// Whether a line begins here: an index that was torn, or is another file's, points anywhere.
+/// Whether a line begins at `offset`. An index that is torn, or belongs to another file, may point anywhere.
 fn begins_a_line(file: &mut File, offset: u64) -> io::Result<bool> {
     let Some(before) = offset.checked_sub(1) else { return Ok(true) };
     let mut byte = [0];

@@ -1,4 +1,4 @@
-//! Writing the metric log, off the hot path.
+//! Writes the metric log, off the hot path.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,13 +18,13 @@ use crate::{Gate, background::Background};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The metric log of one application, being written.
+/// Writes the metric log of one application.
 pub struct MetricLog {
     dir: PathBuf,
     app: String,
     max_bytes: u64,
     max_files: usize,
-    /// The last second that was written, or passed over when the log was opened.
+    /// The last second that was written, or that was skipped when the log was opened.
     written: Option<u64>,
     open: Option<Open>,
 }
@@ -37,67 +37,67 @@ struct Open {
 }
 
 impl MetricLog {
-    /// A log in this directory, which is made if it is not there. `app` becomes part of file names: a dot in it
-    /// becomes `-`, and what else is no letter, digit, `-` or `_` becomes `_`.
+    /// Opens a log in this directory, and creates the directory if necessary. `app` becomes part of the file names: a
+    /// dot becomes `-`, and any other character except letters, digits, `-` and `_` becomes `_`.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// If the directory cannot be created.
     pub fn open(dir: impl Into<PathBuf>, app: &str) -> io::Result<Self> {
         let dir = dir.into();
         fs::create_dir_all(&dir)?;
         Ok(Self { dir, app: file_name(app), max_bytes: 50 << 20, max_files: 6, written: None, open: None })
     }
 
-    /// Begins a new file when one has this many bytes. Default: 50 MiB.
+    /// Starts a new file once a file has this many bytes. Default: 50 MiB.
     #[must_use]
     pub fn max_bytes(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// Keeps this many files, at least 1, and removes the oldest. Default: 6.
+    /// Keeps this many files (at least 1) and removes older ones. Default: 6.
     #[must_use]
     pub fn max_files(self, max_files: usize) -> Self {
         Self { max_files: max_files.max(1), ..self }
     }
 
-    /// The name in the files' names.
+    /// Returns the application's name as used in the file names.
     #[must_use]
     pub fn app(&self) -> &str {
         &self.app
     }
 
-    /// Writes the whole seconds that have ended since the last call, up to a minute back; the first call begins with
-    /// the second before the current. Returns how many lines were written. Seconds in which nothing happened have no
-    /// lines.
+    /// Writes the seconds that have ended since the last call, up to one minute back. The first call begins with the
+    /// second before the current one. Returns the number of lines written. Seconds without traffic have no lines.
     ///
     /// # Errors
-    /// When a file cannot be written or made. The seconds that were to be written are lost then: a full disk must not
-    /// make the next write longer and longer.
+    /// If a file cannot be created or written. The seconds of this call are then lost, so that a full disk does not
+    /// make each following write longer.
     pub fn record(&mut self, gate: &Gate) -> io::Result<usize> {
         let now = gate.now();
         let ended = (now.get() / SECOND).checked_sub(1);
         ended.map_or(Ok(0), |last| self.write_until(gate, now, last))
     }
 
-    /// As [`record`](Self::record), and the second under way, too, as far as it has come: for a program that ends. The
-    /// most calls in flight in that second are not known yet, and written as 0; what happens in it later is not written.
+    /// Same as [`record`](Self::record), but also writes the current second so far. Call it before the program exits.
+    /// The highest number of calls in flight in that second is not known yet and is written as 0. Later events of that
+    /// second are not written.
     ///
     /// # Errors
-    /// As [`record`](Self::record).
+    /// Same as [`record`](Self::record).
     pub fn finish(&mut self, gate: &Gate) -> io::Result<usize> {
         let now = gate.now();
         self.write_until(gate, now, now.get() / SECOND)
     }
 
-    /// Writes what has not been written, up to the second `last`.
+    /// Writes all seconds that have not been written, up to `last`.
     fn write_until(&mut self, gate: &Gate, now: Nanos, last: u64) -> io::Result<usize> {
         let begun = (now.get() / SECOND).saturating_sub(1);
         let first = self.written.map_or(begun, |written| written + 1);
         self.written = Some(self.written.map_or(last, |written| written.max(last)));
         let mut lines = Vec::new();
         let mut collect = |name: &str, node: &crate::Node| {
-            // A call that read the clock before its second ended, and is counted only now, counts in this second: what
-            // is written is complete.
+            // Turn the window to the current second. A call that read the clock before its second ended but counts only
+            // now then counts in the current second, so the written seconds are complete.
             node.settle(now);
             node.window().look(now, |_| ());
             let ended = node.seconds(now).into_iter().filter(|second| {
@@ -110,7 +110,7 @@ impl MetricLog {
         for resource in gate.resources() {
             collect(resource.name(), resource.node());
         }
-        // Stable: within a second, the order of the names.
+        // The sort is stable: lines of the same second stay in the order of the names.
         lines.sort_by_key(|line| line.at_ms);
         for second in lines.chunk_by(|a, b| a.at_ms == b.at_ms) {
             self.write(second)?;
@@ -118,7 +118,7 @@ impl MetricLog {
         Ok(lines.len())
     }
 
-    /// Writes the lines of one second.
+    /// Writes the lines of one second and their index entry.
     fn write(&mut self, lines: &[MetricLine]) -> io::Result<()> {
         let Some(second) = lines.first().map(|line| line.at_ms / 1_000) else { return Ok(()) };
         let date = Date::of(second).to_string();
@@ -135,14 +135,14 @@ impl MetricLog {
             open.lines.write_all(line.as_bytes())?;
             open.bytes += line.len() as u64;
         }
-        // The lines first: an index entry always finds its lines.
+        // Write the lines first, so that an index entry always has its lines.
         open.lines.flush()?;
         open.index.write_all(&entry)?;
         self.open = Some(open);
         Ok(())
     }
 
-    /// Begins the next file of a day, and removes what is too old.
+    /// Starts the next file of a day and removes the oldest files.
     fn roll(&self, date: &str) -> io::Result<Open> {
         let mut kept = files(&self.dir, &self.app)?;
         let newest = kept.iter().filter(|file| file.date == date).map(|file| file.number).max();
@@ -150,7 +150,7 @@ impl MetricLog {
         while kept.len() >= self.max_files {
             let oldest = kept.remove(0);
             fs::remove_file(&oldest.path)?;
-            // An index that is missing already is as good as removed.
+            // Ignore the error: the index may already be missing.
             let _ = fs::remove_file(oldest.index());
         }
         let make = |path: &PathBuf| OpenOptions::new().append(true).create_new(true).open(path);
@@ -160,14 +160,14 @@ impl MetricLog {
     }
 }
 
-/// A metric log that is written each second on a thread of its own, until this is dropped; then what is left is written,
-/// the second under way included.
+/// Writes a metric log every second on a background thread. Dropping it writes the remaining seconds, including the
+/// current one.
 pub struct MetricLogger {
     thread: Option<Background>,
     write: Arc<Write>,
 }
 
-/// What the thread runs each second, and the logger when it is dropped.
+/// The work of the thread in each second, and of the logger when it is dropped.
 struct Write {
     gate: Gate,
     log: Mutex<MetricLog>,
@@ -177,7 +177,7 @@ struct Write {
 impl Write {
     fn run(&self, write: impl FnOnce(&mut MetricLog, &Gate) -> io::Result<usize>) {
         let result = write(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), &self.gate);
-        // The lock is free again: `failed` may end the program, and so drop the logger.
+        // The lock is released here, because `failed` may end the program and so drop the logger.
         if let Err(error) = result {
             (self.failed)(error);
         }
@@ -185,10 +185,10 @@ impl Write {
 }
 
 impl Gate {
-    /// Writes a metric log each second. `failed` is called when a second could not be written.
+    /// Writes a metric log every second. `failed` is called when a second could not be written.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn log_metrics(
         &self,
         log: MetricLog,
@@ -206,7 +206,7 @@ impl Gate {
 
 impl Drop for MetricLogger {
     fn drop(&mut self) {
-        drop(self.thread.take()); // It writes no more.
+        drop(self.thread.take()); // The thread writes nothing after this.
         self.write.run(MetricLog::finish);
     }
 }

@@ -1,31 +1,31 @@
-//! Authority: which origins may ask for a resource.
+//! Authority: which origins may enter a resource.
 
 use super::InvalidRule;
 use std::fmt;
 
 use super::Target;
 
-/// Lets entries through, or blocks them, by their origin.
+/// Admits or blocks entries by their origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about.
+    /// The resources that the rule applies to.
     pub resource: Target,
-    /// The origins it names.
+    /// The origins that the rule names.
     pub origins: Vec<String>,
-    /// Whether the named origins, and no others, are let through; otherwise they, and no others, are blocked.
+    /// If true, the rule admits only the named origins. If false, it blocks only the named origins.
     pub allow: bool,
 }
 
 impl AuthorityRule {
-    /// Lets these origins through, and no others. An entry without an origin is let through: nobody said who it is.
+    /// Admits these origins and no others. An entry without an origin is also admitted, because its caller is unknown.
     pub fn allow<O: Into<String>>(resource: impl Into<Target>, origins: impl IntoIterator<Item = O>) -> Self {
         let origins = origins.into_iter().map(Into::into).collect();
         Self { id: None, resource: resource.into(), origins, allow: true }
     }
 
-    /// Blocks these origins, and no others.
+    /// Blocks these origins and no others.
     pub fn deny<O: Into<String>>(resource: impl Into<Target>, origins: impl IntoIterator<Item = O>) -> Self {
         Self { allow: false, ..Self::allow(resource, origins) }
     }
@@ -38,7 +38,7 @@ impl AuthorityRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if self.origins.iter().any(String::is_empty) || self.origins.is_empty() {
-            return Err("the rule must name at least one origin, and each by a name".into());
+            return Err("the rule must name at least one origin, and no name may be empty".into());
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Why a rule is impossible.
+//! The error of an invalid rule.
 
-/// Why a rule is impossible, and what to do about it.
+/// Why a rule is invalid, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRule(Box<str>);

@@ -1,23 +1,23 @@
-//! Isolation: how many calls of a resource may be in flight.
+//! Isolation: a limit on the calls of a resource in flight.
 
 use super::InvalidRule;
 use std::fmt;
 
 use super::{Target, Threshold};
 
-/// At most `threshold` units of a resource in flight, whoever they come from.
+/// Admits at most `threshold` units of a resource in flight, whatever their origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IsolationRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about.
+    /// The resources that the rule applies to.
     pub resource: Target,
-    /// How many units may be in flight.
+    /// The most units in flight.
     pub threshold: Threshold,
 }
 
 impl IsolationRule {
-    /// At most `threshold` in flight.
+    /// Creates a rule that admits at most `threshold` units in flight.
     pub fn new(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
         Self { id: None, resource: resource.into(), threshold: threshold.into() }
     }

@@ -1,4 +1,4 @@
-//! The rules that a gate has loaded, and their changes.
+//! The rules that a gate has loaded, and how they change.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -13,7 +13,7 @@ use crate::node::Node;
 
 /// The rules of a gate, in versions.
 pub(crate) struct Loaded {
-    /// Of `set`; changed after it, so that who sees a version finds its rules or newer ones.
+    /// The version of `set`. It changes after `set`, so a thread that reads a version finds its rules or newer ones.
     version: AtomicU64,
     set: ArcSwap<RuleSet>,
     loading: Mutex<()>,
@@ -38,11 +38,11 @@ impl Loaded {
         self.set.load()
     }
 
-    /// Changes the rules at `now` to what `change` makes of them, one change after the other. `node` has the statistics of resources
-    /// that rules measure though they are about others.
+    /// Applies `change` to the rules at `now`. Changes are serialized. `node` returns the statistics of a resource that
+    /// a rule for another resource measures.
     ///
     /// # Errors
-    /// When a rule is impossible; then nothing has changed.
+    /// If a rule is invalid. Nothing has changed then.
     pub(crate) fn update(
         &self,
         change: impl FnOnce(&mut Rules),

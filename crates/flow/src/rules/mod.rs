@@ -1,4 +1,4 @@
-//! What may pass: the rules, each kind in its own file with what it remembers while it runs.
+//! The rules. Each kind has its own file, which also contains its state at run time.
 
 pub(crate) mod adaptive;
 pub(crate) mod authority;

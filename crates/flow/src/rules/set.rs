@@ -1,4 +1,4 @@
-//! All rules of a gate, and finding those of one resource.
+//! All rules of a gate, and an index to find those of one resource.
 
 use super::InvalidRule;
 use std::{collections::HashMap, fmt, sync::Arc};
@@ -14,30 +14,30 @@ use crate::{blocked::BlockKind, node::Node};
 
 /// The rules of a gate, by kind.
 ///
-/// Loading them replaces what was loaded before, all at once; a rule that is in both, word for word, keeps its state. Units
-/// in flight stay counted when numbers change: those of a resource always, those of an argument's value where both loads have
-/// a hot-parameter rule of units in flight by that argument.
-/// In one kind rules are checked in their order here.
+/// Loading rules replaces all previous rules atomically. A rule that is identical in both sets keeps its state. Units
+/// in flight stay counted when the numbers of a rule change. For a resource this always holds; for the values of an
+/// argument it holds if both sets have a hot-parameter rule that limits units in flight by that argument. Within a
+/// kind, rules are checked in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
-    /// Who may ask.
+    /// Which origins may enter a resource.
     pub authority: Vec<AuthorityRule>,
-    /// What the machine can take. All are checked.
+    /// Limits on all inbound traffic. All rules are checked.
     pub system: Vec<SystemRule>,
-    /// How much each value of an argument may have.
+    /// Limits for each value of an argument.
     pub hot_params: Vec<HotParamRule>,
-    /// How much may pass.
+    /// Limits on the traffic of a resource.
     pub flow: Vec<FlowRule>,
-    /// How much may be in flight.
+    /// Limits on the units in flight.
     pub isolation: Vec<IsolationRule>,
-    /// How much may be in flight, as calls show it.
+    /// Limits on the units in flight that are learned from the calls.
     pub adaptive: Vec<AdaptiveRule>,
-    /// What is left alone while it fails.
+    /// Circuit breakers.
     pub breakers: Vec<BreakerRule>,
 }
 
 impl Rules {
-    /// How many rules of each kind there are, by the names that [documents](crate::sources) have for the kinds.
+    /// Returns the number of rules of each kind, under the names that the kinds have in [documents](crate::sources).
     #[must_use]
     pub fn counts(&self) -> [(&'static str, usize); 7] {
         [
@@ -51,7 +51,7 @@ impl Rules {
         ]
     }
 
-    /// The first rule that looks at the load, the processors or the memory in use.
+    /// Returns the first rule that depends on load, CPU or memory.
     pub(crate) fn first_that_needs_samples(&self) -> Option<String> {
         let by_memory = |threshold: Threshold| matches!(threshold, Threshold::Memory(_));
         let system = self.system.iter().find(|rule| rule.load.is_some() || rule.cpu.is_some());
@@ -67,7 +67,7 @@ impl Rules {
     /// Checks every rule.
     ///
     /// # Errors
-    /// With all rules that are impossible, each with the reason.
+    /// All invalid rules, each with the reason.
     pub fn validate(&self) -> Result<(), LoadError> {
         let mut bad = Vec::new();
         check(BlockKind::Authority, &self.authority, AuthorityRule::validate, &mut bad);
@@ -93,25 +93,25 @@ fn check<R: fmt::Display>(
     }));
 }
 
-/// A rule that is impossible.
+/// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} rule {index} ({rule}): {reason}")]
 pub struct RuleError {
-    /// Its kind.
+    /// The rule's kind.
     pub kind: BlockKind,
-    /// Its index among the rules of its kind, from 0.
+    /// The rule's index among the rules of its kind, from 0.
     pub index: usize,
-    /// Its id, or a summary of it.
+    /// The rule's id, or a summary of the rule.
     pub rule: String,
     /// What is wrong, and what to do about it.
     #[source]
     pub reason: InvalidRule,
 }
 
-/// Rules that were rejected as a whole, because some are impossible. The previous rules stay active.
+/// A set of rules that was rejected as a whole because some rules are invalid. The previous rules stay active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
-    /// The impossible ones.
+    /// The invalid rules.
     pub rules: Vec<RuleError>,
 }
 
@@ -126,16 +126,16 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {
-    /// The first of the impossible rules.
+    /// Returns the first invalid rule.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.rules.first().map(|rule| rule as _)
     }
 }
 
-/// Validated rules, ready to be asked which are a resource's.
+/// Validated rules with an index by resource.
 pub(crate) struct RuleSet {
     pub(crate) version: u64,
-    /// When these rules came into force.
+    /// When these rules became active.
     pub(crate) loaded_at: Nanos,
     pub(crate) rules: Rules,
     authority: Index,
@@ -144,11 +144,11 @@ pub(crate) struct RuleSet {
     isolation: Index,
     adaptive: Index,
     breakers: Index,
-    /// Flow rules by the resource that they name as related, and its statistics.
+    /// The related resources that flow rules name, each with its statistics and the indices of these rules.
     related: HashMap<String, (Arc<Node>, Vec<usize>)>,
 }
 
-/// Places of one kind's rules by resource.
+/// The positions of the rules of one kind, by resource.
 #[derive(Default)]
 struct Index {
     by_name: HashMap<String, Vec<usize>>,
@@ -161,7 +161,7 @@ impl Index {
         for (at, target) in targets.enumerate() {
             match target.compile() {
                 Ok(Some(pattern)) => index.patterns.push((pattern, at)),
-                // Validated before; what does not compile matches nothing.
+                // Patterns were validated before; one that does not compile matches nothing.
                 Ok(None) | Err(_) => index.by_name.entry(target.as_str().into()).or_default().push(at),
             }
         }
@@ -205,7 +205,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether a rule has the resource's name (a pattern has none): it is about it, or measures it.
+    /// Whether a rule names the resource, as its target or as its related resource. A pattern names none.
     pub(crate) fn names(&self, resource: &str) -> bool {
         let indices =
             [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
@@ -225,13 +225,13 @@ impl RuleSet {
         self.flow.of(&self.rules.flow, resource)
     }
 
-    /// The flow rules that look at the resource as related to theirs.
+    /// Returns the flow rules that measure this resource as related to their own.
     pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
         let places = self.related.get(resource).map(|(_, places)| places);
         places.into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
     }
 
-    /// The statistics of a resource that a rule names as related.
+    /// Returns the statistics of a resource that a rule names as related.
     pub(crate) fn node(&self, related: &str) -> Option<&Arc<Node>> {
         self.related.get(related).map(|(node, _)| node)
     }

@@ -1,4 +1,4 @@
-//! System protection: limits on everything that comes in.
+//! System protection: limits on all inbound traffic.
 
 use super::InvalidRule;
 use std::{fmt, sync::Arc, time::Duration};
@@ -10,25 +10,25 @@ use tidegate_core::{
 
 use crate::{borrowed::Usage, node::Node, sample::SystemSample};
 
-/// What a call is taken to need while none has ended: as Sentinel takes it.
+/// The assumed response time while no call has ended, as in Sentinel.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Blocks inbound entries, whatever their resource, while the machine or the whole of the traffic is over a limit.
-/// What is `None` is not checked.
+/// Blocks inbound entries of every resource while the machine or the total inbound traffic is over a limit. A field
+/// that is `None` is not checked.
 ///
-/// Load and processor say that the machine is busy, not that it is too busy: while one of them is over its limit, an
-/// entry is blocked only if more units are in flight than the machine has shown it can complete: the most completions in
-/// one slot of the last second, at least one, scaled to a second, times the second's shortest response time, or five
-/// seconds where no call ended.
+/// Load and CPU show that the machine is busy, but not that it is overloaded. While one of them is over its limit, the
+/// rule blocks an entry only if more units are in flight than the estimated capacity of the machine. The capacity is
+/// the most completions in one slot of the last second (at least one), scaled to a second, times the shortest response
+/// time of that second, or times five seconds if no call ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
     /// The highest load average. Rules on load and CPU need samples: build the gate with
     /// [`watch_machine`](crate::GateBuilder::watch_machine), or call [`Gate::set_sample`](crate::Gate::set_sample). Until
     /// the first sample the machine counts as idle, and loading the rule logs a warning.
     pub load: Option<f64>,
-    /// The highest share of the processors in use, from 0 to 1: as with the load.
+    /// The highest CPU usage, from 0 to 1. It needs samples, as `load` does.
     pub cpu: Option<f64>,
     /// The longest mean response time over the last second.
     pub mean_rt: Option<Duration>,
@@ -41,10 +41,10 @@ pub struct SystemRule {
 impl SystemRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         if self.load.is_some_and(|load| !load.is_finite() || load < 0.0) {
-            return Err("the load must be a number from 0 on".into());
+            return Err("the load must be a number, 0 or greater".into());
         }
         if self.cpu.is_some_and(|cpu| !(0.0..=1.0).contains(&cpu)) {
-            return Err("the processor's share must be from 0 to 1".into());
+            return Err("the CPU usage must be from 0 to 1".into());
         }
         let Self { load: None, cpu: None, mean_rt: None, in_flight: None, qps: None, .. } = self else {
             return Ok(());
@@ -68,7 +68,7 @@ impl fmt::Display for SystemRule {
     }
 }
 
-/// A system rule with the second it looks at.
+/// A system rule with its view of the last second.
 pub(crate) struct System {
     pub(crate) rule: SystemRule,
     pub(crate) label: Arc<str>,
@@ -90,10 +90,10 @@ impl System {
         }
     }
 
-    /// Whether there is room for `n` units more.
+    /// Checks that there is room for `n` more units.
     ///
     /// # Errors
-    /// With the time until there is, where one can be named.
+    /// The time until there is room, if it can be given.
     #[inline]
     pub(crate) fn fits(&self, usage: Usage<'_>, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
         if let Some(qps) = self.rule.qps {
@@ -105,7 +105,8 @@ impl System {
         Ok(())
     }
 
-    /// Whether the times and the machine let anything more come in. Nothing is taken of them, so one look is enough.
+    /// Whether the response times and the machine admit more inbound calls. An entry consumes nothing of either, so one
+    /// check is enough.
     pub(crate) fn is_well(&self, inbound: &Node, in_flight: u64, now: Nanos, sample: &SystemSample) -> bool {
         if let Some(longest) = self.rule.mean_rt {
             let sum = |event| inbound.window().sum(now, event, self.view);
@@ -119,8 +120,8 @@ impl System {
         !(busy && self.is_beyond_capacity(inbound, in_flight, now))
     }
 
-    /// Little's law: what is in flight at the best rate of completions and the shortest time is what the machine can
-    /// take. Passes would not do: a burst would raise the bound by its own size.
+    /// Little's law: the capacity is the best completion rate times the shortest response time. Passed units must not
+    /// be used instead of completions, because a burst would raise the bound by its own size.
     fn is_beyond_capacity(&self, inbound: &Node, in_flight: u64, now: Nanos) -> bool {
         if in_flight <= 1 {
             return false;
@@ -129,7 +130,7 @@ impl System {
         let best = slots.iter().map(|slot| slot.counts.success).max().unwrap_or(0).max(1) as f64;
         let a_second = 1.0 / inbound.window().layout().slot().as_secs_f64();
         let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or(LONG);
-        // Times are whole microseconds; a call that took less took some time, too.
+        // Times are whole microseconds. A shorter call counts as one microsecond.
         in_flight as f64 > best * a_second * shortest.max(Duration::from_micros(1)).as_secs_f64()
     }
 }

@@ -1,13 +1,13 @@
-//! Which resources a rule is about.
+//! The resources that a rule applies to.
 
 use super::InvalidRule;
 use std::fmt;
 
 use regex::Regex;
 
-/// The resources of a rule: one by name, or all whose whole name matches a regular expression.
+/// The resources of a rule: one by name, or all resources whose whole name matches a regular expression.
 ///
-/// A rule with a pattern keeps its counts and states for each resource apart, as if it had been written for each.
+/// A rule with a pattern keeps separate counts and states for each resource, as if it were written once for each.
 ///
 /// ```
 /// use tidegate_flow::rules::{FlowRule, Target};
@@ -15,14 +15,14 @@ use regex::Regex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// The resource of this name.
+    /// The resource with this name.
     Name(String),
     /// Every resource whose whole name matches this pattern (syntax of the `regex` crate, matched in linear time).
     Pattern(String),
 }
 
 impl Target {
-    /// The name, or the pattern.
+    /// Returns the name or the pattern.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -30,12 +30,12 @@ impl Target {
         }
     }
 
-    /// The pattern, ready to match; `None` for a name.
+    /// Returns the compiled pattern; `None` for a name.
     pub(crate) fn compile(&self) -> Result<Option<Regex>, InvalidRule> {
         match self {
             Self::Name(name) if name.is_empty() => Err("the resource has no name; give it one".into()),
             Self::Name(_) => Ok(None),
-            // By itself first: brackets that do not match must not pair with those around it.
+            // Compile the bare pattern first, so that its unbalanced brackets cannot pair with the group around it.
             Self::Pattern(pattern) => Regex::new(pattern)
                 .and_then(|_| Regex::new(&format!("^(?:{pattern})$")))
                 .map(Some)

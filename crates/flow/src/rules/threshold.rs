@@ -1,20 +1,20 @@
-//! How much a rule allows: a number, or one that follows the memory in use.
+//! The threshold of a rule: a fixed number, or one that depends on the memory in use.
 
 use super::InvalidRule;
 use crate::sample::SystemSample;
 
-/// How much a rule allows.
+/// The threshold of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// Always this much. Fractions count where time is divided by it (throttling, warming up); elsewhere whole units
-    /// fit under it.
+    /// A fixed threshold. A fraction matters only for throttling and warming up, which divide time by it. All other
+    /// rules admit the whole units that fit under it.
     Fixed(f64),
-    /// More while memory is free, less when it is scarce.
+    /// A threshold that is higher while memory is free and lower when it is scarce.
     Memory(MemoryThreshold),
 }
 
-/// A threshold that falls in a straight line from one amount to another while the memory in use rises from one mark to
-/// another; outside the marks it stays.
+/// A threshold that falls linearly from one value to another while the memory in use rises from the low mark to the
+/// high mark. Outside the marks it is constant.
 ///
 /// The memory in use is that of the last [`Sample`](crate::Sample): build the gate with
 /// [`watch_machine`](crate::GateBuilder::watch_machine), or call [`Gate::set_sample`](crate::Gate::set_sample). Until the
@@ -27,12 +27,12 @@ pub struct MemoryThreshold {
     pub when_scarce: f64,
     /// The low mark in bytes.
     pub low_mark: u64,
-    /// The high mark in bytes; above the low one.
+    /// The high mark in bytes; greater than the low mark.
     pub high_mark: u64,
 }
 
 impl Threshold {
-    /// What is allowed now.
+    /// Returns the current threshold.
     #[inline]
     pub(crate) fn now(self, sample: &SystemSample) -> f64 {
         self.at(sample.memory())
@@ -46,7 +46,7 @@ impl Threshold {
         }
     }
 
-    /// [`now`](Self::now) in whole units.
+    /// Returns [`now`](Self::now) in whole units.
     #[inline]
     pub(crate) fn units(self, sample: &SystemSample) -> u64 {
         self.units_at(sample.memory())
@@ -54,7 +54,7 @@ impl Threshold {
 
     #[inline]
     fn units_at(self, used: u64) -> u64 {
-        // A cast saturates, and cuts off the fraction: `passed + n > threshold` for whole numbers.
+        // The cast saturates and drops the fraction, which does not change `passed + n > threshold` for whole numbers.
         #[allow(clippy::cast_sign_loss)]
         let units = self.at(used) as u64;
         units
@@ -65,7 +65,7 @@ impl Threshold {
             if value.is_finite() && value >= 0.0 {
                 Ok(())
             } else {
-                Err(format!("the threshold is {value}; it must be a number from 0 on").into())
+                Err(format!("the threshold is {value}; it must be a number, 0 or greater").into())
             }
         };
         match self {

@@ -1,4 +1,4 @@
-//! Throttling: calls that come too close wait until they are one interval apart.
+//! Throttling: calls that arrive too close together wait until they are one interval apart.
 
 use std::time::Duration;
 
@@ -6,24 +6,26 @@ use tidegate_core::Nanos;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// When the last call was let go ahead, plus one; 0 before the first. One word, so that no two calls get one place.
+/// The start of the last call, plus one; 0 before the first call. It is one word, so that no two calls get the same
+/// place.
 #[derive(Debug)]
 pub(crate) struct Throttle(AtomicU64);
 
-/// What a call asks of a throttle: a place at least `cost` behind the one before.
+/// A call's request to a throttle: a place at least `cost` after the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) now: Nanos,
     pub(crate) cost: Nanos,
-    /// The longest wait that this throttle may ask for.
+    /// The longest wait that this throttle may require.
     pub(crate) longest: Nanos,
 }
 
 impl Asked {
-    /// When the call may start behind the place of `last` (a word of [`Throttle`]), and not before `earliest`.
+    /// Returns when the call may start: after the place in `last` (the word of a [`Throttle`]) and not before
+    /// `earliest`.
     ///
     /// # Errors
-    /// With the time until the wait would be short enough.
+    /// The time until the wait would be short enough.
     pub(crate) fn start(self, last: u64, earliest: Nanos) -> Result<Nanos, Duration> {
         let free = if last == 0 { Nanos::ZERO } else { Nanos::new(last - 1).saturating_add(self.cost) };
         let wait = free.saturating_since(self.now);
@@ -34,7 +36,7 @@ impl Asked {
     }
 }
 
-/// A place in the queue, so that it can be put off or given back.
+/// A place in the queue, which can be postponed or returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     asked: Asked,
@@ -43,7 +45,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// When its call starts.
+    /// Returns when the call starts.
     pub(crate) const fn start(&self) -> Nanos {
         Nanos::new(self.taken - 1)
     }
@@ -54,15 +56,15 @@ impl Throttle {
         Self(AtomicU64::new(0))
     }
 
-    /// Takes the next place that is not before `earliest`.
+    /// Reserves the next place that is not before `earliest`.
     ///
     /// # Errors
-    /// As [`Asked::start`].
+    /// Same as [`Asked::start`].
     pub(crate) fn take(&self, asked: Asked, earliest: Nanos) -> Result<Reservation, Duration> {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
             let taken = asked.start(before, earliest)?.get() + 1;
-            // Relaxed: the word carries no other data.
+            // Relaxed: the word publishes no other data.
             match self.0.compare_exchange_weak(before, taken, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(Reservation { asked, before, taken }),
                 Err(seen) => before = seen,
@@ -70,16 +72,16 @@ impl Throttle {
         }
     }
 
-    /// What [`take`](Self::take) would answer.
+    /// Returns what [`take`](Self::take) would return, without reserving a place.
     pub(crate) fn peek(&self, asked: Asked) -> Result<(), Duration> {
         asked.start(self.0.load(Ordering::Relaxed), asked.now).map(drop)
     }
 
-    /// Puts a place off to `start`, or to a later one if others have queued up behind it: then it stays empty, as they
-    /// were told when to go ahead, and the call takes a place behind them.
+    /// Postpones a place to `start`. If others have queued up behind it, the call takes a new place behind them, and
+    /// the old place stays unused because the others already have their start times.
     ///
     /// # Errors
-    /// As [`Asked::start`].
+    /// Same as [`Asked::start`].
     pub(crate) fn put_off(&self, reservation: &mut Reservation, start: Nanos) -> Result<(), Duration> {
         if start <= reservation.start() {
             return Ok(());
@@ -92,8 +94,8 @@ impl Throttle {
         Ok(())
     }
 
-    /// Gives a place back, if nobody has queued up behind it: otherwise it stays empty, as calls that have been told
-    /// when to go ahead must not come closer to each other.
+    /// Gives back a place if no call has queued up behind it. Otherwise the place stays unused: the calls behind it
+    /// already have their start times and must keep their distance.
     pub(crate) fn give_back(&self, reservation: Reservation) {
         let _ = self.0.compare_exchange(
             reservation.taken,
@@ -104,13 +106,13 @@ impl Throttle {
     }
 }
 
-/// The time between calls of `n` units at `per_interval` units each `interval`, rounded up to a nanosecond: calls are
-/// never closer than that. `None` where nothing is allowed at all.
+/// Returns the time that a call of `n` units occupies at `per_interval` units per `interval`, rounded up to a
+/// nanosecond so that calls are never closer. `None` if nothing is allowed at all.
 pub(crate) fn cost(n: u32, per_interval: f64, interval: Nanos) -> Option<Nanos> {
     if per_interval <= 0.0 {
         return None;
     }
-    // The cast saturates; what is negative was refused above.
+    // The cast saturates; negative values were rejected above.
     #[allow(clippy::cast_sign_loss)]
     let cost = (interval.get() as f64 * f64::from(n) / per_interval).ceil() as u64;
     Some(Nanos::new(cost))
@@ -173,7 +175,7 @@ mod tests {
         let second = take(0);
         assert_eq!([first, second].map(|reservation| reservation.start()), [ms(250), ms(350)]);
         throttle.put_off(&mut first, ms(300)).unwrap();
-        assert_eq!(first.start(), ms(450), "the second goes ahead as it was told");
+        assert_eq!(first.start(), ms(450), "the second call starts at its reserved time");
         throttle.give_back(first);
         assert_eq!(take(0).start(), ms(450));
         let mut second = second;

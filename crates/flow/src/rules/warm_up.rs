@@ -1,9 +1,9 @@
-//! Warming up: a resource that has been idle is let up to its full rate little by little.
+//! Warming up: the rate of a resource that was idle rises gradually to its full value.
 //!
-//! A bucket of tokens fills while there is little traffic and empties with it. The fuller it is, the colder the
-//! resource and the lower the rate: from `count / factor` with a full bucket to `count` at the warning line, in a line
-//! whose slope makes the way take the warm-up period. Tokens are whole, and divisions of whole numbers drop the rest, as
-//! in Sentinel: a resource that is given all it is allowed while cold must not count as idle.
+//! A bucket of tokens fills while there is little traffic and empties as traffic passes. The fuller the bucket, the
+//! colder the resource and the lower the rate. The rate rises from `count / factor` with a full bucket to `count` at
+//! the warning line; the slope is such that this takes the warm-up period. Tokens are whole and integer divisions drop
+//! the remainder, as in Sentinel: a cold resource that receives all the traffic it is allowed must not count as idle.
 
 use super::InvalidRule;
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub(crate) struct WarmUp {
     warning: f64,
     max: u64,
     slope: f64,
-    /// `[ the last whole second it was looked at 34 │ tokens 30 ]`: both change in one step, once a second.
+    /// `[ the second of the last update 34 │ tokens 30 ]`: both change in one step, once a second.
     state: AtomicU64,
 }
 
 impl WarmUp {
-    /// Up to `count` a second within `period`, from `count / factor`.
+    /// Creates a warm-up from `count / factor` to `count` a second within `period`.
     pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, InvalidRule> {
         if factor <= 1.0 || !factor.is_finite() {
             return Err(
@@ -42,26 +42,28 @@ impl WarmUp {
         let span = (2.0 * volume / (1.0 + factor)).floor();
         let max = warning + span;
         if span < 1.0 {
-            return Err("the warm-up period is too short for the threshold; lengthen one of them".into());
+            return Err("the warm-up period is too short for the threshold; increase one of them".into());
         }
         if max > TOKENS as f64 {
-            return Err("the warm-up lets more than 1073741823 pass on its way; shorten the period".into());
+            return Err("more than 1073741823 units would pass during the warm-up; shorten the period".into());
         }
         let slope = (factor - 1.0) / count / (max - warning);
-        // Below 2³⁰, checked above; starts cold.
+        // Checked above to be below 2³⁰. The bucket starts full, so the resource starts cold.
         #[allow(clippy::cast_sign_loss)]
         let max = max as u64;
         Ok(Self { count, factor, warning, max, slope, state: AtomicU64::new(max) })
     }
 
-    /// The rate that is allowed at `now`; `last_second` tells how much passed in the whole second before.
+    /// Returns the rate that is allowed at `now`. `last_second` returns how many units passed in the previous whole
+    /// second.
     pub(crate) fn rate(&self, now: Nanos, last_second: impl FnOnce() -> u64) -> f64 {
         let second = now.get() / 1_000_000_000;
         let mut state = self.state.load(Ordering::Relaxed);
         if state >> TOKEN_BITS < second {
             let tokens = self.tokens_at(state, second, last_second());
             let next = second << TOKEN_BITS | tokens;
-            // Relaxed: the word carries no other data. Who loses takes what the winner made of the same second.
+            // Relaxed: the word publishes no other data. A thread that loses the race uses the winner's value for the
+            // same second.
             state = match self.state.compare_exchange(state, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => next,
                 Err(seen) => seen,
@@ -91,9 +93,9 @@ impl WarmUp {
     }
 }
 
-/// The whole units of a rate; what is a whole number but for rounding is that number.
+/// Returns the whole units of a rate. A rate that differs from a whole number only by rounding counts as that number.
 pub(crate) fn whole(rate: f64) -> u64 {
-    // Positive, and a cast saturates.
+    // The rate is positive, and the cast saturates.
     #[allow(clippy::cast_sign_loss)]
     let units = (rate * (1.0 + 1e-12)) as u64;
     units
@@ -110,7 +112,7 @@ mod tests {
         assert!((warm_up.slope - 0.004).abs() < 1e-15);
         // Cold: a third of the rate.
         assert_eq!(whole(warm_up.rate(Nanos::from_secs(1), || 0)), 3);
-        // Busy as allowed, it reaches the full rate in about the period, and stays there.
+        // With all the traffic that it allows, it reaches the full rate in about the period and stays there.
         let mut passed = 3;
         let mut reached = None;
         for second in 2..60 {
@@ -122,7 +124,7 @@ mod tests {
         }
         let reached = reached.expect("it warms up");
         assert!((8..=16).contains(&reached), "after {reached} s");
-        // Idle, it grows cold again.
+        // After an idle time it is cold again.
         let cold = whole(warm_up.rate(Nanos::from_secs(100), || 0));
         assert_eq!(cold, 3);
     }

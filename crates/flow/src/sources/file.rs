@@ -1,4 +1,4 @@
-//! A file that is looked at every now and then.
+//! A rules file that is checked periodically.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -6,25 +6,25 @@ use tidegate_config::file::{Look, Watch, read};
 
 use super::{RuleSource, RuleUpdate, SourceError};
 
-/// The largest rules file that is read.
+/// The largest rules file that can be read.
 const MAX_BYTES: u64 = 16 << 20;
 
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
-/// Rules in a file. Its content is compared, not its date: see [`Watch`]. A file that is not there, or empty for the moment, is an
-/// error, and the rules from before stay in force.
+/// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A missing or empty file
+/// is an error, and the previous rules stay active.
 pub struct FileSource {
     path: PathBuf,
     parse: Parse,
     pause: Duration,
-    /// From the first look on.
+    /// Set by the first check.
     watch: Option<Watch>,
-    /// Whether the file has said something that is not loaded yet, because it could not be read or made no sense.
+    /// Whether the file has content that is not loaded yet, because it could not be read or parsed.
     is_owed: bool,
 }
 
 impl FileSource {
-    /// A file in a format of one's own.
+    /// A file in a custom format.
     pub fn new(
         path: impl Into<PathBuf>,
         parse: impl Fn(&str) -> Result<RuleUpdate, SourceError> + Send + 'static,
@@ -38,19 +38,19 @@ impl FileSource {
         }
     }
 
-    /// A file of one kind of rules as JSON, in Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// A JSON file with one kind of rules, with Sentinel's field names: see [`sentinel`](super::sentinel).
     #[cfg(feature = "json")]
     pub fn sentinel(path: impl Into<PathBuf>, kind: super::sentinel::Kind) -> Self {
         Self::new(path, move |text| super::sentinel::parse(kind, text))
     }
 
-    /// A file of all rules as YAML, which may be that of `tidegate serve`: see [`yaml`](super::yaml).
+    /// A YAML file with rules of all kinds, which may also be the file of `tidegate serve`: see [`yaml`](super::yaml).
     #[cfg(feature = "yaml")]
     pub fn yaml(path: impl Into<PathBuf>) -> Self {
         Self::new(path, |text| super::yaml::parse(text).map(RuleUpdate::from))
     }
 
-    /// The same file, looked at in this interval instead of each second.
+    /// Sets the interval between checks. Default: one second.
     #[must_use]
     pub fn every(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -82,7 +82,7 @@ impl RuleSource for FileSource {
         match look {
             Look::Unsettled => return Ok(None),
             Look::Same if !self.is_owed => return Ok(None),
-            // Reading it says why it is gone.
+            // Reading the file returns the reason why it is gone.
             Look::Same | Look::Changed | Look::Gone => self.is_owed = true,
         }
         let update = (self.parse)(&self.read().map_err(SourceError::Read)?)?;

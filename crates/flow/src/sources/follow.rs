@@ -1,4 +1,4 @@
-//! Following a source: a thread of its own that loads what the source says whenever it changes.
+//! Following a source: a background thread loads the rules whenever the source changes.
 
 use std::{
     any::Any,
@@ -11,35 +11,36 @@ use std::{
 use super::{RuleUpdate, SourceError};
 use crate::{Gate, background::Background};
 
-/// Somewhere that rules come from, and change: a file, a key in a store.
+/// A source of rules that may change, such as a file or a key in a store.
 ///
-/// It is asked on a thread of its own, so it may block.
+/// A separate thread calls the source, so it may block.
 pub trait RuleSource: Send + 'static {
-    /// The source's name for messages, such as a file's path.
+    /// Returns the source's name for messages, such as a file's path.
     fn name(&self) -> String;
 
-    /// The rules, if they have changed since the last call that returned some; the first call returns what there is.
+    /// Returns the rules if they have changed since the last call that returned rules. The first call returns the
+    /// current rules.
     ///
     /// # Errors
-    /// When the source cannot be read or makes no sense. It is asked again.
+    /// If the source cannot be read or parsed. It will be called again.
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError>;
 
-    /// How long until it should be asked again; a source that waits for news by itself, up to its own while, returns
-    /// zero. Default: a second.
+    /// Returns the pause before the next call. A source that blocks until there is a change, with a timeout of its own,
+    /// returns zero. Default: one second.
     fn pause(&self) -> Duration {
         Duration::from_secs(1)
     }
 }
 
-/// A source that is being followed, until this is dropped.
+/// Follows a source until it is dropped.
 pub struct Follower {
     failure: Arc<Mutex<Option<String>>>,
     _thread: Background,
 }
 
 impl Follower {
-    /// Why the rules that run are not what the source says: it could not be asked the last time, or what it said last
-    /// was refused. `None` if they are. The rules from before go on meanwhile.
+    /// Returns why the active rules differ from those of the source: the last read failed, or the last rules were
+    /// rejected. `None` if they are the same. After a failure the previous rules stay active.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -53,20 +54,20 @@ impl fmt::Debug for Follower {
 }
 
 impl Gate {
-    /// Loads new rules of some kinds: as [`update`](Self::update).
+    /// Loads new rules of some kinds, as [`update`](Self::update) does.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Same as [`load`](Self::load).
     pub fn apply(&self, update: RuleUpdate) -> Result<(), crate::rules::LoadError> {
         self.update(|rules| update.apply(rules))
     }
 
-    /// Loads what a source says, and goes on to load it whenever it changes, on a thread of its own. `report` is called
-    /// after each load with `Ok`, and with the error when the source fails in a new way; the rules from before go on
-    /// then. A source that panics has failed, and is asked again.
+    /// Loads the rules of a source, and reloads them on a background thread whenever they change. `report` is called
+    /// with `Ok` after each load, and with the error when the source fails in a new way. After a failure the previous
+    /// rules stay active. A panic in the source counts as a failure, and the source is called again.
     ///
     /// # Errors
-    /// When the source's rules cannot be loaded in the first place; then it is not followed.
+    /// If the first load fails. The source is not followed then.
     pub fn follow(
         &self,
         mut source: impl RuleSource,
@@ -77,7 +78,7 @@ impl Gate {
         }
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
         let (gate, last) = (self.clone(), failure.clone());
-        // What was said last, if it was refused: the source will not say it again.
+        // The error of the last rules, if they were rejected: the source will not return them again.
         let mut refused = None;
         let thread = Background::spawn("tidegate-rules", source.pause(), move || {
             let asked = ask(&gate, &mut source);
@@ -105,18 +106,18 @@ impl Gate {
     }
 }
 
-/// What came of asking a source.
+/// The result of calling a source.
 enum Asked {
-    /// It had nothing new to say.
+    /// The rules have not changed.
     Nothing,
     Loaded,
-    /// It said something new that cannot be loaded.
+    /// The rules have changed but cannot be loaded.
     Refused(SourceError),
-    /// It could not say anything.
+    /// The source could not be read.
     Failed(SourceError),
 }
 
-/// Asks the source, and loads its rules if they have changed.
+/// Calls the source, and loads its rules if they have changed.
 fn ask(gate: &Gate, source: &mut impl RuleSource) -> Asked {
     let changed = catch_unwind(AssertUnwindSafe(|| source.changed()));
     let name = |error| SourceError::In { source_name: source.name(), error: Box::new(error) };
@@ -130,9 +131,9 @@ fn ask(gate: &Gate, source: &mut impl RuleSource) -> Asked {
     }
 }
 
-/// What a panic of the source's own code said.
+/// Returns the message of a panic in the source's code.
 fn said_in(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("reading the rules panicked: {}", text.unwrap_or("it did not say why"))
+    format!("reading the rules panicked: {}", text.unwrap_or("no message"))
 }

@@ -1,4 +1,4 @@
-//! Where rules come from, beside code: texts, files, a key in Redis, and whatever implements [`RuleSource`].
+//! Sources of rules outside code: texts, files, a key in Redis, and any implementation of [`RuleSource`].
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -32,27 +32,27 @@ use crate::rules::{
     SystemRule,
 };
 
-/// New rules of some kinds; those of the kinds that are `None` stay as they are.
+/// New rules of some kinds. Kinds that are `None` keep their rules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleUpdate {
-    /// Who may ask.
+    /// Which origins may enter a resource.
     pub authority: Option<Vec<AuthorityRule>>,
-    /// What the machine can take.
+    /// Limits on all inbound traffic.
     pub system: Option<Vec<SystemRule>>,
-    /// How much each value of an argument may have.
+    /// Limits for each value of an argument.
     pub hot_params: Option<Vec<HotParamRule>>,
-    /// How much may pass.
+    /// Limits on the traffic of a resource.
     pub flow: Option<Vec<FlowRule>>,
-    /// How much may be in flight.
+    /// Limits on the units in flight.
     pub isolation: Option<Vec<IsolationRule>>,
-    /// How much may be in flight, as calls show it.
+    /// Limits on the units in flight that are learned from the calls.
     pub adaptive: Option<Vec<AdaptiveRule>>,
-    /// What is left alone while it fails.
+    /// Circuit breakers.
     pub breakers: Option<Vec<BreakerRule>>,
 }
 
 impl RuleUpdate {
-    /// Puts the new rules in the place of the old ones.
+    /// Replaces the old rules with the new ones.
     pub fn apply(self, rules: &mut Rules) {
         fn put<R>(new: Option<Vec<R>>, old: &mut Vec<R>) {
             if let Some(new) = new {
@@ -85,23 +85,23 @@ impl From<Rules> for RuleUpdate {
     }
 }
 
-/// Why a source has no rules to give, or none that can be loaded.
+/// The error of a source whose rules cannot be read or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The source could not be read.
     #[error("the rules cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// The text is not in its format: what and where.
+    /// The text is malformed. The message says what is wrong and where.
     #[error("the rules are not well formed: {0}")]
     Format(String),
-    /// Some rules are impossible.
+    /// Some rules are invalid.
     #[error("{0}")]
     Rules(#[from] LoadError),
-    /// For sources of one's own.
+    /// An error of a custom source.
     #[error("{0}")]
     Other(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Where another of these errors comes from.
+    /// Another of these errors, with the name of its source.
     #[error("{source_name}: {error}")]
     In {
         /// The source's name, such as a file's path.

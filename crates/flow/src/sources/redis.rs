@@ -1,4 +1,4 @@
-//! A key in Redis, and the channel that tells of its changes.
+//! A key in Redis, and a channel that announces its changes.
 
 use std::{io, time::Duration};
 
@@ -6,19 +6,19 @@ use redis::{Client, Commands, Connection, RedisError};
 
 use super::{RuleSource, RuleUpdate, SourceError};
 
-/// How long the server may take to answer, or to be reached at all.
+/// The timeout of connecting and of each answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long news are waited for before the key is looked at without any.
+/// How long the source waits for a message before it reads the key without one.
 const WAIT: Duration = Duration::from_secs(1);
 
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// Rules in a key of Redis or Valkey (feature `redis-source`).
 ///
-/// Whoever changes the key publishes to the channel, whatever the message says, and the key is read at once; without
-/// news it is read each second all the same, as a message may get lost. So the key alone says what the rules are. After
-/// a failure the server is asked again, on new connections. A key that is not there is an error, and the rules from
-/// before go on; to have no rules, set it to `[]` or `{}`.
+/// A client that changes the key publishes any message to the channel, and the source then reads the key immediately.
+/// It also reads the key once a second, because a message may get lost. The rules therefore come from the key alone.
+/// After a failure the source reconnects. A missing key is an error, and the previous rules stay active. To remove all
+/// rules, set the key to `[]` or `{}`.
 ///
 /// ```no_run
 /// use tidegate_flow::{Gate, sources::{RedisSource, sentinel::Kind}};
@@ -37,18 +37,18 @@ pub struct RedisSource {
     loaded: Option<String>,
 }
 
-/// A connection in which a channel is listened to can do nothing else.
+/// Two connections, because a connection that subscribes to a channel can do nothing else.
 struct Open {
     read: Connection,
     listen: Connection,
 }
 
 impl RedisSource {
-    /// A key in a format of one's own, on a server such as `redis://user:password@host:6379/0` or
-    /// `redis+unix:///run/redis.sock`. Nothing is connected yet.
+    /// A key in a custom format, on a server such as `redis://user:password@host:6379/0` or
+    /// `redis+unix:///run/redis.sock`. This does not connect to the server yet.
     ///
     /// # Errors
-    /// When the URL makes no sense.
+    /// If the URL is invalid.
     pub fn new(
         url: &str,
         key: impl Into<String>,
@@ -60,10 +60,10 @@ impl RedisSource {
         Ok(Self { client, key, channel, parse: Box::new(parse), open: None, loaded: None })
     }
 
-    /// A key with one kind of rules as JSON, in Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// A key with one kind of rules as JSON, with Sentinel's field names: see [`sentinel`](super::sentinel).
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Same as [`new`](Self::new).
     #[cfg(feature = "json")]
     pub fn sentinel(
         url: &str,
@@ -74,10 +74,10 @@ impl RedisSource {
         Self::new(url, key, channel, move |text| super::sentinel::parse(kind, text))
     }
 
-    /// A key with all rules as YAML: see [`yaml`](super::yaml).
+    /// A key with rules of all kinds as YAML: see [`yaml`](super::yaml).
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Same as [`new`](Self::new).
     #[cfg(feature = "yaml")]
     pub fn yaml(url: &str, key: impl Into<String>, channel: impl Into<String>) -> Result<Self, SourceError> {
         Self::new(url, key, channel, |text| super::yaml::parse(text).map(RuleUpdate::from))
@@ -93,10 +93,10 @@ impl RedisSource {
         Ok(Open { read: connect(PATIENCE)?, listen: connect(WAIT)? })
     }
 
-    /// The key's value if it is not what was loaded, waiting for news once.
+    /// Returns the key's value if it differs from the loaded one. Waits for a message once.
     fn news(&self, open: &mut Open) -> Result<Option<String>, SourceError> {
         let Open { read, listen } = open;
-        // Listening first: a change between the look and the wait is not missed.
+        // Subscribe first, so that a change between the read and the wait is not missed.
         let mut channel = listen.as_pubsub();
         channel.subscribe(&self.channel).map_err(other)?;
         let mut look = || {
@@ -104,7 +104,7 @@ impl RedisSource {
             match value.filter(|text| !text.trim().is_empty()) {
                 Some(text) => Ok(Some(text).filter(|text| self.loaded.as_ref() != Some(text))),
                 None => Err(SourceError::Read(io::Error::other(format!(
-                    "the key {} is not there, or empty; to have no rules, set it to [] or {{}}",
+                    "the key {} is missing or empty; to have no rules, set it to [] or {{}}",
                     self.key
                 )))),
             }
@@ -131,7 +131,7 @@ impl RuleSource for RedisSource {
     }
 
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
-        // Taken out, so that after a failure it is gone.
+        // Take the connections out, so that they are dropped after a failure.
         let mut open = match self.open.take() {
             Some(open) => open,
             None => self.connect().map_err(other)?,
@@ -144,7 +144,8 @@ impl RuleSource for RedisSource {
         Ok(Some(update))
     }
 
-    /// Short, as it waits for news by itself; not nothing, as a server that is gone fails at once.
+    /// The pause is short because the source itself waits for messages, and not zero because a stopped server fails at
+    /// once.
     fn pause(&self) -> Duration {
         Duration::from_millis(100)
     }

@@ -1,6 +1,6 @@
-//! A discrete-event simulation of a service behind a gate: calls come by chance, wait in line for a worker, and take as
-//! long as their distribution says. Time is the gate's manual clock, chance a seeded generator: the same run gives the same
-//! figures everywhere.
+//! A discrete-event simulation of a service behind a gate. Calls arrive at random, queue for a worker, and take a
+//! random time from a distribution. The simulation uses the gate's manual clock and a seeded random generator, so a run
+//! gives the same figures everywhere.
 #![allow(dead_code, reason = "the test and the example each use a part")]
 #![allow(clippy::cast_sign_loss, reason = "times are positive")]
 
@@ -16,23 +16,24 @@ use tidegate_flow::{
     rules::{AdaptiveRule, Aimd, Algorithm, Gradient2, IsolationRule, Rules, Vegas},
 };
 
-/// How long calls take, by a mean of one.
+/// The distribution of service times, with a mean of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
     Exponential,
-    /// The logarithm's standard deviation is 1.
+    /// The standard deviation of the logarithm is 1.
     LogNormal,
-    /// From 0.8 to 1.2, all alike.
+    /// Uniform from 0.8 to 1.2.
     Even,
-    /// Even, but one in a hundred takes ten times as long.
+    /// As `Even`, but one call in a hundred takes ten times as long.
     OneInAHundred,
 }
 
 impl Service {
     pub const ALL: [Self; 4] = [Self::Exponential, Self::LogNormal, Self::Even, Self::OneInAHundred];
 
-    /// The percentiles to compare, in tenths. With one slow call in a hundred the 99th lies on the edge between the slow
-    /// calls and the others, and jumps from one to the other by chance: the comparison is made on both sides of it.
+    /// Returns the percentiles to compare, in tenths. With one slow call in a hundred, the 99th percentile lies on the
+    /// edge between the slow calls and the others and jumps between them at random. The comparison then uses a
+    /// percentile on each side of the edge.
     pub const fn permilles(self) -> &'static [usize] {
         if matches!(self, Self::OneInAHundred) { &[980, 995] } else { &[990] }
     }
@@ -56,17 +57,17 @@ impl Service {
     }
 }
 
-/// A service and what is asked of it.
+/// A service and its load.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     pub workers: u32,
     /// The mean service time in seconds, but for the tail of [`Service::OneInAHundred`].
     pub mean: f64,
     pub service: Service,
-    /// Calls that come, divided by those that the workers can do.
+    /// The rate of arriving calls divided by the capacity of the workers.
     pub load: f64,
     pub seconds: u32,
-    /// Another seed is another run of the same kind.
+    /// The seed of the random generator. Different seeds give different runs of the same scenario.
     pub seed: u64,
     /// From this second up to that one all calls take three times as long.
     pub slow: Option<(u32, u32)>,
@@ -80,13 +81,13 @@ impl Scenario {
         Self { workers, mean, service, load, seconds: 120, seed: 0, slow: None, idle: None }
     }
 
-    /// Calls a second that the workers can do.
+    /// Returns the capacity of the workers in calls a second.
     pub fn capacity(&self) -> f64 {
         f64::from(self.workers) / (self.mean * self.service.mean())
     }
 }
 
-/// What bounds the calls in flight.
+/// The limit on the calls in flight.
 #[derive(Clone, Debug)]
 pub enum Bound {
     Fixed(u32),
@@ -101,27 +102,27 @@ pub fn algorithms() -> [(&'static str, Algorithm); 3] {
     ]
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// Each call that ended: when, in nanoseconds, and how long it took.
+    /// For each call that ended: its end, and how long it took, in nanoseconds.
     pub calls: Vec<(u64, u64)>,
     /// The limit at the end of each second.
     pub limits: Vec<u64>,
 }
 
 impl Run {
-    /// Calls a second that ended from one second up to another.
+    /// Returns the calls a second that ended from one second up to another.
     pub fn goodput(&self, from: u32, to: u32) -> f64 {
         self.between(from, to).count() as f64 / f64::from(to - from)
     }
 
-    /// The 99th percentile of the response times in milliseconds.
+    /// Returns the 99th percentile of the response times in milliseconds.
     pub fn p99(&self, from: u32, to: u32) -> f64 {
         self.percentile(990, from, to)
     }
 
-    /// A percentile, in tenths, of the response times in milliseconds.
+    /// Returns a percentile, given in tenths, of the response times in milliseconds.
     pub fn percentile(&self, permille: usize, from: u32, to: u32) -> f64 {
         let mut times: Vec<u64> = self.between(from, to).map(|(_, rt)| rt).collect();
         if times.is_empty() {
@@ -140,7 +141,7 @@ impl Run {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Splitmix64: small, and good enough for waiting times.
+/// The generator Splitmix64, which is small and good enough for waiting times.
 struct Chance(u64);
 
 impl Chance {
@@ -152,13 +153,13 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// Returns a number above 0 and at most 1.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// A call at its worker, by when it ends.
+/// A call at its worker, ordered by its end.
 struct Served {
     ends: u64,
     number: u64,
@@ -195,7 +196,7 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
             Rules { adaptive: vec![AdaptiveRule::new("r", algorithm.clone())], ..Rules::default() }
         }
     };
-    gate.load(rules).expect("possible rules");
+    gate.load(rules).expect("valid rules");
     let r = gate.resource("r");
     let mut chance = Chance(u64::from(scenario.workers) << 32 | scenario.load.to_bits() >> 32);
     chance.0 = chance.0.wrapping_add(scenario.seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
@@ -244,11 +245,11 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
     run
 }
 
-/// When figures are taken: after a minute.
+/// Figures are taken after this time: one minute.
 pub const SETTLED: u32 = 60;
 
-/// How a run fares beside another, settled: its goodput, and the time of its slowest calls (of the worse one, where two
-/// percentiles are compared), divided by those of the other.
+/// Compares the settled part of a run with that of another. Returns the ratio of the goodputs and the ratio of the
+/// slowest calls' times, or the worse ratio if two percentiles are compared.
 pub fn beside(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
     let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
     let slowest = |run: &Run, permille| run.percentile(permille, SETTLED, scenario.seconds);
@@ -256,7 +257,7 @@ pub fn beside(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
     (goodput(run) / goodput(best), ratios.fold(0.0, f64::max))
 }
 
-/// The best fixed limit, and its run: the smallest that reaches 0.98 of the most that any limit reaches.
+/// Returns the best fixed limit and its run: the smallest limit that reaches 0.98 of the highest goodput of any limit.
 pub fn best_fixed(scenario: &Scenario) -> (u32, Run) {
     let of = |limit| run(scenario, &Bound::Fixed(limit));
     let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);

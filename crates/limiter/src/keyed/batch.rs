@@ -1,21 +1,21 @@
-//! Many decisions in one call, whose states are fetched side by side.
+//! Many decisions in one call, with the states fetched in parallel.
 
 use tidegate_core::{Clock, Decision, Key, Nanos};
 
 use super::KeyedLimiter;
 use crate::table::Tag;
 
-/// Buckets that are fetched at a time: more than a processor has on their way at once, and few enough to stay in its
+/// How many buckets are fetched at a time: more than a processor can fetch in parallel, and few enough to stay in its
 /// nearest cache until they are decided on.
 const AT_ONCE: usize = 32;
 
 impl<C> KeyedLimiter<C> {
-    /// Asks for the cost of each key, at a time of the caller's, and shows the decisions in the order of the requests.
-    /// Each is a decision of its own, as [`acquire_at`](Self::acquire_at) makes it: some may be admitted and others
-    /// denied, and a key that is asked for twice is charged twice.
+    /// Asks for the cost of each key at the given time, and passes the decisions on in the order of the requests.
+    /// Each decision is separate, as [`acquire_at`](Self::acquire_at) makes it: some requests may be admitted and others
+    /// denied, and a key that occurs twice is charged twice.
     ///
-    /// With many keys most of a decision is waiting for memory. Here all buckets of up to 32 keys are on their way before
-    /// the first decision.
+    /// With many keys, most of a decision's time is spent waiting for memory. This method starts fetching the buckets of up to
+    /// 32 keys before the first decision.
     #[inline]
     pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos, mut show: impl FnMut(Decision)) {
         let mut tags = [Tag::new(0); AT_ONCE];
@@ -40,7 +40,7 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The time is read once.
+    /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The clock is read once.
     ///
     /// ```
     /// use tidegate::{KeyedLimiter, Policy, Quota};

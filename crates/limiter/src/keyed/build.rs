@@ -1,4 +1,4 @@
-//! How a keyed limiter is put together.
+//! The builder of a keyed limiter.
 
 use crate::table::{BuildError, HashKeys, WhenFull};
 use tidegate_core::Policy;
@@ -6,7 +6,7 @@ use tidegate_core::Policy;
 use super::KeyedLimiter;
 use crate::SystemClock;
 
-/// Keys that a limiter holds unless it is told otherwise.
+/// The default bound on keys.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
 
 /// Options of a [`KeyedLimiter`].
@@ -43,24 +43,24 @@ impl KeyedBuilder {
 }
 
 impl<C> KeyedBuilder<C> {
-    /// At most this many keys at once (default 1,048,576). The memory for them is reserved at once and becomes resident
-    /// as keys come.
+    /// The maximum number of keys (default 1,048,576). The limiter reserves memory for them at once; it becomes resident
+    /// as keys arrive.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// What happens to a new key when an exhausted key would have to be forgotten for it (default:
-    /// [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as the bound allows.
+    /// What happens to a new key if the limiter would have to forget an exhausted key for it (default:
+    /// [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as the maximum number of keys.
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// The hash keys of another limiter, so that its snapshot fits.
+    /// Uses the hash keys of another limiter, so that its snapshot can be restored.
     pub fn hash_keys(self, hash: HashKeys) -> Self {
         Self { hash: Some(hash), ..self }
     }
 
-    /// Another clock.
+    /// Uses another clock.
     pub fn clock<D>(self, clock: D) -> KeyedBuilder<D> {
         KeyedBuilder {
             policy: self.policy,
@@ -71,10 +71,10 @@ impl<C> KeyedBuilder<C> {
         }
     }
 
-    /// The limiter.
+    /// Builds the limiter.
     ///
     /// # Errors
-    /// When the bound is 0, or the memory for that many states cannot be reserved.
+    /// If the maximum number of keys is 0, or the memory for that many states cannot be reserved.
     pub fn build(self) -> Result<KeyedLimiter<C>, BuildError> {
         KeyedLimiter::from_parts(
             self.policy,

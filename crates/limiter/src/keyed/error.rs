@@ -1,20 +1,20 @@
-//! What can go wrong when a key is treated otherwise than the others.
+//! Errors of blocking a key or giving it its own policy.
 
 use crate::table::BuildError;
 
-/// As many keys are blocked or have a policy of their own as the limiter may hold keys.
+/// The number of keys that are blocked or have their own policy has reached the maximum number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "as many keys are blocked or have a policy of their own as the limiter may hold keys; lift some, or raise max_keys"
+    "the number of keys that are blocked or have their own policy has reached max_keys; remove some, or raise max_keys"
 )]
 #[non_exhaustive]
 pub struct TooManyExceptions;
 
-/// Why a key got no policy of its own.
+/// Why a key cannot get its own policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// As many keys have exceptions as the limiter may hold keys.
+    /// The number of keys with exceptions has reached the maximum number of keys.
     #[error("{TooManyExceptions}")]
     TooManyExceptions,
     /// The memory for the key's state cannot be reserved.

@@ -1,6 +1,6 @@
-//! Keys that are treated otherwise: blocked until a time, or with a quota of their own.
+//! Keys with exceptions: blocked until a time, or with their own policy.
 //!
-//! The lock in here is a leaf: whoever holds it takes no key's lock.
+//! The lock in this module is a leaf: a thread that holds it takes no key's lock.
 
 use std::{
     collections::HashMap,
@@ -16,12 +16,12 @@ use tidegate_core::Nanos;
 
 use super::{Generation, Marks, TooManyExceptions};
 
-/// What is particular about one key.
+/// The exception of one key.
 #[derive(Clone, Default)]
 pub(crate) struct Exception {
-    /// Denied until then; zero for not at all.
+    /// The key is denied until this time; zero if it is not blocked.
     pub blocked: Nanos,
-    /// A policy and a state of its own.
+    /// The key's own policy and state.
     pub own: Option<Arc<Generation>>,
 }
 
@@ -47,7 +47,7 @@ impl Hasher for TagHasher {
 
 type Map = HashMap<Tag, Exception, BuildHasherDefault<TagHasher>>;
 
-/// The exceptions of a limiter: at most as many as it may hold keys. Each has a mark.
+/// The exceptions of a limiter: at most as many as its maximum number of keys. Each has a mark.
 pub(crate) struct Exceptions {
     map: RwLock<Map>,
     most: AtomicUsize,
@@ -58,23 +58,23 @@ impl Exceptions {
         Self { map: RwLock::new(Map::default()), most: AtomicUsize::new(most) }
     }
 
-    /// Another bound. Keys that have an exception already keep it.
+    /// Changes the maximum. Keys that already have an exception keep it.
     pub fn set_most(&self, most: usize) {
-        // Relaxed, as where it is read: it orders nothing.
+        // Relaxed, as where it is read: no other data depends on it.
         self.most.store(most, Ordering::Relaxed);
     }
 
-    /// What is particular about a key. Only marked keys have anything.
+    /// The exception of a key. Only marked keys have one.
     pub fn get(&self, tag: Tag) -> Option<Exception> {
         self.read().get(&tag).cloned()
     }
 
-    /// Until when a key is blocked.
+    /// The time until which a key is blocked.
     pub fn blocked(&self, tag: Tag) -> Nanos {
         self.read().get(&tag).map_or(Nanos::ZERO, |exception| exception.blocked)
     }
 
-    /// Drops a block that has passed, and the key's mark with it.
+    /// Drops a block that has passed, together with the key's mark.
     pub fn drop_passed(&self, marks: &Marks, tag: Tag, now: Nanos) {
         let mut map = self.write();
         if map.get(&tag).is_some_and(|exception| !exception.says_something(now)) {
@@ -83,7 +83,7 @@ impl Exceptions {
         }
     }
 
-    /// Changes a key's exception; one that says nothing any more is dropped. Its mark is there before anybody can see it.
+    /// Changes a key's exception; an empty one is dropped. The mark is set before other threads can see the exception.
     pub fn change<R>(
         &self,
         marks: &Marks,
@@ -122,7 +122,7 @@ impl Exceptions {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Map> {
-        // No change panics half way.
+        // No change panics midway.
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
 

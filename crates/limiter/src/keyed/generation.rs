@@ -1,19 +1,20 @@
-//! A policy and the states that it is for.
+//! A policy with its states.
 //!
-//! A change of policy makes a new generation. From then on a key's state lives in the old one until the key is asked
-//! for (or a sweep gets to it), and is then moved over, once:
+//! A change of policy creates a new generation. A key's state stays in the old one until the next request for the key, or
+//! until a sweep reaches it. Then it moves once:
 //!
-//! * the old generation is retired *before* the new one can be seen;
-//! * whoever decides in the old one looks at the retirement under the bucket's lock, so either its effect is there
+//! * The old generation is retired *before* the new one becomes visible.
+//! * A thread that decides in the old one checks the retirement under the bucket's lock. Either its effect is there
 //!   when the state is taken out under that lock, or it sees the retirement and starts again in the new one.
 //!
-//! A change need not wait for the one before: then a key's state may be in any of a few older generations. Whoever looks
-//! for it looks in the oldest first, because a latecomer may still move it, and moves it towards the newest.
+//! A change need not wait for the one before. A key's state may then be in any of a few older generations. A thread that
+//! looks for it starts with the oldest, because a late thread may still move it, and states move towards the newest.
 //!
-//! A decision on a known key finds its generation by one plain load, and nothing tells when it is done with it. So the
-//! memory of a generation that was left is not freed but emptied, given back to the system, and used again by the next
-//! change whose states are about as wide, and whose bound is the same. All that such a latecomer does is to lock a bucket, which is a bucket in any
-//! case, and to look for its key there and then at the retirement. Everybody else holds a reference, and is waited for.
+//! A decision on a known key finds its generation by one plain load, and it is unknown when the decision is done with it.
+//! So the memory of a replaced generation is not freed. It is emptied, returned to the system, and used again by the next
+//! change with the same bound and about the same width of states. Such a late thread only locks a bucket, which stays a
+//! bucket in any case, and looks there for its key and then at the retirement. All other threads hold a reference, and are
+//! waited for.
 #![allow(unsafe_code)] // The policy of a generation changes when the generation is used again.
 
 use std::{
@@ -32,27 +33,27 @@ use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
-    /// Written while the generation is retired and nobody holds a reference to it; read by holders of a reference, and
-    /// under a bucket's lock by whoever has seen there that it is not retired.
+    /// Written while the generation is retired and no thread holds a reference to it. Read by holders of a reference, and
+    /// under a bucket's lock by threads that have seen there that it is not retired.
     policy: UnsafeCell<Policy>,
     pub table: Table,
-    /// Words of a state in the table: as many as the policy's, or a few more.
+    /// The width of a state in the table: as many words as the policy needs, or a few more.
     width: usize,
     room: Room,
-    /// Whether this is one key's own, not the general one.
+    /// Whether this generation is for a single key with its own policy.
     pub is_own: bool,
-    /// How many general ones there were before.
+    /// How many general generations there were before.
     number: AtomicU64,
-    /// No decision is made here.
+    /// Set when no decision may be made here.
     retired: AtomicBool,
-    /// Where states of before the change are, until they have been moved; it may have such a one, too.
+    /// The generation that holds states from before the change until they have moved; it may have a previous one too.
     previous: Mutex<Option<Arc<Generation>>>,
-    /// All states have been moved; or there never were any.
+    /// All states have moved, or there never were any.
     complete: AtomicBool,
     sweep: Mutex<Sweep>,
 }
 
-/// How many keys there may be, and what happens to more.
+/// The maximum number of keys, and what happens to further keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub max_keys: usize,
@@ -62,14 +63,14 @@ pub(crate) struct Room {
 // SAFETY: everything but the policy is `Sync` by itself; the policy is written and read as its field says.
 unsafe impl Sync for Generation {}
 
-/// What moves over next, of what nobody asked for.
+/// The next part of a sweep, which moves states without a request.
 #[derive(Clone, Copy)]
 enum Sweep {
-    /// First nobody may add a key in this one of the older tables any more (the newest of them is 0), nor be at it.
+    /// Closes this one of the older tables (the newest of them is 0), so that no thread adds a key or is still doing so.
     Close(usize, Cursor),
-    /// From the oldest table.
+    /// Moves keys from the oldest table.
     Keys(Cursor),
-    /// From the oldest table.
+    /// Moves records from the oldest table.
     Records(Cursor),
 }
 
@@ -77,18 +78,18 @@ impl Sweep {
     const BEGIN: Self = Self::Close(0, Cursor::BEGIN);
 }
 
-/// Older generations, the newest of them first.
+/// Older generations, the newest first.
 type Older = SmallVec<[Arc<Generation>; 2]>;
 
-/// How many older generations may still have states. The oldest is swept before there are more.
+/// The maximum number of older generations that may still have states. The oldest is swept before there are more.
 pub(super) const MOST_OLDER: usize = 4;
 
-/// Why a generation made no step.
+/// Why a step was not made.
 #[derive(Debug)]
 pub(crate) enum NoStep {
-    /// It was left for a newer one.
+    /// A newer generation has replaced this one.
     Retired,
-    /// The key is new and has no place until then ([`WhenFull::Deny`]).
+    /// The key is new, and there is no room for it until this time ([`WhenFull::Deny`]).
     Refused(Nanos),
 }
 
@@ -119,45 +120,45 @@ impl Generation {
         })
     }
 
-    /// Begins a new life after another generation. The caller has seen that nobody holds a reference.
+    /// Reuses this generation after another one. The caller has seen that no thread holds a reference.
     fn renew(&self, policy: Policy, previous: Arc<Self>) {
-        // Acquire: what the last holder did comes before.
+        // Acquire: the last holder's actions come before.
         fence(std::sync::atomic::Ordering::Acquire);
-        // SAFETY: retired, so no latecomer reads it; those who had looked before that were waited for, bucket by bucket,
-        // when the table was emptied; and there are no holders of a reference.
+        // SAFETY: the generation is retired, so no late thread reads the policy. Threads that had checked before were waited for,
+        // bucket by bucket, when the table was emptied. No thread holds a reference.
         unsafe { *self.policy.get() = policy };
-        // Relaxed, all: the release below, or the publication, comes after.
+        // All relaxed: the release below, or the publication, comes after.
         self.number.store(previous.number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         *lock(&self.sweep) = Sweep::BEGIN;
         *lock(&self.previous) = Some(previous);
         self.complete.store(false, Ordering::Relaxed);
         self.table.reopen();
-        // Release: a latecomer that sees this sees the policy.
+        // Release: a late thread that sees this sees the policy.
         self.retired.store(false, Ordering::Release);
     }
 
-    /// The policy. For holders of a reference; and under a key's lock for whoever has seen there that this generation is
+    /// The policy. For holders of a reference, and under a key's lock for threads that have seen there that this generation is
     /// not retired.
     #[inline]
     pub fn policy(&self) -> &Policy {
-        // SAFETY: as the field says.
+        // SAFETY: see the field.
         unsafe { &*self.policy.get() }
     }
 
-    /// A place for one key with a policy of its own.
+    /// A generation for one key with its own policy.
     pub fn own(policy: Policy) -> Result<Self, BuildError> {
         let room = Room { max_keys: 1, when_full: WhenFull::Forget };
         Ok(Self { is_own: true, ..Self::new(policy, room, None)? })
     }
 
-    /// Which of one limiter's tables is locked first: a newer generation before the one that it takes states over from,
-    /// a key's own after the general ones.
+    /// The rank of the table in the order of locks within one limiter: a newer generation comes before the one from which it
+    /// takes states, and a key's own after the general ones.
     pub fn rank(&self) -> u64 {
-        // Relaxed: it changes only while nobody holds a reference.
+        // Relaxed: it changes only while no thread holds a reference.
         if self.is_own { u64::MAX } else { u64::MAX - 1 - self.number.load(Ordering::Relaxed) }
     }
 
-    /// Makes sure that a key has nothing left in an older generation. Only one key's locks are held for it.
+    /// Ensures that a key has nothing left in an older generation. Only one key's locks are held for it.
     pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), NoStep> {
         if self.incomplete().is_none() {
             return Ok(());
@@ -179,7 +180,7 @@ impl Generation {
         step: impl FnOnce(&mut [u64]) -> R,
     ) -> Result<R, NoStep> {
         if self.table.denies_when_full() {
-            // A key of an older generation is no stranger: it has a record here before it asks for a place.
+            // A key of an older generation is not new: it has a record here before it needs a place.
             for older in self.older().iter().rev() {
                 let keep = |old: &[u64]| self.keep(tag, older.policy(), old, now);
                 older.table.take_out(older.policy(), tag, now, keep);
@@ -196,9 +197,9 @@ impl Generation {
         })?
     }
 
-    /// A look at a key's state, without adding it.
+    /// A look at a key's state, without adding the key.
     pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
-        // The oldest generation first: whatever moves meanwhile is seen here or there.
+        // The oldest generation first: whatever moves meanwhile is seen in one of the two.
         let mut before: Option<Vec<u64>> = None;
         for older in self.older().iter().rev() {
             let owed = older.table.look(older.policy(), tag, now, |old, _| {
@@ -228,8 +229,8 @@ impl Generation {
         })
     }
 
-    /// Whether no decision is made here, as seen under a key's lock, which orders it after the retirement. Acquire: who
-    /// sees that a generation has a new life sees its policy.
+    /// Whether no decision may be made here, as seen under a key's lock, which orders it after the retirement. Acquire: a
+    /// thread that sees that a generation is reused sees its policy.
     #[inline]
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
@@ -239,9 +240,9 @@ impl Generation {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// The generation before, while it may still have states, or one older than it may.
+    /// The previous generation, if it, or an older one, may still have states.
     fn incomplete(&self) -> Option<Arc<Self>> {
-        // Acquire: who sees that all has been moved also sees where to.
+        // Acquire: a thread that sees that all states have moved also sees where to.
         if self.complete.load(Ordering::Acquire) { None } else { lock(&self.previous).clone() }
     }
 
@@ -250,24 +251,24 @@ impl Generation {
         std::iter::successors(self.incomplete(), |one| one.incomplete()).collect()
     }
 
-    /// How many older generations may still have states.
+    /// The number of older generations that may still have states.
     pub fn count_older(&self) -> usize {
         self.older().len()
     }
 
-    /// Moves the next stretch of what nobody has asked for since the change; returns whether there is more, here or in a
+    /// Moves the next stretch of states without a request since the change. Returns whether there are more, here or in a
     /// newer generation.
     pub fn sweep(&self, now: Nanos) -> bool {
         let mut sweep = lock(&self.sweep);
         if self.is_retired() {
-            // The newer one sweeps what is left.
+            // The newer generation sweeps the rest.
             return true;
         }
         let older = self.older();
         let Some(oldest) = older.last() else { return false };
         let next = match *sweep {
             Sweep::Close(at, from) => {
-                // Who began in a table before it was retired may still add a key there, move it there from an older one, or
+                // A thread that began in a table before it was retired may still add a key there, move it there from an older one, or
                 // move another.
                 let table = &older[at].table;
                 Some(match table.close_next(from) {
@@ -280,8 +281,8 @@ impl Generation {
                 let mut tags = Vec::new();
                 let next = oldest.table.walk(from, |tag, _| tags.push(tag));
                 for tag in tags {
-                    // A key of its own already, or one to be moved: in both cases it is here afterwards. This generation
-                    // is not retired meanwhile: that takes the lock that is held.
+                    // The key is here already, or moves now; in both cases it is here afterwards. This generation is not retired
+                    // meanwhile: that takes the lock that is held.
                     let _ = self.apply(self.policy(), tag, now, |_| ());
                 }
                 Some(next.map_or(Sweep::Records(Cursor::BEGIN), Sweep::Keys))
@@ -295,7 +296,7 @@ impl Generation {
             *sweep = next;
             return true;
         }
-        // Everything that the oldest had is here; its memory goes back to the system.
+        // Everything of the oldest generation is here; its memory is returned to the system.
         let newer = if older.len() > 1 { &*older[older.len() - 2] } else { self };
         newer.complete.store(true, Ordering::Release);
         oldest.table.release();
@@ -304,16 +305,16 @@ impl Generation {
         older.len() > 1
     }
 
-    /// Leaves this generation once nobody sweeps in it; `publish` lets the next one be seen.
+    /// Retires this generation once no thread sweeps in it; `publish` makes the next one visible.
     fn leave_for(&self, publish: impl FnOnce()) {
         let _nobody_sweeps = lock(&self.sweep);
         self.retire();
         publish();
     }
 
-    /// Moves over what a key that is new here has in older generations. The caller holds the key's lock here.
+    /// Moves what a key that is new here has in older generations. The caller holds the key's lock here.
     fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
-        // Relaxed: a first generation never has anything else, nor does one that is complete.
+        // Relaxed: the first generation never has a previous one, and a complete one has none left.
         if self.number.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -321,11 +322,11 @@ impl Generation {
             let receive = |old: &[u64]| self.receive(state, older.policy(), old, now);
             older.table.take_out(older.policy(), tag, now, receive);
         }
-        // Its record may have moved since the table looked for one here.
+        // The record may have moved since the table looked for one here.
         self.table.take_record(self.policy(), tag, now, state);
     }
 
-    /// Forgets what a key has in use; returns whether there was anything.
+    /// Forgets a key's usage; returns whether there was any.
     pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
         // The oldest generation first: what moves meanwhile moves here.
         let older = self.older();
@@ -338,7 +339,7 @@ impl Generation {
         had
     }
 
-    /// What of a debt under another policy is left here.
+    /// Converts a debt under another policy to this one.
     pub fn receive_debt(&self, from: &Policy, debt: Debt, now: Nanos) -> Option<Debt> {
         if *from == *self.policy() {
             return Some(debt);
@@ -348,14 +349,14 @@ impl Generation {
         self.policy().debt(&self.converted(from, &old, now), now)
     }
 
-    /// Puts down what a key of another policy that has no place here owes.
+    /// Stores the debt of a key of another policy for which there is no place here.
     pub fn keep(&self, tag: Tag, from: &Policy, old: &[u64], now: Nanos) {
         if let Some(debt) = self.policy().debt(&self.converted(from, old, now), now) {
             self.table.keep(tag, debt, now);
         }
     }
 
-    /// Joins into `state` what `old`, a state of another policy, has in use.
+    /// Merges the usage in `old`, a state of another policy, into `state`.
     pub fn receive(&self, state: &mut [u64], from: &Policy, old: &[u64], now: Nanos) {
         self.policy().join(state, &self.converted(from, old, now), now);
     }
@@ -368,13 +369,14 @@ impl Generation {
     }
 }
 
-/// The general generations of a limiter, of which the newest decides.
+/// The general generations of a limiter. The newest one decides.
 pub(crate) struct Generations {
     /// The newest, for decisions on known keys.
     newest: AtomicPtr<Generation>,
-    /// The same, for everybody who may do more than that.
+    /// The same, for all other operations.
     current: Shared<Generation>,
-    /// All that there are: a latecomer may still look at any of them. Of each width and room at most two more than may have states.
+    /// All generations: a late thread may still look at any of them. Of each width and room there are at most two more than
+    /// may have states.
     all: Mutex<Vec<Arc<Generation>>>,
 }
 
@@ -388,11 +390,11 @@ impl Generations {
         }
     }
 
-    /// The generation that decides, or one that has just been left: for a look at a known key, which asks under the key's
-    /// lock whether it was.
+    /// The generation that decides, or one that was just replaced. For a step on a known key, which checks the retirement
+    /// under the key's lock.
     #[inline]
     pub fn newest(&self) -> &Generation {
-        // Acquire: with the pointer comes what it points to.
+        // Acquire: the data behind the pointer is visible with the pointer.
         // SAFETY: it points to one of `all`, from which nothing is ever removed.
         unsafe { &*self.newest.load(Ordering::Acquire) }
     }
@@ -402,12 +404,12 @@ impl Generations {
         self.current.load()
     }
 
-    /// The generation that decides, to be held for longer.
+    /// The generation that decides, for longer use.
     pub fn current_full(&self) -> Arc<Generation> {
         self.current.load_full()
     }
 
-    /// A generation after `previous`: one that was left long ago, or a new one. Changes come one at a time.
+    /// A generation after `previous`: a reused one, or a new one. Changes come one at a time.
     pub fn make(
         &self,
         policy: Policy,
@@ -416,7 +418,7 @@ impl Generations {
     ) -> Result<Arc<Generation>, BuildError> {
         let width = width(policy.words());
         let mut all = lock(&self.all);
-        // Only the list has it: nobody can get hold of it any more.
+        // Only the list holds it: no thread can get a reference any more.
         let is_spare = |one: &&Arc<Generation>| {
             one.width == width && one.room == room && one.is_retired() && Arc::strong_count(one) == 1
         };
@@ -429,7 +431,7 @@ impl Generations {
         Ok(new)
     }
 
-    /// Lets a new generation decide, after the one before is retired.
+    /// Makes a new generation decide, after the one before is retired.
     pub fn publish(&self, old: &Generation, new: Arc<Generation>) {
         old.leave_for(|| {
             self.newest.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
@@ -437,7 +439,7 @@ impl Generations {
         });
     }
 
-    /// Moves everything that older generations than the one that decides still have.
+    /// Moves all states that are still in older generations.
     pub fn sweep_all(&self, now: Nanos) -> Arc<Generation> {
         loop {
             let generation = self.current_full();
@@ -447,15 +449,15 @@ impl Generations {
         }
     }
 
-    /// How many there are, those to be used again included.
+    /// The number of generations, including those to be reused.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         lock(&self.all).len()
     }
 }
 
-/// The width of the states of a changed policy, of which a later one can use the table if it is about as wide: in steps of
-/// an eighth, above three words.
+/// The width of the states of a changed policy: in steps of an eighth above three words, so that a later policy of about
+/// the same width can reuse the table.
 const fn width(words: usize) -> usize {
     if words <= 3 {
         return words;
@@ -465,11 +467,11 @@ const fn width(words: usize) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics with such a lock held and its value half changed.
+    // Nothing panics while such a lock is held and its value is half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The generation where a key's state lives.
+/// The generation that holds a key's state.
 pub(crate) enum Home {
     General(Loaded<Generation>),
     Own(Arc<Generation>),

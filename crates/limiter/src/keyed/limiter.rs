@@ -17,7 +17,7 @@ use crate::{
     wait::{Ground, Line, Lines, Wakes, wait},
 };
 
-/// A limit for each key, up to as many as the bound allows. A [`Key`] is text or bytes of any length, a number, or an
+/// A limit for each key, up to a maximum number of keys. A [`Key`] is text or bytes of any length, a number, or an
 /// address.
 ///
 /// ```
@@ -33,10 +33,10 @@ use crate::{
 ///
 /// # When the table is full
 ///
-/// Recovered keys give way first. After them the key that has least to lose does, and leaves a record of its own: the share
-/// of its limit that it used, and when that ends. It takes the record back when it returns. A flood of made-up keys pushes
-/// keys out of the table, and in the end records out of theirs: the smallest share first. These are the bounds;
-/// `tests/flood.rs` shows them.
+/// The limiter evicts recovered keys first. After them it evicts the key that would lose least. That key leaves a record: the
+/// share of its limit that it used, and the time when that ends. The key gets the record back when it returns. A flood of
+/// made-up keys evicts keys from the table, and in the end records too: those with the smallest share first. The table lists
+/// the bounds; `tests/flood.rs` shows them.
 ///
 /// | what | bound |
 /// |---|---|
@@ -47,31 +47,31 @@ use crate::{
 /// | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
 /// | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
 ///
-/// "Exhausted" is a key that would be denied a cost of 1 when it is evicted. Where limits come with requests, the table knows
-/// none of them: what has the earliest end goes first. [`Stats`] counts what is evicted, returned, refused and forgotten, the
-/// last by the share used.
+/// A key is "exhausted" if it would be denied a cost of 1 when it is evicted. If limits come with requests, the table does
+/// not know them, and evicts what ends earliest first. [`Stats`] counts keys that were evicted, returned, refused and
+/// forgotten, the last by the share used.
 pub struct KeyedLimiter<C = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) hash: HashKeys,
-    /// Held for the length of a change of policy, or of the room for keys.
+    /// Held during a change of policy, or of the maximum number of keys.
     pub(super) changing: Mutex<Room>,
-    /// The keys that have an exception or a line.
+    /// The keys that have an exception or waiters.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
     clock: C,
 }
 
 impl KeyedLimiter {
-    /// Up to 1,048,576 keys on the system's clock.
+    /// A limiter for up to 1,048,576 keys with the system clock.
     ///
     /// # Errors
-    /// When the memory for the states cannot be reserved.
+    /// If the memory for the states cannot be reserved.
     pub fn new(policy: impl Into<Policy>) -> Result<Self, BuildError> {
         Self::builder(policy).build()
     }
 
-    /// A limiter with other options.
+    /// A builder for a limiter with other options.
     pub fn builder(policy: impl Into<Policy>) -> KeyedBuilder {
         KeyedBuilder::new(policy.into())
     }
@@ -98,18 +98,18 @@ impl<C> KeyedLimiter<C> {
         })
     }
 
-    /// The policy of keys without one of their own.
+    /// The policy of keys that have none of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
         *self.generations.current().policy()
     }
 
-    /// The clock.
+    /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Figures about the keys held. Those of a policy that was left are counted anew.
+    /// Statistics of the keys held. A change of policy restarts the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.generations.current().table.stats()
@@ -125,30 +125,31 @@ impl<C> KeyedLimiter<C> {
         key.with_bytes(|bytes| self.tag(bytes))
     }
 
-    /// Begins to fetch a key's state, for a decision that comes soon. With many keys most of a decision is waiting for
-    /// memory; who knows the next few keys (a batch of requests) can let them all be fetched at once. Changes nothing.
+    /// Starts fetching a key's state into the cache, for a decision that follows soon. With many keys, most of a decision's time
+    /// is spent waiting for memory; a caller that knows its next keys (a batch of requests) can have all of them fetched in
+    /// parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
         self.generations.newest().table.prefetch(self.tag_of(&key));
     }
 
-    /// Asks for `cost` at a time of the caller's. A cost of 0 is a peek that does not add the key.
+    /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
     ///
-    /// While somebody [waits](Self::wait) for this key, the answer is a denial until after everybody who waits. Its
-    /// `retry_after` is exact behind up to 64 of them. Behind `n` more it may be that of the line as it was up to `n / 64`
-    /// requests ago, before somebody left it or the policy changed.
+    /// While callers [wait](Self::wait) for this key, the answer is a denial until all of them have been served. Its
+    /// `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64`
+    /// requests ago, before a waiter left or the policy changed.
     #[inline]
     pub fn acquire_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
         self.decide(self.tag_of(&key), cost, now)
     }
 
-    /// Decides by the general policy where that is all there is to it, as most of the time it is.
+    /// Decides by the general policy in the common case that no exception and no waiter concerns the key.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
         let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
-            // Looked at under the key's lock: the key may have got a policy of its own meanwhile, or all of them a new one.
+            // Checked under the key's lock: the key, or all keys, may have got a new policy meanwhile.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
             plain.then(|| generation.policy().decide(state, now, cost))
         });
@@ -175,10 +176,10 @@ impl<C> KeyedLimiter<C> {
         .unwrap_or_else(|refused| refused)
     }
 
-    /// One atomic step on a key's state, with the policy that is the key's.
+    /// One atomic step on a key's state, with the policy that applies to the key.
     ///
     /// # Errors
-    /// When the key is new and has no place until a time: that time ([`WhenFull::Deny`]).
+    /// If the key is new and there is no room for it: the time until which it is refused ([`WhenFull::Deny`]).
     pub(super) fn with_state<R>(
         &self,
         tag: Tag,
@@ -202,8 +203,8 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// One atomic step on a key's state and on its line, or on the state alone where there is none. The error is the denial
-    /// of a new key that has no place.
+    /// One atomic step on a key's state and its line, or on the state alone if there is no line. The error is the denial
+    /// of a new key for which there is no room.
     fn on_line<R>(
         &self,
         tag: Tag,
@@ -211,7 +212,7 @@ impl<C> KeyedLimiter<C> {
         on_line: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R,
         alone: impl FnOnce(&Policy, &mut [u64]) -> R,
     ) -> Result<R, Decision> {
-        // First, so that it is dropped last: nobody is woken under a lock.
+        // Declared first, so that it is dropped last: no task is woken under a lock.
         let mut wakes = Wakes::default();
         let stepped = self.with_state(tag, now, |policy, state| {
             if self.marks.has(tag) {
@@ -228,25 +229,25 @@ impl<C> KeyedLimiter<C> {
         stepped.map_err(|until| refused_until(&self.policy(), until, now))
     }
 
-    /// Serves those who wait for a key, after something that may have made room.
+    /// Serves the waiters of a key, after a change that may have made room.
     pub(super) fn serve(&self, tag: Tag, now: Nanos) {
-        // Looked at under the key's lock: whoever joins a line later has seen what made room. A key without a line is not
-        // added for it.
+        // Checked under the key's lock: a waiter that joins later has seen the room. A key without a line is not added
+        // for it.
         let has_line = |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
         if self.marks.has(tag) && self.look(tag, now, has_line) {
-            // Who waits for a key that has no place asks again when it may have one.
+            // A waiter of a key without a place asks again when there may be one.
             let _ = self.on_line(tag, now, Line::changed, |_, _| ());
         }
     }
 
-    /// Serves all who wait.
+    /// Serves all waiters.
     pub(super) fn serve_all(&self, now: Nanos) {
         for tag in self.lines.keys() {
             self.serve(tag, now);
         }
     }
 
-    /// Answers for a key in a joint decision, which holds the key's lock: `None` where nobody waits for it.
+    /// Answers for a key in a joint decision, which holds the key's lock: `None` if no caller waits for the key.
     pub(crate) fn answer_behind(
         &self,
         tag: Tag,
@@ -265,13 +266,13 @@ impl<C> KeyedLimiter<C> {
         self.lines.find(&self.marks, tag, behind).flatten()
     }
 
-    /// Whether a key's state lives in this generation, as seen under the key's lock there: changes happen under it.
+    /// Whether a key's state is in this generation, as seen under the key's lock there, under which it changes.
     pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
         let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
     }
 
-    /// A look at a key's state, with the policy that is the key's.
+    /// A look at a key's state, with the policy that applies to the key.
     fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
         loop {
             let generation = self.generation_of(tag);
@@ -282,7 +283,7 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// Where a key's state lives.
+    /// The generation that holds a key's state.
     pub(crate) fn generation_of(&self, tag: Tag) -> Home {
         let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
@@ -304,7 +305,7 @@ impl<C> KeyedLimiter<C> {
     /// [`words`](Algorithm::words).
     ///
     /// # Panics
-    /// When the policy has another algorithm, or states of another width.
+    /// If the policy has another algorithm, or states of another width.
     pub fn acquire_with_at(&self, policy: &Policy, key: impl Key, cost: u32, now: Nanos) -> Decision {
         let tag = self.tag_of(&key);
         if let Some(denied) = self.blocked_at(tag, now) {
@@ -334,7 +335,7 @@ impl<C> KeyedLimiter<C> {
         decided.unwrap_or_else(|refused| refused)
     }
 
-    /// What the answer to `cost` would be at `now`; nothing is taken, and the key is not added.
+    /// The decision on `cost` at `now`, without taking it and without adding the key.
     pub fn peek_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
         self.peek_tag(self.tag_of(&key), cost, now)
     }
@@ -355,7 +356,7 @@ impl<C> KeyedLimiter<C> {
         self.look(tag, now, |policy, state| policy.check(state, now, cost))
     }
 
-    /// Takes as much of `cost` as there is at `now`; returns how much, and the decision on it.
+    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
     pub fn acquire_up_to_at(&self, key: impl Key, cost: u32, now: Nanos) -> (u32, Decision) {
         let tag = self.tag_of(&key);
         match self.blocked_at(tag, now) {
@@ -371,13 +372,13 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// Gives back up to `cost` of what the key took last; never more than is in use.
+    /// Returns up to `cost` of the units that the key took last; never more than are in use.
     pub fn refund_at(&self, key: impl Key, cost: u32, now: Nanos) {
         self.refund_tag(self.tag_of(&key), cost, now);
     }
 
     pub(crate) fn refund_tag(&self, tag: Tag, cost: u32, now: Nanos) {
-        // A key that has no place has taken nothing.
+        // A key without a place has taken nothing.
         let _ = self.on_line(
             tag,
             now,
@@ -386,8 +387,8 @@ impl<C> KeyedLimiter<C> {
         );
     }
 
-    /// Forgets what a key has used: its next request is as good as its first. A block stays, and so does a quota of its own.
-    /// Permits that are out are forgotten, too: giving one back then does nothing. Returns whether there was anything.
+    /// Forgets what a key has used, as if it had never sent a request. A block stays, and so does the key's own policy.
+    /// Permits in use are forgotten too: releasing one later has no effect. Returns whether there was anything to forget.
     pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
         let tag = self.tag_of(&key);
         let reset = self.generation_of(tag).reset(tag, now);
@@ -395,11 +396,11 @@ impl<C> KeyedLimiter<C> {
         reset
     }
 
-    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions go on: what a key
-    /// takes meanwhile may be forgotten or not.
+    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions continue. What a key
+    /// takes meanwhile may or may not be forgotten.
     pub fn reset_all_at(&self, now: Nanos) {
         {
-            // A change of policy would move keys that are still to be reset to where that has been done.
+            // A change of policy would move keys that are not reset yet to places that were already reset.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             self.generations.sweep_all(now).table.clear();
             for (_, exception) in self.exceptions.all() {
@@ -411,10 +412,10 @@ impl<C> KeyedLimiter<C> {
         self.serve_all(now);
     }
 
-    /// Denies a key until a time; [`Nanos::MAX`] for good. A block that has passed costs nothing and is dropped.
+    /// Denies a key until a time. With [`Nanos::MAX`] there is no end. A block that has passed costs nothing and is dropped.
     ///
     /// # Errors
-    /// [`TooManyExceptions`] when as many keys are blocked, or have a policy of their own, as the limiter may hold keys.
+    /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number of keys.
     pub fn block_at(&self, key: impl Key, until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
         self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
@@ -422,11 +423,11 @@ impl<C> KeyedLimiter<C> {
         Ok(())
     }
 
-    /// Ends a block; returns whether there was one that still held.
+    /// Ends a block. Returns whether it was still in force.
     pub fn unblock_at(&self, key: impl Key, now: Nanos) -> bool {
         let lift =
             |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
-        // The only error is a new key beyond the bound, which is not blocked.
+        // The only possible error concerns a new key beyond the bound, which is not blocked.
         let tag = self.tag_of(&key);
         let lifted = self.exceptions.change(&self.marks, tag, now, lift).unwrap_or(false);
         self.serve(tag, now);
@@ -435,38 +436,38 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// Asks for one unit now.
+    /// Asks for one unit at the current time.
     #[inline]
     pub fn check(&self, key: impl Key) -> Decision {
         self.acquire(key, 1)
     }
 
-    /// Denies a key for a span.
+    /// Denies a key for a time span.
     ///
     /// # Errors
-    /// As [`block_at`](Self::block_at).
+    /// The same as [`block_at`](Self::block_at).
     pub fn block_for(&self, key: impl Key, span: Duration) -> Result<(), TooManyExceptions> {
         let now = self.clock.now();
         self.block_at(key, now.saturating_add(span.into()), now)
     }
 
-    /// Ends a block now; returns whether there was one that still held.
+    /// Ends a block at the current time. Returns whether it was still in force.
     pub fn unblock(&self, key: impl Key) -> bool {
         self.unblock_at(key, self.clock.now())
     }
 
-    /// Asks for `cost` now. A cost of 0 is a peek.
+    /// Asks for `cost` at the current time. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
         self.acquire_at(key, cost, self.clock.now())
     }
 
-    /// What the answer to `cost` would be; nothing is taken.
+    /// The decision on `cost`, without taking it.
     pub fn peek(&self, key: impl Key, cost: u32) -> Decision {
         self.peek_at(key, cost, self.clock.now())
     }
 
-    /// Takes as much of `cost` as there is; returns how much, and the decision on it.
+    /// Takes as much of `cost` as is available; returns that amount and the decision on it.
     pub fn acquire_up_to(&self, key: impl Key, cost: u32) -> (u32, Decision) {
         self.acquire_up_to_at(key, cost, self.clock.now())
     }
@@ -481,18 +482,18 @@ impl<C: Clock> KeyedLimiter<C> {
         self.reset_all_at(self.clock.now());
     }
 
-    /// Gives back up to `cost` of what the key took last.
+    /// Returns up to `cost` of the units that the key took last.
     pub fn refund(&self, key: impl Key, cost: u32) {
         self.refund_at(key, cost, self.clock.now());
     }
 }
 
 impl<T: Timer> KeyedLimiter<T> {
-    /// Waits until `cost` is admitted for this key, behind whoever waits for it already. Dropping the future gives the
-    /// place up.
+    /// Waits until `cost` is admitted for this key, after all callers that already wait for it. Dropping the future gives up
+    /// the place in the queue.
     ///
     /// # Errors
-    /// When no wait can help, or the cost would not be admitted by `deadline`; both are told at once.
+    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are returned at once.
     pub fn wait(
         &self,
         key: impl Key,
@@ -505,13 +506,13 @@ impl<T: Timer> KeyedLimiter<T> {
     /// [`wait`](Self::wait) for at most `span`.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The same as [`wait`](Self::wait).
     pub async fn wait_for(&self, key: impl Key, cost: u32, span: Duration) -> Result<Decision, WaitError> {
         self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }
 
-/// A key that somebody waits for.
+/// A key with a waiter.
 struct OneKey<'a, C> {
     limiter: &'a KeyedLimiter<C>,
     tag: Tag,
@@ -521,7 +522,7 @@ impl<C> crate::wait::Home for OneKey<'_, C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         let Self { limiter, tag } = *self;
         let mut wakes = Wakes::default();
-        // Before the key's lock is taken: whoever decides on what this step leaves sees that there is a line.
+        // Set before the key's lock is taken: a thread that decides after this step sees that there is a line.
         limiter.marks.add(tag);
         let mut step = Some(step);
         let mut on_line = |policy: &Policy, state: &mut [u64], blocked: Nanos| {
@@ -532,7 +533,7 @@ impl<C> crate::wait::Home for OneKey<'_, C> {
         let stepped = limiter
             .with_state(tag, now, |policy, state| on_line(policy, state, limiter.exceptions.blocked(tag)));
         let stepped = stepped.unwrap_or_else(|until| {
-            // A new key that has no place is as good as blocked until then, and has used nothing.
+            // A new key without a place counts as blocked until then, and has used nothing.
             let policy = limiter.policy();
             on_line(&policy, &mut vec![0; policy.words()], until.max(limiter.exceptions.blocked(tag)))
         });

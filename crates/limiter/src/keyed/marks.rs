@@ -1,8 +1,8 @@
-//! Which keys need a second look: somebody waits for them, they are blocked, or have a policy of their own.
+//! The keys that need a closer look: they have waiters, are blocked, or have their own policy.
 //!
-//! A mark is a count in a slot that the key's tag names. While no key is marked a decision reads one word; afterwards the
-//! keys of a marked slot take the longer way, about one in sixty-five thousand for each marked key, and all others pay for
-//! reading their slot.
+//! A mark is a count in a slot that is chosen by the key's tag. While no key is marked, a decision reads one word. After
+//! that, the keys of a marked slot take the longer path (about one key in sixty-five thousand for each marked key), and all
+//! other decisions also read their slot.
 
 use std::sync::OnceLock;
 
@@ -14,9 +14,9 @@ use crate::{
 const MOST_SLOTS: usize = 1 << 16;
 
 pub(crate) struct Marks {
-    /// Marks in all slots.
+    /// The number of marks in all slots.
     any: AtomicUsize,
-    /// Made with the first mark; their number is a power of two.
+    /// Created with the first mark; the number of slots is a power of two.
     slots: OnceLock<Box<[AtomicU32]>>,
     wanted: usize,
 }
@@ -36,15 +36,15 @@ impl Marks {
         self.slots.get_or_init(|| (0..self.wanted).map(|_| AtomicU32::new(0)).collect());
     }
 
-    /// Whether any key at all is marked.
+    /// Whether any key is marked.
     #[inline]
     pub fn any(&self) -> bool {
-        // Relaxed, as all in here: a mark is set before the key's lock is taken for what it announces, and looked at under
-        // the key's lock by whoever must not miss that.
+        // Relaxed, as all accesses here: a mark is set before the key's lock is taken for what it announces, and checked under
+        // the key's lock by threads that must not miss that.
         self.any.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this key may be marked. Asked under the key's lock the answer no is certain.
+    /// Whether this key may be marked. Under the key's lock, a false result is certain.
     #[inline]
     pub fn has(&self, tag: Tag) -> bool {
         self.any() && self.in_slot(tag)

@@ -1,55 +1,55 @@
-//! Writing all states down, and taking them over again.
+//! Saving all states and restoring them.
 
 use crate::table::{HashKeys, RecordSpot, Tag};
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 use super::KeyedLimiter;
 
-/// One state of a snapshot.
+/// One entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry {
-    /// A key's, under the general policy.
+    /// The state of a key under the general policy.
     Key {
         /// The key's tag under the limiter's hash keys.
         tag: u64,
-        /// Its words.
+        /// The words of its state.
         state: Vec<u64>,
     },
-    /// What an evicted key owes, under the general policy.
+    /// The debt of an evicted key under the general policy.
     Record {
-        /// Where its record lies: the key's fingerprint stands in for its tag.
+        /// The place of its record, by the key's fingerprint instead of its tag.
         place: RecordSpot,
-        /// What it owes.
+        /// The debt.
         debt: Debt,
     },
-    /// A key's under a policy of its own.
+    /// The state of a key under its own policy.
     Own {
         /// The key's tag.
         tag: u64,
-        /// Its words.
+        /// The words of its state.
         state: Vec<u64>,
     },
-    /// A block.
+    /// A blocked key.
     Blocked {
         /// The key's tag.
         tag: u64,
-        /// Until when.
+        /// The time until which it is blocked.
         until: u64,
     },
 }
 
 impl<C> KeyedLimiter<C> {
-    /// The hash keys that the tags of a snapshot are made with. Secret: whoever has them can make keys that meet.
+    /// The hash keys behind the tags of a snapshot. They are secret: with them, a client can choose keys that collide.
     #[must_use]
     pub const fn hash_keys(&self) -> HashKeys {
         self.hash
     }
 
-    /// Shows every state that is not as good as fresh. Decisions go on meanwhile, so each state is of its own moment; a
-    /// key that moves within the table just then may be shown twice or be missed.
+    /// Passes every state that has not recovered completely to `show`. Decisions continue meanwhile, so the states are from
+    /// different moments; a key that moves within the table at that time may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
-        // What a change of policy has left where it was is moved first: then all is in one place.
+        // States that a change of policy has not moved yet are moved first, so that all are in one place.
         let generation = self.generations.sweep_all(now);
         let policy = generation.policy();
         generation.table.for_each(|tag, state| {
@@ -62,7 +62,7 @@ impl<C> KeyedLimiter<C> {
                 show(Entry::Record { place, debt });
             }
         });
-        // A copy: no key's lock is taken while the exceptions are locked.
+        // A copy, because no key's lock may be taken while the exceptions are locked.
         for (tag, exception) in self.exceptions.all() {
             if exception.blocked > now {
                 show(Entry::Blocked { tag: tag.get(), until: exception.blocked.get() });
@@ -73,9 +73,9 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// Takes over one state of a snapshot that was made under the policy `from` (the key's own, for [`Entry::Own`]), by a
-    /// limiter with the same hash keys; what is in use here already counts as well. Returns whether it was a state of
-    /// that policy and had a place: a key's own state has one only while the key has a policy of its own.
+    /// Merges in one entry of a snapshot that was made under the policy `from` (for [`Entry::Own`], the key's own policy), by a
+    /// limiter with the same hash keys. Usage in this limiter still counts. Returns whether the entry was valid for that
+    /// policy and had a place: an [`Entry::Own`] has one only if the key has its own policy here.
     pub fn restore_at(&self, from: &Policy, entry: &Entry, now: Nanos) -> bool {
         match entry {
             Entry::Key { tag, state } | Entry::Own { tag, state } => {
@@ -100,7 +100,7 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// Joins a state of another policy into a key's.
+    /// Merges a state of another policy into a key's state.
     fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
         let received = self.with_state(tag, now, |policy, mine| {
             let mut converted = vec![0; policy.words()];
@@ -108,7 +108,7 @@ impl<C> KeyedLimiter<C> {
             policy.join(mine, &converted, now);
         });
         if received.is_err() {
-            // As a record it has a place.
+            // A record has room for it.
             self.generations.current().keep(tag, from, state, now);
         }
     }

@@ -1,4 +1,4 @@
-//! From a key of any length to its tag.
+//! Computes the tag of a key of any length.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -8,9 +8,9 @@ use super::Tag;
 
 /// The secret keys of a table's hash.
 ///
-/// The hash (rapidhash v3, its protected form) is keyed, not cryptographic: that a client cannot choose keys that meet
-/// rests on these 128 random bits, which no answer reveals. It has a third of the instructions of SipHash-1-3, which
-/// matters more than its own nanoseconds: the processor fetches the next key while this one's bucket is on its way.
+/// The hash (rapidhash v3, its protected form) is keyed, not cryptographic: clients cannot choose keys that collide
+/// because of these 128 random bits, which no answer reveals. It has a third of the instructions of SipHash-1-3. That
+/// matters more than its own nanoseconds, because the processor hashes the next key while it fetches this key's bucket.
 #[derive(Clone, Copy)]
 pub struct HashKeys {
     seeds: (u64, u64),
@@ -18,14 +18,15 @@ pub struct HashKeys {
 }
 
 impl HashKeys {
-    /// From the operating system's randomness, by way of the standard library.
+    /// Random keys from the operating system, through the standard library.
     #[must_use]
     pub fn random() -> Self {
         let draw = || RandomState::new().build_hasher().finish();
         Self::from_seeds(draw(), draw())
     }
 
-    /// The same keys as another table's, for the same tags: a snapshot holds them. Stable over versions and platforms.
+    /// The same keys as another table's, which give the same tags: a snapshot contains tags. Stable across versions and
+    /// platforms.
     #[must_use]
     pub const fn from_seeds(one: u64, two: u64) -> Self {
         let mut secrets = RapidSecrets::seed(one);
@@ -33,7 +34,8 @@ impl HashKeys {
         Self { seeds: (one, two), secrets }
     }
 
-    /// What [`from_seeds`](Self::from_seeds) makes the same keys of. Whoever knows them can make keys that meet.
+    /// The seeds from which [`from_seeds`](Self::from_seeds) makes the same keys. With them, a client can choose keys that
+    /// collide.
     #[must_use]
     pub const fn seeds(&self) -> (u64, u64) {
         self.seeds

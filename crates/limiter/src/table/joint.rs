@@ -1,4 +1,4 @@
-//! Several states of several tables, held at once for one decision over all of them.
+//! Several states of several tables, locked together for one decision over all of them.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Nanos};
@@ -11,41 +11,41 @@ const INLINE: usize = 8;
 /// A state that a joint decision needs.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a, A> {
-    /// Where it lives.
+    /// The table that holds it.
     pub table: &'a Table,
-    /// What its words mean.
+    /// The algorithm of its words.
     pub algorithm: &'a A,
-    /// Whose it is.
+    /// The key's tag.
     pub tag: Tag,
-    /// Where its table stands among all tables when several are locked: lower ones first.
+    /// The table's rank if several tables are locked: lower ones first.
     pub rank: Rank,
 }
 
-/// A table's place in the one order in which everybody locks: its limiter, and within that which of its tables.
+/// A table's place in the global order of locks: its limiter, and within it the table.
 pub type Rank = (usize, u64);
 
 /// A bucket's place in that order: its table's, then its address.
 type Position = (Rank, usize);
 
-/// A locked state's bucket and cell, and whether its key is new.
+/// The bucket and cell of a locked state, and whether its key is new.
 type Cell = (usize, usize, Found);
 
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each state wanted: which bucket, which cell, and whether the key is new; or until when it is refused.
+    /// For each requested state: its bucket, its cell, and whether the key is new; or the time until which it is refused.
     cells: SmallVec<[Result<Cell, Nanos>; INLINE]>,
 }
 
 impl<'a> Joint<'a> {
-    /// Locks every state that is wanted, adding the keys that are new. The same key of one table may be wanted twice; it
+    /// Locks every requested state, and adds new keys. The same key of one table may be requested twice; it
     /// is one state. A new key may be refused instead ([`WhenFull::Deny`](super::WhenFull::Deny), or a closed table): see
     /// [`state`](Self::state).
     ///
     /// # Errors
-    /// [`Full`] when one table is so small that the keys wanted leave each other no room.
+    /// [`Full`] if a table is too small to hold all requested keys at the same time.
     pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
-        // One order for everybody, so nobody waits in a circle: by the table's rank, then by the address of the lock.
+        // One order for all threads, so that none wait in a circle: by the table's rank, then by the address of the lock.
         let mut places: SmallVec<[(Position, &Table, usize); 2 * INLINE]> = SmallVec::new();
         for want in wanted {
             let buckets = want.table.memory.layout.buckets;
@@ -83,11 +83,11 @@ impl<'a> Joint<'a> {
         let total = table.memory.layout.buckets;
         let find = |index| {
             let wanted = position(&wanted[at], index);
-            // Locked a moment ago, so it is there.
+            // Locked before, so it is found.
             places.binary_search_by_key(&wanted, |&(position, ..)| position).unwrap_or_else(|at| at)
         };
         let (first, second) = (find(tag.first(total)), find(tag.second(total)));
-        // The other keys of this decision must not give way to this one.
+        // The other keys of this decision must not be evicted for this one.
         let mut pinned: SmallVec<[Tag; INLINE]> = SmallVec::new();
         pinned.extend(wanted.iter().filter(|w| std::ptr::eq(w.table, table)).map(|w| w.tag));
         let mut pair = if first == second {
@@ -102,19 +102,19 @@ impl<'a> Joint<'a> {
             None if table.is_open() => {
                 (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New)
             }
-            // Whoever comes again finds the table that took this one's place.
+            // On the next attempt the caller finds the table that replaced this one.
             None => return Err(NoRoom::Refused(now)),
         };
         Ok((if place.second { second } else { first }, place.cell, found))
     }
 
-    /// The words of the state that was wanted at this position, and whether its key is new.
+    /// The words of the state that was requested at this position, and whether its key is new.
     ///
     /// # Errors
-    /// When the key was refused: with the time from which it would come in.
+    /// If the key was refused: the time from which it would be added.
     ///
     /// # Panics
-    /// When nothing was wanted at this position.
+    /// If nothing was requested at this position.
     pub fn state(&mut self, at: usize) -> Result<(&mut [u64], Found), Nanos> {
         let (bucket, cell, found) = self.cells[at]?;
         Ok((self.buckets[bucket].state(cell), found))

@@ -1,4 +1,4 @@
-//! How cells lie in a bucket.
+//! The layout of cells in a bucket.
 //!
 //! ```text
 //! 1 word     64 bytes   │ t0 t1 t2 t3 │ s0 s1 s2 s3 │                    4 keys in a cache line
@@ -11,20 +11,20 @@ use super::BuildError;
 /// Words in a cache line.
 const LINE: usize = 8;
 
-/// The most cells that a bucket has.
+/// The maximum number of cells in a bucket.
 pub(crate) const MOST_CELLS: usize = 8;
 
 /// The share of cells that may be in use: two choices with a few displacements still find a place.
 const FULLEST: (usize, usize) = (4, 5);
 
-/// The same for states of one word, the smallest: at four fifths a tenth of the keys are in their second bucket, which
-/// costs them a second cache miss, at a half one in 27.
+/// The same for states of one word, the smallest: at four fifths, a tenth of the keys are in their second bucket, which
+/// costs them a second cache miss; at a half, one key in 27 is.
 const FULLEST_SMALL: (usize, usize) = (1, 2);
 
 /// Cells beyond that share in a small table, where chance would fill a key's two buckets once in a hundred tables.
 const SLACK: usize = 16;
 
-/// The most memory that one table may reserve: 2⁴⁰ bytes.
+/// The maximum memory that one table may reserve: 2⁴⁰ bytes.
 const MOST_BYTES: usize = 1 << 40;
 
 /// Sizes of a table, in words and counts.
@@ -36,7 +36,7 @@ pub(crate) struct Layout {
     pub cells: usize,
     /// Words from one bucket to the next.
     pub stride: usize,
-    /// How many buckets.
+    /// The number of buckets.
     pub buckets: usize,
 }
 
@@ -57,13 +57,13 @@ impl Layout {
         Ok(Self { words, cells, stride, buckets })
     }
 
-    /// Bytes that the table reserves.
+    /// The number of bytes that the table reserves.
     pub const fn bytes(&self) -> usize {
         self.buckets * self.stride * 8
     }
 }
 
-/// Cells and stride with the fewest bytes a cell; on a tie the smaller bucket.
+/// The cells and stride with the fewest bytes per cell; on a tie the smaller bucket.
 fn bucket(words: usize) -> (usize, usize) {
     let stride = |cells: usize| (cells + cells * words).div_ceil(LINE) * LINE;
     match words {

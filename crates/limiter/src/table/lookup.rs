@@ -1,8 +1,8 @@
 //! The table: finding a key's cell.
 //!
-//! Locks, in this order: one bucket, or a key's two in the order of their index, or (for joint decisions) all that are
-//! needed in the order of their address; then a key's two buckets of records. Further buckets, to move a cell or a record
-//! to, are only ever tried.
+//! The order of locks: one bucket, or a key's two buckets in the order of their index, or (for joint decisions) all that
+//! are needed in the order of their address; then a key's two buckets of records. Further buckets, as targets for a cell or a
+//! record, are only tried.
 
 use std::{
     cmp,
@@ -22,19 +22,19 @@ use super::{
     stretches::Stretches,
 };
 
-/// Whether a key was there.
+/// Whether a key was in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It was; the state is its own.
+    /// It was; the state is the key's.
     Known,
-    /// It was not; the state is what it starts with.
+    /// It was not; the state is a new key's.
     New,
 }
 
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
-/// The table stores words and knows no algorithm: each call brings its own, which must be the one that the states are
-/// for (or one that reads the same words the same way).
+/// The table stores words and knows no algorithm. Each call passes the algorithm of the states (or one that reads the same
+/// words in the same way).
 pub struct Table {
     pub(crate) memory: Memory,
     pub(crate) records: Records,
@@ -44,7 +44,7 @@ pub struct Table {
     pub(crate) counters: Counters,
     pub(crate) sweep: Counter,
     closed: AtomicBool,
-    /// Buckets that walks have looked into.
+    /// The number of buckets that walks have visited.
     #[cfg(test)]
     pub(crate) visited: Counter,
 }
@@ -53,7 +53,7 @@ impl Table {
     /// A table for up to `max_keys` states of `words` words.
     ///
     /// # Errors
-    /// When the bound is 0, or the memory cannot be reserved.
+    /// If the bound is 0, or the memory cannot be reserved.
     pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
         let layout = Layout::new(words, max_keys)?;
         let stretches = Stretches::new(&layout);
@@ -71,20 +71,20 @@ impl Table {
         })
     }
 
-    /// What happens to a new key when an exhausted key's record would have to be forgotten for it.
+    /// What happens to a new key if an exhausted key's record would have to be forgotten for it.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// Whether it may refuse a new key.
+    /// Whether the table may refuse a new key.
     #[inline]
     #[must_use]
     pub fn denies_when_full(&self) -> bool {
         self.when_full == WhenFull::Deny
     }
 
-    /// Adds and moves no key from now on. When this returns, nobody who began earlier is still at it: a walk then misses
+    /// Stops adding and moving keys. When this returns, every thread that began earlier has finished: a walk then misses
     /// nothing, and sees each key once. Known keys are found as before.
     pub fn close(&self) {
         let mut cursor = Some(Cursor::BEGIN);
@@ -95,28 +95,28 @@ impl Table {
 
     /// The first part of [`close`](Self::close).
     pub(crate) fn refuse_keys(&self) {
-        // Whoever adds a key marks the stretches of its two buckets, passes a fence, and then looks whether the table is
-        // closed, all under the locks of these buckets. One of the two fences comes first: either the other side sees this
-        // store, or this side sees the marks, and waits for the locks.
+        // A thread that adds a key marks the stretches of its two buckets, passes a fence, and then checks whether the table is
+        // closed, all under the locks of these buckets. One of the two fences comes first: either the other thread sees this
+        // store, or this thread sees the marks, and waits for the locks.
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Lets keys in again, into a table that was [released](Self::release); its figures begin anew.
+    /// Accepts keys again, in a table that was [released](Self::release); its statistics restart.
     pub fn reopen(&self) {
         self.counters.reset();
-        // Relaxed: whoever comes in has been told of it by something that came after.
+        // Relaxed: threads that come in learn of the table through something that comes after.
         self.closed.store(false, Ordering::Relaxed);
     }
 
     /// Whether a key may be added. The caller holds the locks of its two buckets, whose stretches are marked.
     pub(crate) fn is_open(&self) -> bool {
-        // As `close` says; the lock orders nothing between two different buckets.
+        // See `close`; the lock orders nothing between two different buckets.
         fence(Ordering::SeqCst);
         !self.closed.load(Ordering::Relaxed)
     }
 
-    /// Gives the memory back to the system where that is possible (Linux), and forgets every state and record. For a table
+    /// Returns the memory to the system if possible (Linux), and forgets every state and record. For a table
     /// whose states have all been moved elsewhere; it is [closed](Self::close).
     pub fn release(&self) {
         self.close();
@@ -124,7 +124,7 @@ impl Table {
         self.records.release();
     }
 
-    /// The table's figures.
+    /// The table's statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let c = &self.counters;
@@ -143,11 +143,11 @@ impl Table {
         }
     }
 
-    /// One atomic step on the state of a key that is in one of its two buckets, as known keys are. `None` when it is in
-    /// neither (or was being moved between them), or when `step` returns `None`, which must then have changed nothing:
-    /// [`apply`](Self::apply) goes on from there.
+    /// One atomic step on the state of a key that is in one of its two buckets, as known keys are. `None` if it is in
+    /// neither (or was being moved between them), or if `step` returns `None`, which must then have changed nothing:
+    /// [`apply`](Self::apply) continues from there.
     ///
-    /// This is the short way of a decision: each bucket is locked for itself.
+    /// This is the short path of a decision: each bucket is locked separately.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What a step makes stays in registers.
     pub fn apply_near<R>(&self, tag: Tag, step: impl FnOnce(&mut [u64]) -> Option<R>) -> Option<R> {
@@ -161,8 +161,8 @@ impl Table {
         step(bucket.state(cell))
     }
 
-    /// Begins to fetch a key's first bucket, for a step that comes soon: the memory then answers while the caller does
-    /// something else. Changes nothing.
+    /// Starts fetching a key's first bucket into the cache, for a step that follows soon: the caller can do something else
+    /// meanwhile. Changes nothing.
     #[inline]
     pub fn prefetch(&self, tag: Tag) {
         self.memory.prefetch(tag.first(self.memory.layout.buckets));
@@ -175,11 +175,11 @@ impl Table {
         Some((second, cell))
     }
 
-    /// One atomic step on a key's state, which is added fresh, or with what its record says, where it is new.
+    /// One atomic step on a key's state. A new key is added with a fresh state, or with the state of its record.
     ///
     /// # Errors
-    /// When the key is new and has no record, and the table keeps what it has rather than forget an exhausted key's record
-    /// ([`WhenFull::Deny`]); and for every new key when the table is [closed](Self::close).
+    /// If the key is new and has no record, and the table keeps an exhausted key's record rather than forget it
+    /// ([`WhenFull::Deny`]). In a [closed](Self::close) table, for every new key.
     #[inline]
     pub fn apply<R>(
         &self,
@@ -195,7 +195,7 @@ impl Table {
         self.apply_further(algorithm, first, tag, now, step)
     }
 
-    /// The rest of [`apply`](Self::apply), when the key is not in its first bucket.
+    /// The rest of [`apply`](Self::apply), if the key is not in its first bucket.
     #[inline(never)]
     fn apply_further<R>(
         &self,
@@ -222,7 +222,7 @@ impl Table {
         result
     }
 
-    /// One atomic step on a key that can get no cell. The caller holds the key's locks.
+    /// One atomic step on a key that cannot get a cell. The caller holds the key's locks.
     #[cold]
     fn apply_on_record<R>(
         &self,
@@ -233,7 +233,7 @@ impl Table {
         step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> Result<R, Refused> {
         let mut state = self.fresh();
-        // In place, so that nobody else gets the record's place meanwhile. The key is known: the step takes no other lock.
+        // In place, so that no other key gets the record's place meanwhile. The key is known: the step takes no other lock.
         let mut step = Some(step);
         let on_record = self.records.update(self.records.spot(tag), now, |debt| {
             algorithm.owe(&mut state, debt);
@@ -258,7 +258,7 @@ impl Table {
                 self.counters.refused.add(1);
                 Err(Refused::Full { until })
             }
-            // The step is there unless it made a result.
+            // `step` is still there unless it was run.
             (NoRoom::Pinned, None) => Err(Refused::Closed),
         }
     }
@@ -267,8 +267,8 @@ impl Table {
         smallvec![0; self.memory.layout.words]
     }
 
-    /// A look at a key's state, which must not be changed. A key that is not there stays away; the words are then a copy
-    /// of what it would start with.
+    /// A look at a key's state, which must not be changed. A missing key is not added; the words are then a copy
+    /// of its initial state.
     pub fn look<R>(
         &self,
         algorithm: &impl Algorithm,
@@ -276,7 +276,7 @@ impl Table {
         now: Nanos,
         step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> R {
-        // Under the buckets' locks to the end: a key that is just being evicted is seen here or in its record.
+        // Under the buckets' locks to the end: a key that is being evicted is seen here or in its record.
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
@@ -289,7 +289,7 @@ impl Table {
         step(&mut state, Found::New)
     }
 
-    /// Takes a key out, be it in a cell or a record; `take` sees its last state.
+    /// Removes a key, from its cell or its record; `take` sees its last state.
     pub fn take_out<R>(
         &self,
         algorithm: &impl Algorithm,
@@ -312,8 +312,8 @@ impl Table {
         Some(take(&state))
     }
 
-    /// What the record of this key owes, which is taken out of the table. For a key that has no cell, as seen under its
-    /// lock: in a step of [`apply`](Self::apply) that found it new.
+    /// Takes this key's record out of the table and restores its debt. For a key without a cell, as seen under its lock: in a
+    /// step of [`apply`](Self::apply) that found it new.
     pub fn take_record(&self, algorithm: &impl Algorithm, tag: Tag, now: Nanos, state: &mut [u64]) -> bool {
         let Some(debt) = self.records.take(self.records.spot(tag), now) else { return false };
         let mut owed = self.fresh();
@@ -322,7 +322,7 @@ impl Table {
         true
     }
 
-    /// Puts what a key owes down in its record, joined with what the record says already.
+    /// Stores a key's debt in its record, joined with what the record contains already.
     pub(crate) fn keep(&self, tag: Tag, debt: tidegate_core::Debt, now: Nanos) {
         if let Put::Forgot(debt) = self.records.put(self.records.spot(tag), debt, now, None, false) {
             self.counters.forget(debt.share);
@@ -333,7 +333,7 @@ impl Table {
         self.both(self.memory.lock(tag.first(self.memory.layout.buckets)), tag)
     }
 
-    /// A key's second bucket, locked beside its first; `None` where they are the same.
+    /// A key's second bucket, locked beside its first; `None` if they are the same.
     fn both<'a>(&'a self, first: Bucket<'a>, tag: Tag) -> (Bucket<'a>, Option<Bucket<'a>>) {
         let (index, second) = (first.index(), tag.second(self.memory.layout.buckets));
         self.stretches.touch(index);
@@ -342,7 +342,7 @@ impl Table {
             cmp::Ordering::Equal => (first, None),
             cmp::Ordering::Less => (first, Some(self.memory.lock(second))),
             cmp::Ordering::Greater => {
-                // The lower index first: let go, and look again afterwards.
+                // The lower index first: release, and look again afterwards.
                 drop(first);
                 let second = self.memory.lock(second);
                 (self.memory.lock(index), Some(second))

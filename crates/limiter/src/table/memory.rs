@@ -1,17 +1,17 @@
 //! The buckets' memory: one zeroed allocation, each bucket behind its own lock.
 //!
-//! A bucket's first word is the tag of its first cell, and in its top bit the lock: a decision on a known key touches
-//! no word but its own bucket's, and a bucket of small states is one cache line to the last byte.
+//! A bucket's first word contains the tag of its first cell, and in its top bit the lock. A decision on a known key accesses
+//! only its own bucket, and a bucket of small states is exactly one cache line.
 #![allow(unsafe_code)] // Buckets are reached by index into one allocation; their locks guard them.
 
 use super::{BuildError, layout::Layout};
 
-/// A locked bucket: its tags, then its states. Dropped, it is unlocked.
+/// A locked bucket: its tags, then its states. Dropping it unlocks the bucket.
 pub(crate) struct Bucket<'a> {
     line: Line<'a>,
     layout: &'a Layout,
     index: usize,
-    /// The first cell's tag, which the lock's word gets back at the end.
+    /// The first cell's tag, which is written back to the lock's word at the end.
     first_tag: u64,
 }
 
@@ -49,9 +49,9 @@ mod imp {
             self.pages.enlarge_next();
         }
 
-        /// Empties the buckets that were ever `touched`, and gives the memory back to the system where that is possible.
-        /// Waits for whoever is in one of them: nobody may be while its words turn to zero. All others are zero before
-        /// and after, as nobody may write to them any more; who looks into one finds zeros, and leaves zeros.
+        /// Empties the buckets that were ever `touched`, and returns the memory to the system if possible.
+        /// Waits for threads in these buckets: none may be there while its words become zero. All others are zero before
+        /// and after, because no thread may write to them any more; a thread that looks into one finds and leaves zeros.
         pub fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
             for index in touched.clone() {
                 self.line(index).lock().lock();
@@ -66,7 +66,7 @@ mod imp {
             }
         }
 
-        /// Begins to fetch a bucket's first line into the processor's cache. Only a hint.
+        /// Starts fetching a bucket's first line into the cache. Only a hint.
         #[inline]
         pub fn prefetch(&self, index: usize) {
             let line = self.line(index).start.cast::<i8>();
@@ -88,7 +88,7 @@ mod imp {
         }
     }
 
-    /// Where a bucket begins.
+    /// The start of a bucket.
     #[derive(Clone, Copy)]
     pub(crate) struct Line<'a> {
         start: *mut u64,
@@ -103,7 +103,7 @@ mod imp {
             unsafe { &*self.start.cast::<Lock>() }
         }
 
-        /// The words from `at` on, counted from the bucket's beginning.
+        /// The words from `at` on, counted from the start of the bucket.
         ///
         /// # Safety
         /// The caller holds the bucket's lock and lets no two references live at once; the range lies in the bucket's
@@ -177,7 +177,7 @@ mod imp {
 pub(crate) use imp::{Line, Memory};
 
 impl Memory {
-    /// Locks a bucket, waiting for whoever decides in it.
+    /// Locks a bucket, waiting for its holder if there is one.
     #[inline]
     pub fn lock(&self, index: usize) -> Bucket<'_> {
         let line = self.line(index);
@@ -185,7 +185,7 @@ impl Memory {
         Bucket { line, layout: &self.layout, index, first_tag }
     }
 
-    /// Locks a bucket if nobody decides in it.
+    /// Locks a bucket if it is free.
     #[inline]
     pub fn try_lock(&self, index: usize) -> Option<Bucket<'_>> {
         let line = self.line(index);
@@ -203,7 +203,7 @@ impl Bucket<'_> {
         self.layout.cells
     }
 
-    /// A further cell's tag: the first one's is in the lock.
+    /// The tag of another cell than the first, whose tag is in the lock.
     #[inline]
     fn further(&mut self, cell: usize) -> &mut u64 {
         assert!(cell < self.layout.cells);

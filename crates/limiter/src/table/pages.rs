@@ -1,4 +1,4 @@
-//! Zeroed memory that becomes resident as it is touched.
+//! Zeroed memory that becomes resident when it is used.
 #![allow(unsafe_code)] // Advice to the system about a range of our own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,11 @@ use memmap2::MmapRaw;
 
 use super::BuildError;
 
-/// Memory below this size comes from the heap: a mapping each would be wasteful for a table of a few keys.
+/// Memory below this size comes from the heap: a mapping would be wasteful for a table of a few keys.
 const SMALL: usize = 64 << 10;
 
-/// A huge page. Beyond a few of them the processor's page tables miss on nearly every key.
+/// The size of a huge page. In a table of more than a few of them, with small pages nearly every key misses in the
+/// processor's page tables.
 const HUGE: usize = 2 << 20;
 
 /// A cache line, for its alignment.
@@ -25,7 +26,7 @@ enum Backing {
 
 pub(crate) struct Pages {
     start: *mut u64,
-    /// Huge pages that have been asked for, beginning at the first boundary of one.
+    /// The number of huge pages requested so far, from the first boundary of one.
     enlarged: AtomicUsize,
     backing: Backing,
 }
@@ -51,14 +52,14 @@ impl Pages {
         self.start
     }
 
-    /// Makes one more huge page of the small ones, where the system can (Linux): a little work at a time, for a table
-    /// that is filling. Before it fills, huge pages would only make it resident.
+    /// Turns one more huge page's worth of small pages into a huge page if the system can (Linux): a little work at a time,
+    /// for a table that is filling. Earlier, huge pages would only make the memory resident.
     #[cold]
     pub fn enlarge_next(&self) {
         let Backing::Mapped(map) = &self.backing else { return };
         let begin = (map.as_mut_ptr() as usize).next_multiple_of(HUGE);
         let end = map.as_mut_ptr() as usize + map.len();
-        // Relaxed: each caller gets another page, and no other data hangs on it.
+        // Relaxed: each caller gets another page, and no other data depends on it.
         let at = begin + self.enlarged.fetch_add(1, Ordering::Relaxed) * HUGE;
         if at + HUGE <= end {
             advise_huge(at);
@@ -73,7 +74,7 @@ impl Pages {
         }
     }
 
-    /// Gives the pages back, to read as zero from then on. Returns whether that was possible.
+    /// Returns the pages to the system; they read as zero from then on. Returns whether that was possible.
     pub fn release(&self) -> bool {
         match &self.backing {
             Backing::Heap(_) => false,
@@ -84,8 +85,8 @@ impl Pages {
 
 #[cfg(target_os = "linux")]
 fn advise_huge(at: usize) {
-    // SAFETY: the range lies in a mapping that the caller owns; neither advice changes its content. A refusal (an older
-    // kernel, huge pages switched off) changes nothing.
+    // SAFETY: the range is in a mapping that the caller owns; neither advice changes its content. If the system refuses (an
+    // older kernel, huge pages switched off), nothing changes.
     unsafe {
         libc::madvise(at as *mut _, HUGE, libc::MADV_HUGEPAGE);
         libc::madvise(at as *mut _, HUGE, libc::MADV_COLLAPSE);
@@ -94,7 +95,7 @@ fn advise_huge(at: usize) {
 
 #[cfg(target_os = "linux")]
 fn drop_pages(at: usize, len: usize) -> bool {
-    // SAFETY: the range is a private anonymous mapping that the caller owns, and nobody reads or writes it meanwhile; its
+    // SAFETY: the range is a private anonymous mapping that the caller owns, and no thread reads or writes it meanwhile; its
     // pages read as zero afterwards, which is an empty table with open locks.
     unsafe { libc::madvise(at as *mut _, len, libc::MADV_DONTNEED) == 0 }
 }

@@ -1,4 +1,4 @@
-//! A record: what an evicted key owes, in one word, and where it lies.
+//! A record: an evicted key's debt in one word, and its place.
 //!
 //! ```text
 //! │ fingerprint 28 │ share 7 │ exponent 6 │ mantissa 23 │
@@ -6,8 +6,8 @@
 //! end = (⌊base / 2^exponent⌋ + mantissa) · 2^exponent      base: the bucket's, a time
 //! ```
 //!
-//! The end is rounded up, by less than a millionth of the time that was left when the record was written. Permits that
-//! only their holders end are counted in the mantissa instead: one by one up to 2²³, beyond that in 512s, rounded up.
+//! The end is rounded up, by less than a millionth of the time that was left when the record was written. For permits that
+//! only their holders release, the mantissa holds their number instead: exact up to 2²³, beyond that in 512s, rounded up.
 
 use tidegate_core::{Debt, Lasts, Nanos, Share};
 
@@ -16,7 +16,7 @@ use super::Tag;
 const MANTISSA_BITS: u32 = 23;
 const MANTISSA: u64 = (1 << MANTISSA_BITS) - 1;
 const EXPONENT: u64 = 0x3F;
-/// An end needs an exponent of at most 40; the last two say that the mantissa counts permits.
+/// An end needs an exponent of at most 40; the last two mean that the mantissa counts permits.
 const PERMITS: u64 = 62;
 const MANY_PERMITS: u64 = 63;
 const MANY: u64 = 512;
@@ -24,11 +24,11 @@ const MANY: u64 = 512;
 const PRINT_BITS: u32 = 28;
 const PRINT_SHIFT: u32 = 64 - PRINT_BITS;
 
-/// Where a key's record lies: in a bucket of the first half, or in one of the second half.
+/// The place of a key's record: a bucket of the first half, or one of the second half.
 ///
-/// The fingerprint and either bucket give the other one, so a record can move without its key. A stranger is taken for the
-/// key when it has one of the two buckets and the same 28 bits: with 14 records in two buckets, in at most one of
-/// 19,000,000 cases.
+/// The fingerprint and either bucket determine the other one, so a record can move without its key. A new key is mistaken
+/// for the record's key if it has one of the two buckets and the same 28 bits: with 14 records in two buckets, in at most
+/// one of 19,000,000 cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// The bucket in the first half.
@@ -37,7 +37,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// The spot of a key where each half has `half` buckets.
+    /// The spot of a key if each half has `half` buckets.
     #[inline]
     pub const fn of(tag: Tag, half: usize) -> Self {
         let hash = tag.get().rotate_left(17).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -58,13 +58,13 @@ impl Spot {
         half + if at < half { at } else { at - half }
     }
 
-    /// The other bucket of a record that lies in this one.
+    /// The other bucket of a record in this bucket.
     pub const fn other(self, index: usize, half: usize) -> usize {
         if index < half { self.second(half) } else { self.first }
     }
 }
 
-/// How much further the second bucket lies in its half than the first one in its own.
+/// The offset of the second bucket in its half, relative to the first one's in its own.
 #[inline]
 const fn further(print: u32, half: usize) -> usize {
     scale((print as u64) << PRINT_SHIFT, half)
@@ -75,7 +75,7 @@ const fn scale(hash: u64, buckets: usize) -> usize {
     ((hash as u128 * buckets as u128) >> 64) as usize
 }
 
-/// The fingerprint of a record; an empty place has none that matters.
+/// The fingerprint of a record; meaningless for an empty place.
 #[inline]
 pub(crate) const fn print_of(word: u64) -> u32 {
     (word >> PRINT_SHIFT) as u32
@@ -109,7 +109,7 @@ fn encode_end(end: u64, base: u64) -> (u64, u64) {
     }
 }
 
-/// What a word says in a bucket with this base; `None` for an empty place.
+/// Decodes a word in a bucket with this base; `None` for an empty place.
 #[inline]
 pub(crate) fn decode(word: u64, base: u64) -> Option<Debt> {
     let share = Share::new((word >> (MANTISSA_BITS + 6) & 0x7F) as u8)?;

@@ -1,21 +1,21 @@
-//! What evicted keys owe: a record of its own for each.
+//! The debts of evicted keys, one record each.
 //!
 //! ```text
 //! key ─ tag ─┬─► a bucket of the first half  │ lock, base │ record │ record │ record │ … 7 │   one cache line
 //!            └─► one of the second half      │ lock, base │ record │ record │ record │ … 7 │
 //! ```
 //!
-//! * A key that has to go leaves a record in the emptier of its two buckets. Where both are full, one of their records
-//!   moves to its other bucket; where none can, the record that has least to lose is forgotten: the smallest share of its
+//! * An evicted key leaves a record in the emptier of its two buckets. If both are full, one of their records
+//!   moves to its other bucket. If none can move, the record that would lose least is forgotten: the smallest share of its
 //!   limit used, then the earliest end.
-//! * A key that comes back takes its record with it. A record whose end has come is as good as none.
+//! * A key that returns takes its record back. A record whose end has passed counts as none.
 //! * There are 4.375 records for each key of the bound, in 40 bytes. They are mapped with the table and become resident
-//!   as keys have to go.
+//!   when keys are evicted.
 //!
-//! A bucket's base is a time that its records' ends are counted from (see [`record`](super::record)); it moves on as
-//! records come. Locks: whoever holds a key's two buckets here holds its buckets in the table, too; further ones are only
-//! tried. Nobody locks anything of a table while holding one of these, but for the records of another table that these
-//! move to.
+//! A bucket's base is the time from which its records' ends are counted (see [`record`](super::record)); it advances as
+//! records are added. Locks: a thread that holds a key's two buckets here also holds its buckets in the table; further ones
+//! are only tried. A thread that holds one of these buckets locks nothing of a table, except for the records of another
+//! table to which these move.
 
 use tidegate_core::{Debt, Lasts, Nanos};
 
@@ -28,47 +28,47 @@ use super::{
     stretches::Stretches,
 };
 
-/// Records in a bucket.
+/// The number of records in a bucket.
 const EACH: usize = 7;
 
-/// Buckets for eight keys of the bound: 40 bytes a key.
+/// The number of buckets per eight keys of the bound: 40 bytes per key.
 const BUCKETS_FOR_EIGHT: usize = 5;
 
-/// Buckets beyond that in a small table, where chance would fill a key's two.
+/// Additional buckets, because in a small table chance could fill a key's two.
 const SLACK: usize = 16;
 
 pub(crate) struct Records {
     memory: Memory,
     half: usize,
     stretches: Stretches,
-    /// Records in use, those included that have ended since nobody looked.
+    /// Records in use, including those that have ended since they were last seen.
     count: Counter,
 }
 
-/// What became of a record that was put down.
+/// The result of storing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Kept,
-    /// This one had to be forgotten for it, or it was forgotten itself.
+    /// This record had to be forgotten for it. It may be the new one itself.
     Forgot(Debt),
-    /// Only an exhausted key's record could have been forgotten, and that was not to be. The first of them ends then.
+    /// Only an exhausted key's record could have been forgotten, which was not allowed. The first of them ends at this time.
     Refused(Nanos),
 }
 
 /// A key's two buckets, locked.
 struct Pair<'a>([Bucket<'a>; 2]);
 
-/// A place in a pair.
+/// A place in a pair of buckets.
 type Slot = (usize, usize);
 
-/// What a pair holds, as seen from one key.
+/// The contents of a pair of buckets, as seen from one key.
 #[derive(Default)]
 struct Survey {
     /// The key's own record.
     own: Option<(Slot, Debt)>,
-    /// How many places are free on each side, and one of them.
+    /// The number of free places on each side, and one of them.
     free: [(usize, usize); 2],
-    /// The record of another key that has least to lose.
+    /// The record of another key that would lose least.
     least: Option<(Debt, Slot)>,
     first_end: Option<Nanos>,
 }
@@ -77,7 +77,7 @@ impl Records {
     pub fn new(max_keys: usize) -> Result<Self, BuildError> {
         let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(BuildError::TooLarge)? / 8;
         let half = usize::midpoint(buckets, SLACK.min(max_keys)).max(1);
-        // One cell each, whose tag is the base and whose state the records.
+        // One cell per bucket, whose tag is the base and whose state is the records.
         let layout = Layout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };
         let stretches = Stretches::new(&layout);
         Ok(Self { memory: Memory::new(layout)?, half, stretches, count: Counter::default() })
@@ -87,7 +87,7 @@ impl Records {
         self.memory.layout.bytes()
     }
 
-    /// Records in use, those included that have ended since nobody looked.
+    /// Records in use, including those that have ended since they were last seen.
     pub fn count(&self) -> u64 {
         self.count.get()
     }
@@ -101,15 +101,15 @@ impl Records {
         Spot::of(tag, self.half)
     }
 
-    /// Whether a key may have a record: false as long as nothing was ever put down near its places.
+    /// Whether a key may have a record: false as long as no record was ever stored near its places.
     #[inline]
     fn may_hold(&self, at: Spot) -> bool {
-        // A key's record was put down in one of its two buckets, and who asks for the key has locked it in the table since:
-        // that orders this mark before the look. Marks stay, so it does not matter where the record is by now.
+        // A key's record was stored in one of its two buckets, and a thread that asks for the key has locked it in the table
+        // since: that orders this mark before the check. Marks stay, so it does not matter where the record is by now.
         self.stretches.is_touched(at.first) || self.stretches.is_touched(at.second(self.half))
     }
 
-    /// Begins to fetch a key's buckets.
+    /// Starts fetching a key's buckets into the cache.
     #[inline]
     pub fn prefetch(&self, at: Spot) {
         if self.may_hold(at) {
@@ -119,11 +119,11 @@ impl Records {
     }
 
     fn lock(&self, at: Spot) -> Pair<'_> {
-        // The first half lies before the second: one order for everybody.
+        // The first half comes before the second: one order for all threads.
         Pair([self.memory.lock(at.first), self.memory.lock(at.second(self.half))])
     }
 
-    /// Takes a key's record out.
+    /// Removes and returns a key's record.
     pub fn take(&self, at: Spot, now: Nanos) -> Option<Debt> {
         if !self.may_hold(at) {
             return None;
@@ -144,8 +144,8 @@ impl Records {
         (!debt.is_over(now)).then_some(debt)
     }
 
-    /// Puts a record down; the record at `spare` is not forgotten for it. A record that the key has already is joined.
-    /// With `keep_exhausted` no exhausted key's record is forgotten, and it may be refused.
+    /// Stores a record; the record at `spare` is not forgotten for it. If the key has a record already, the two are joined.
+    /// With `keep_exhausted` no exhausted key's record is forgotten, and the new one may be refused.
     pub fn put(&self, at: Spot, debt: Debt, now: Nanos, spare: Option<Spot>, keep_exhausted: bool) -> Put {
         self.stretches.touch(at.first);
         self.stretches.touch(at.second(self.half));
@@ -175,12 +175,12 @@ impl Records {
                 pair.write(slot, at.print, debt, now);
                 Put::Forgot(least)
             }
-            // It has itself least to lose; or all others are spared.
+            // The new record itself would lose least, or all others must be kept.
             _ => Put::Forgot(debt),
         }
     }
 
-    /// One atomic step on a key's record, if it has one: `step` gets what the key owes, and returns what it owes then.
+    /// One atomic step on a key's record, if it has one: `step` gets the debt and returns the new debt.
     pub fn update<R>(
         &self,
         at: Spot,
@@ -202,7 +202,7 @@ impl Records {
         Some(result)
     }
 
-    /// Looks through a pair, and drops what has ended.
+    /// Examines a pair, and drops what has ended.
     fn survey(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos, spare: Option<Spot>) -> Survey {
         let mut survey = Survey::default();
         let spared = |index, print| spare.is_some_and(|spare| spare == Spot::found(index, print, self.half));
@@ -236,8 +236,8 @@ impl Records {
         survey
     }
 
-    /// Moves one record of a pair to its other bucket, if that has room and nobody is in it. Where nearly all places are in
-    /// use it is not worth the search.
+    /// Moves one record of a pair to its other bucket, if that has room and is not locked. If nearly all places are in use,
+    /// the search is not worth its cost.
     fn displace(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos) -> Option<Slot> {
         let places = (self.memory.layout.buckets * EACH) as u64;
         if self.count.get() > places / 16 * 15 {
@@ -272,7 +272,7 @@ impl Records {
         None
     }
 
-    /// Shows the records of the next touched stretch from this one on, each bucket locked for its own turn; returns the
+    /// Visits the records of the next touched stretch from this one on, locking one bucket at a time. Returns the
     /// stretch after it, or `None` at the end. A record for which `visit` returns false is dropped.
     pub fn walk(&self, from: usize, mut visit: impl FnMut(Spot, Debt) -> bool) -> Option<usize> {
         let (buckets, next) = self.stretches.next_touched(from)?;
@@ -291,7 +291,7 @@ impl Records {
         Some(next)
     }
 
-    /// The spots that a record of a table with another number of buckets may have here: all of those whose keys could have
+    /// The spots that a record of a table with another number of buckets may have here: those of all keys that could have
     /// had that spot there.
     pub fn spots_of(&self, there: Spot, half: usize) -> impl Iterator<Item = Spot> {
         let scale = |first: usize| (first as u128 * self.half as u128 / half.max(1) as u128) as usize;
@@ -299,7 +299,7 @@ impl Records {
         (scale(there.first)..last.min(self.half)).map(move |first| Spot { first, print: there.print })
     }
 
-    /// Gives the memory back to the system. Nobody may put anything down any more.
+    /// Returns the memory to the system. No thread may store a record any more.
     pub fn release(&self) {
         self.memory.release(self.stretches.touched());
     }
@@ -342,8 +342,8 @@ impl Pair<'_> {
     }
 }
 
-/// Writes a record. The base moves on where it lies further back than the end lies ahead, so that ends stay precise; and
-/// back where time went back.
+/// Writes a record. If the base is further back than the end is ahead, the base advances, so that ends stay precise; if
+/// time went back, so does the base.
 fn write(bucket: &mut Bucket<'_>, cell: usize, print: u32, debt: Debt, now: Nanos) {
     let base = bucket.tag(0);
     bucket.state(0)[cell] = 0;

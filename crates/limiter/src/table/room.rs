@@ -1,17 +1,17 @@
-//! Making room for a new key, in this order: an empty cell of its two buckets; one whose state has recovered; one whose
-//! key can move to its other bucket (where up to four further keys may move in turn); and last the cell of the key that has
-//! least to lose, which leaves a record: the smallest share of its limit used, then the earliest end.
+//! Making room for a new key, in this order: an empty cell of its two buckets; a cell whose state has recovered; a cell whose
+//! key can move to its other bucket (where up to four further keys may move in turn); and last the cell of the key that
+//! would lose least, which leaves a record: the smallest share of its limit used, then the earliest end.
 //!
-//! Why a limited key is never reset: a cell that has not recovered leaves a bucket only into another bucket or into its
+//! Why a limited key is never reset: a cell that has not recovered leaves a bucket only for another bucket or for its
 //! record, in both cases while this bucket is locked; and a key that is in neither of its buckets takes its record.
-//! What is forgotten is forgotten by [`Records::put`](super::records::Records::put) alone, which says what goes first.
+//! Only [`Records::put`](super::records::Records::put) forgets anything; it defines what is forgotten first.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos};
 
 use super::{NoRoom, Table, Tag, WhenFull, layout::MOST_CELLS, memory::Bucket, record::Spot, records::Put};
 
-/// How many further buckets are tried for a victim when a key's own are empty but the bound is reached.
+/// How many further buckets are tried for a victim if a key's own are empty but the bound is reached.
 const FURTHER: usize = 64;
 
 /// How many keys may move in a row to make room for one.
@@ -24,7 +24,7 @@ pub(crate) struct PairCell {
     pub cell: usize,
 }
 
-/// A key's two buckets, locked; the second is missing where both are the same.
+/// A key's two buckets, locked; there is no second one if both are the same.
 pub(crate) struct Pair<'p, 'a> {
     first: &'p mut Bucket<'a>,
     second: Option<&'p mut Bucket<'a>>,
@@ -72,7 +72,7 @@ impl<'p, 'a> Pair<'p, 'a> {
         self.bucket(place.second).set_tag(place.cell, tag);
     }
 
-    /// The places in use by keys that are not pinned.
+    /// The occupied places of keys that are not pinned.
     fn occupied(&mut self, pinned: &[Tag]) -> PairCells {
         let mut places = [None; 2 * MOST_CELLS];
         let mut n = 0;
@@ -93,11 +93,11 @@ impl<'p, 'a> Pair<'p, 'a> {
     }
 }
 
-/// Some cells of a pair by value, so that the pair stays free to be changed.
+/// Some cells of a pair by value, so that the pair can be changed.
 type PairCells = std::iter::Flatten<std::array::IntoIter<Option<PairCell>, { 2 * MOST_CELLS }>>;
 
 impl Table {
-    /// Gives `tag`, which is in neither bucket, a cell with its starting state: a fresh one, or what its record says.
+    /// Gives `tag`, which is in neither bucket, a cell with its initial state: a fresh one, or the one of its record.
     pub(crate) fn make_room(
         &self,
         algorithm: &impl Algorithm,
@@ -117,14 +117,14 @@ impl Table {
             self.counters.returned.add(1);
         }
         let before = self.counters.added.next();
-        // A thirty-second of the bound has come: most small pages of the table are in use.
+        // A thirty-second of the bound is reached: most small pages of the table are in use.
         if before >= self.max_keys / 32 && self.memory.may_enlarge_pages() {
             self.memory.enlarge_next_pages();
         }
         Ok(place)
     }
 
-    /// A cell without a key, or whose key has gone for the new one; the new key is already counted.
+    /// A cell without a key, or whose key was evicted for the new one; the new key is already counted.
     fn free_place(
         &self,
         algorithm: &impl Algorithm,
@@ -159,7 +159,7 @@ impl Table {
             }
             self.counters.keys.sub(1);
         }
-        // From here on one key goes for the one that comes.
+        // From here on one key is evicted for the new one.
         if let Some((debt, victim)) = least {
             let gone = Tag::new(pair.tag(victim));
             return match self.evict(gone, debt, comes, now) {
@@ -173,8 +173,8 @@ impl Table {
         Ok(place)
     }
 
-    /// Leaves a record of a key that goes. Where an exhausted key's record would have to be forgotten, and is not to be, the
-    /// key stays: the error says when the first of those ends.
+    /// Leaves a record of an evicted key. If an exhausted key's record would have to be forgotten, which is not allowed, the
+    /// key stays: the error contains the time when the first of those ends.
     fn evict(&self, gone: Tag, debt: Debt, comes: Spot, now: Nanos) -> Result<(), Nanos> {
         let keep_exhausted = self.when_full == WhenFull::Deny;
         match self.records.put(self.records.spot(gone), debt, now, Some(comes), keep_exhausted) {
@@ -186,14 +186,14 @@ impl Table {
         Ok(())
     }
 
-    /// When a cell of a pair may go at the latest, or a record ends.
+    /// When a cell of a pair can be evicted at the latest, or a record ends.
     fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
         let mut soonest = until;
         for at in pair.occupied(&[]) {
             let state = pair.state(at);
             let answer = algorithm.check(state, now, 1);
             let Some(wait) = answer.retry_after() else { continue };
-            // A key that has anything left gives way to no exhausted record.
+            // A key that has anything left replaces no exhausted record.
             let mut gives_way = now.saturating_add(Nanos::from(wait));
             if algorithm.debt(state, gives_way).is_some_and(|debt| debt.share.is_exhausted()) {
                 gives_way = now.saturating_add(Nanos::new(answer.reset_after_nanos()));
@@ -203,16 +203,16 @@ impl Table {
         soonest
     }
 
-    /// Moves one key of the pair to its other bucket, and there another one if need be.
+    /// Moves one key of the pair to its other bucket, and further keys if needed.
     fn displace(&self, pair: &mut Pair<'_, '_>, pinned: &[Tag]) -> Option<PairCell> {
-        // The shortest chain first: it touches the fewest buckets.
+        // The shortest chain first, because it touches the fewest buckets.
         (0..=LONGEST_CHAIN).find_map(|chain| {
             pair.occupied(pinned).find(|place| self.vacate(pair.bucket(place.second), place.cell, chain))
         })
     }
 
     /// Moves the key of a cell to its other bucket, where up to `chain` further keys may move for it. Buckets on the way
-    /// are only tried, so that nobody waits in a circle; one of the chain itself is locked and fails the try.
+    /// are only tried, so that no threads wait in a circle; a bucket of the chain itself is locked and fails the attempt.
     fn vacate(&self, bucket: &mut Bucket<'_>, cell: usize, chain: usize) -> bool {
         let buckets = self.memory.layout.buckets;
         let tag = Tag::new(bucket.tag(cell));
@@ -232,7 +232,7 @@ impl Table {
         true
     }
 
-    /// The bound is reached, and this key's own buckets hold nobody who could go: somebody else goes.
+    /// Evicts another key, because the bound is reached and this key's own buckets hold no key that could be evicted.
     fn evict_elsewhere(&self, algorithm: &impl Algorithm, comes: Spot, now: Nanos) -> Result<(), NoRoom> {
         let mut refused = None;
         for _ in 0..FURTHER {
@@ -241,7 +241,7 @@ impl Table {
                 .filter(|&cell| bucket.tag(cell) != 0)
                 .collect::<SmallVec<[usize; MOST_CELLS]>>();
             let debt = |cell: &usize| algorithm.debt(bucket.state(*cell), now);
-            // Nothing owed comes before anything.
+            // No debt comes before any debt.
             let Some((debt, cell)) = used.iter().map(debt).zip(&used).min() else { continue };
             match debt.map_or(Ok(()), |debt| self.evict(Tag::new(bucket.tag(*cell)), debt, comes, now)) {
                 Ok(()) => {}
@@ -260,15 +260,15 @@ impl Table {
         Err(refused.map_or(NoRoom::Pinned, NoRoom::Refused))
     }
 
-    /// The next bucket in turn, if nobody is in it.
+    /// The next bucket in turn, if it is not locked.
     fn next_to_sweep(&self) -> Option<Bucket<'_>> {
         let turn = self.sweep.next() % self.memory.layout.buckets as u64;
         self.memory.try_lock(turn as usize)
     }
 
-    /// Reclaims what has recovered in one bucket, in turn: the table's share of work for each new key.
+    /// Reclaims recovered states in one bucket, in turn: the table's share of work for each new key.
     ///
-    /// Only where room is getting scarce: below that, whoever comes back finds its state instead of making a new one.
+    /// Only if room is scarce: otherwise, keys that return find their state instead of creating a new one.
     pub(crate) fn sweep_one(&self, algorithm: &impl Algorithm, now: Nanos) {
         if self.counters.keys.get() <= self.max_keys / 8 * 7 {
             return;

@@ -1,40 +1,40 @@
-//! What a table counts about itself.
+//! A table's statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Share;
 
-/// A table's figures, read without stopping it: each is exact, together they are of about one moment.
+/// A table's statistics, read without stopping it: each number is exact, and all are of about the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Keys in the table.
     pub keys: u64,
-    /// The bound on them.
+    /// The maximum number of keys.
     pub max_keys: u64,
-    /// Bytes reserved for states and records; resident as far as they have been touched.
+    /// Bytes reserved for states and records; resident as far as they have been used.
     pub bytes: u64,
-    /// Keys that were added, all told.
+    /// Keys added in total.
     pub added: u64,
-    /// States that were dropped because they were as good as fresh.
+    /// States that were dropped because they had recovered completely.
     pub reclaimed: u64,
-    /// Keys that gave way while they still owed something, and left a record.
+    /// Keys that were evicted while they still had a debt, and left a record.
     pub evicted: u64,
-    /// Records in use now, some of which may have ended since.
+    /// Records in use, some of which may have ended.
     pub records: u64,
-    /// Keys that came back and took their record with them.
+    /// Keys that returned and got their record back.
     pub returned: u64,
-    /// Records that were forgotten, by the share of its limit that the key had used. Such a key gets at most that share a
+    /// Records that were forgotten, by the share of the limit that the key had used. Such a key gets at most that share a
     /// second time.
     pub forgotten: Forgotten,
-    /// Requests of unknown keys that were refused, because an exhausted key's record would have been forgotten for them
+    /// Requests of new keys that were refused, because an exhausted key's record would have been forgotten for them
     /// ([`WhenFull::Deny`](super::WhenFull::Deny)).
     pub refused: u64,
-    /// Decisions on a record in place, because the key could get no cell.
+    /// Decisions on a record in place, because the key got no cell.
     pub untracked: u64,
 }
 
-/// Records that were forgotten, by the share of its limit that the key had used.
+/// Records that were forgotten, by the share of the limit that the key had used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forgotten {
@@ -44,14 +44,14 @@ pub struct Forgotten {
     pub half: u64,
     /// More than a half, at most three quarters.
     pub three_quarters: u64,
-    /// More than that, but not all.
+    /// More than three quarters, but not all.
     pub most: u64,
     /// All: an exhausted key got a fresh allowance.
     pub exhausted: u64,
 }
 
 impl Forgotten {
-    /// All of them.
+    /// The sum of all.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.quarter + self.half + self.three_quarters + self.most + self.exhausted
@@ -71,7 +71,7 @@ impl Counter {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Adds one unless that would pass `most`.
+    /// Adds one, unless the result would exceed `most`.
     pub fn add_up_to(&self, most: u64) -> bool {
         if self.0.fetch_add(1, Ordering::Relaxed) < most {
             return true;
@@ -90,7 +90,7 @@ impl Counter {
     }
 }
 
-/// The live counters behind [`Stats`]. They move when keys come and go, never on a known key.
+/// The live counters behind [`Stats`]. They change when keys are added or removed, never on a known key.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub keys: Counter,
@@ -98,14 +98,14 @@ pub(crate) struct Counters {
     pub reclaimed: Counter,
     pub evicted: Counter,
     pub returned: Counter,
-    /// By quarter of the limit, and last what was exhausted.
+    /// By quarter of the limit, and last the exhausted ones.
     forgotten: [Counter; 5],
     pub refused: Counter,
     pub untracked: Counter,
 }
 
 impl Counters {
-    /// Begins anew. Relaxed, as all counters: nobody comes or goes meanwhile.
+    /// Restarts the counters. Relaxed, as all counters: no key is added or removed meanwhile.
     pub fn reset(&self) {
         let plain = [
             &self.keys,

@@ -1,20 +1,20 @@
-//! Which parts of a table were ever touched, and how many keys are in each: so that walking a table costs what is in it,
-//! and memory that was never touched stays that way.
+//! Which parts of a table were ever used, and how many keys are in each. So a walk costs only what is in the table,
+//! and memory that was never used stays unused.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::layout::Layout;
 
-/// A page of the system's, in words.
+/// The size of a system page, in words.
 const PAGE: usize = 4_096 / 8;
 
-/// A key was looked for here, or lies here.
+/// A key was looked up here, or is here.
 const TOUCHED: u16 = 1 << 15;
 
-/// For each page's worth of buckets how many keys it holds (at most 256), and whether it was ever touched.
+/// For each page's worth of buckets (a stretch), how many keys it holds (at most 256), and whether it was ever used.
 ///
-/// All of it relaxed. A count changes under the lock of a bucket of its stretch, so whoever has had that lock since sees
-/// it. [`Table::close`](super::Table::close) says what makes the marks of whoever adds a key seen.
+/// All accesses are relaxed. A count changes under the lock of a bucket of its stretch, so a thread that has had that lock
+/// since sees it. [`Table::close`](super::Table::close) explains how it sees the marks of threads that add a key.
 pub(crate) struct Stretches {
     counts: Box<[AtomicU16]>,
     buckets_each: usize,
@@ -34,7 +34,7 @@ impl Stretches {
         &self.counts[bucket / self.buckets_each]
     }
 
-    /// Notes that a bucket's memory is used.
+    /// Marks a bucket's memory as used.
     #[inline]
     pub fn touch(&self, bucket: usize) {
         let count = self.of(bucket);
@@ -48,7 +48,7 @@ impl Stretches {
         self.of(bucket).load(Ordering::Relaxed) & TOUCHED != 0
     }
 
-    /// One more key in a bucket, which was touched.
+    /// Counts one more key in a bucket, which was marked.
     #[inline]
     pub fn add(&self, bucket: usize) {
         self.of(bucket).fetch_add(1, Ordering::Relaxed);
@@ -59,12 +59,12 @@ impl Stretches {
         self.of(bucket).fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The buckets of the next stretch with any keys from this one on, and the number of the one after it.
+    /// The buckets of the next stretch with keys from this one on, and the number of the stretch after it.
     pub fn next_occupied(&self, from: usize) -> Option<(std::ops::Range<usize>, usize)> {
         self.next(from, |count| count & !TOUCHED != 0)
     }
 
-    /// The buckets of the next stretch from this one on that was ever touched.
+    /// The buckets of the next stretch from this one on that was ever used.
     pub fn next_touched(&self, from: usize) -> Option<(std::ops::Range<usize>, usize)> {
         self.next(from, |count| count & TOUCHED != 0)
     }
@@ -76,7 +76,7 @@ impl Stretches {
         Some((begin..(begin + self.buckets_each).min(self.buckets), at + 1))
     }
 
-    /// All buckets that were ever touched.
+    /// All buckets that were ever used.
     pub fn touched(&self) -> impl Iterator<Item = usize> + Clone {
         let next = |from: &usize| self.next_touched(*from).map(|(_, next)| next);
         let starts = std::iter::successors(Some(0), next);

@@ -1,7 +1,7 @@
-//! Going through a table, a stretch at a time: keys, and records of evicted keys.
+//! Walking through a table, one page's worth of buckets (a stretch) at a time: keys, and records of evicted keys.
 //!
-//! A walk visits the stretches (of a page) that hold keys, and those where records were ever put down: it costs what there
-//! is in the table, and touches no memory that was not touched before.
+//! A walk visits the stretches that hold keys, and those in which records were ever stored. It costs what is in the table,
+//! and touches no memory that was not used before.
 
 use tidegate_core::{Debt, Nanos};
 
@@ -11,7 +11,7 @@ use super::{
     records::{Put, Records},
 };
 
-/// How far a walk has come; the default is the beginning.
+/// The position of a walk; the default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(usize);
 
@@ -20,13 +20,13 @@ impl Cursor {
     pub const BEGIN: Self = Self(0);
 }
 
-/// Where the record of an evicted key lies. It holds the key's fingerprint, not its tag: it fits tables of the same bound
-/// exactly, and in others each place that the key could have.
+/// The place of an evicted key's record. It contains the key's fingerprint, not its tag. In a table with the same maximum
+/// number of keys it is exact; in another table it stands for every place that the key could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSpot {
-    /// The fingerprint, and above its 28 bits the bucket's number.
+    /// The fingerprint in 28 bits, and above them the bucket's number.
     bits: u64,
-    /// How many buckets each half of the records has.
+    /// The number of buckets in each half of the records.
     of: u64,
 }
 
@@ -45,7 +45,7 @@ impl RecordSpot {
         [self.bits, self.of]
     }
 
-    /// From the two words of [`to_words`](Self::to_words); `None` where they are no such place.
+    /// Parses the two words of [`to_words`](Self::to_words); `None` if they are not such a place.
     #[must_use]
     pub const fn from_words([bits, of]: [u64; 2]) -> Option<Self> {
         if bits >> 28 < of && of < 1 << 36 { Some(Self { bits, of }) } else { None }
@@ -53,7 +53,7 @@ impl RecordSpot {
 }
 
 impl Table {
-    /// A stretch of [`close`](Self::close); returns where to go on, or `None` when it is done.
+    /// One stretch of [`close`](Self::close). Returns the next position, or `None` at the end.
     pub fn close_next(&self, from: Cursor) -> Option<Cursor> {
         if from == Cursor::BEGIN {
             self.refuse_keys();
@@ -65,9 +65,9 @@ impl Table {
         Some(Cursor(next))
     }
 
-    /// Shows the keys of the next stretch, each bucket locked for its own turn only; returns where to go on, or `None` at
-    /// the end. A key that comes, goes or moves during a walk may be seen twice or not at all; in a
-    /// [closed](Self::close) table none does.
+    /// Passes the keys of the next stretch to `visit`, locking one bucket at a time. Returns the next position, or `None` at
+    /// the end. A key that is added, removed or moved during a walk may be seen twice or not at all; in a
+    /// [closed](Self::close) table no key is.
     pub fn walk(&self, from: Cursor, mut visit: impl FnMut(Tag, &mut [u64])) -> Option<Cursor> {
         let (buckets, next) = self.stretches.next_occupied(from.0)?;
         for index in buckets {
@@ -84,7 +84,7 @@ impl Table {
         Some(Cursor(next))
     }
 
-    /// Every state, in one [`walk`](Self::walk).
+    /// Visits every state, in one [`walk`](Self::walk).
     pub fn for_each(&self, mut visit: impl FnMut(Tag, &mut [u64])) {
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
@@ -92,7 +92,7 @@ impl Table {
         }
     }
 
-    /// Shows what the evicted keys of the next stretch owe; returns where to go on, or `None` at the end.
+    /// Visits the debts of the next stretch's evicted keys. Returns the next position, or `None` at the end.
     pub fn walk_records(&self, from: Cursor, mut visit: impl FnMut(RecordSpot, Debt)) -> Option<Cursor> {
         let show = |spot, debt| {
             visit(RecordSpot::new(spot, &self.records), debt);
@@ -101,7 +101,7 @@ impl Table {
         self.records.walk(from.0, show).map(Cursor)
     }
 
-    /// What every evicted key owes.
+    /// Visits the debt of every evicted key.
     pub fn for_each_record(&self, mut visit: impl FnMut(RecordSpot, Debt)) {
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
@@ -109,10 +109,10 @@ impl Table {
         }
     }
 
-    /// Moves the records of the next stretch to another table of the same keys, each as `convert` makes it (`None`: there is
-    /// nothing left of it); returns where to go on, or `None` at the end.
+    /// Moves the records of the next stretch to another table of the same keys, each as `convert` returns it (`None` drops
+    /// it). Returns the next position, or `None` at the end.
     ///
-    /// A record is gone here only when it is there. Whoever looks for a key in both, here first, misses no record.
+    /// A record is removed here only after it is there. A thread that looks for a key in both, here first, finds every record.
     pub fn move_records(
         &self,
         from: Cursor,
@@ -131,8 +131,8 @@ impl Table {
         next.map(Cursor)
     }
 
-    /// Puts down what an evicted key of a table with the same hash keys owes. Where that table had another bound, it is put
-    /// in every place that the key could have here; all but one of these are never asked for, and end with the debt.
+    /// Stores the debt of an evicted key from a table with the same hash keys. If that table had another maximum number of
+    /// keys, the debt is stored in every place that the key could have here; all but one are never used, and end with the debt.
     pub fn put_record(&self, place: RecordSpot, debt: Debt, now: Nanos) {
         for spot in self.records.spots_of(place.spot(), place.of as usize) {
             if let Put::Forgot(debt) = self.records.put(spot, debt, now, None, false) {
@@ -141,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Forgets every key and record. Each goes in a step of its own.
+    /// Forgets every key and record, each in a separate step.
     pub fn clear(&self) {
         let mut cursor = Some(0);
         while let Some((buckets, next)) = cursor.and_then(|from| self.stretches.next_occupied(from)) {

@@ -12,78 +12,78 @@ use super::{
 };
 use crate::block::denied_until;
 
-/// How many of the first in line keep a timer.
+/// How many of the first waiters keep a timer.
 const WATCHERS: usize = 4;
 
-/// How many tickets one step takes into a new plan, at most. Behind this many an answer is exact.
+/// The maximum number of tickets that one step adds to a new plan. Behind this many waiters an answer is exact.
 const PLAN_STEP: usize = 64;
 
-/// How long after the front's time another watcher looks whether the front was served, at the latest.
+/// How long after the front's time another watcher checks, at the latest, whether the front was served.
 const AFTER_THE_FRONT: Nanos = Nanos::from_millis(10);
 
-/// Who waits for one key, and the leaky bucket's reservations that waiters have. Changes only under the key's lock.
+/// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     waiting: BTreeMap<u64, Waiter>,
     next: u64,
     reservations: Reservations,
     plan: Option<Plan>,
-    /// A newer plan, which some tickets are not in yet.
+    /// A newer plan that does not include all tickets yet.
     building: Option<Plan>,
-    /// Counts what the plan did not foresee.
+    /// Counts changes that the plan did not foresee.
     version: u64,
-    /// The front, and for when it was told to set its timer, while all watchers know that they are.
+    /// The front and the time for which it set its timer, as long as all watchers know that they are watchers.
     watched: Option<(u64, Option<Nanos>)>,
-    /// Whether it is among those that are kept for free reservations alone.
+    /// Whether it is listed among the lines that are kept only for free reservations.
     pub is_listed: bool,
 }
 
 #[derive(Debug)]
 struct Waiter {
     ticket: Arc<Ticket>,
-    /// When it is admitted if all goes as planned when it came; the end of time where nobody knows.
+    /// When it is admitted according to the plan at its arrival; the end of time if unknown.
     planned: Nanos,
 }
 
-/// What came of joining.
+/// The result of joining.
 pub(crate) enum Joined {
     Admitted(Decision),
     Waiting(Arc<Ticket>),
 }
 
 impl Line {
-    /// Whether there is nobody and nothing that a decision must look at.
+    /// Whether the line has nothing that a decision must consider.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.reservations.is_empty()
     }
 
-    /// Whether somebody waits.
+    /// Whether there are waiters.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Until when the line must be kept though nobody waits.
+    /// The time until which the line must be kept without waiters.
     pub fn kept_until(&self) -> Option<Nanos> {
         self.reservations.last_free()
     }
 
-    /// Forgets free reservations that are over.
+    /// Drops free reservations that are over.
     pub fn expire(&mut self, now: Nanos) {
         self.reservations.expire(now);
     }
 
-    /// Admits whoever is at the front and fits, and records it.
+    /// Admits waiters from the front as long as they fit, and records the admissions.
     pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.settle_beside(ground, None, wakes);
     }
 
-    /// [`settle`](Self::settle), for somebody who needs no waking.
+    /// [`settle`](Self::settle), for a caller that need not be woken.
     fn settle_beside(&mut self, ground: &mut Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.limit() {
-                // The quota was lowered under it.
+                // The limit was lowered below the cost.
                 let denied = ground.policy.check(ground.state, ground.now, cost);
                 first.remove().ticket.end(Err(WaitError::Never(denied)), wakes);
                 self.version += 1;
@@ -111,7 +111,7 @@ impl Line {
         self.set_watchers(ground, who, wakes);
     }
 
-    /// Has the first in line keep a timer, and the front set its own to when it is admitted.
+    /// Makes the first waiters keep a timer, and the front set its own to the time of its admission.
     fn set_watchers(&mut self, ground: &Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
         let due = self.front_due(ground);
         let watched = self.waiting.first_key_value().map(|(front, _)| (*front, due));
@@ -128,11 +128,11 @@ impl Line {
                 waiter.ticket.watch_too(wakes);
             }
         }
-        // Whoever attends sets its own timer, perhaps to another time.
+        // A waiter that attends sets its own timer, perhaps to another time.
         self.watched = if who.is_none() { watched } else { None };
     }
 
-    /// When the front is admitted, as things stand.
+    /// When the front will be admitted, as far as is known.
     fn front_due(&self, ground: &Ground<'_>) -> Option<Nanos> {
         let (_, front) = self.waiting.first_key_value()?;
         let from = ground.now.max(ground.blocked);
@@ -142,7 +142,7 @@ impl Line {
         }
     }
 
-    /// Decides on a cost: behind whoever waits, who are served first.
+    /// Decides on a cost after serving the waiters, and behind them.
     pub fn decide(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
         self.settle(ground, wakes);
         if self.is_waiting() {
@@ -152,7 +152,7 @@ impl Line {
         free.map_or_else(|| ground.policy.decide(ground.state, ground.now, cost), |(decision, _)| decision)
     }
 
-    /// What [`decide`](Self::decide) would answer.
+    /// The result that [`decide`](Self::decide) would have.
     pub fn check(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
@@ -162,7 +162,7 @@ impl Line {
         free.unwrap_or_else(|| ground.policy.check(ground.state, ground.now, cost))
     }
 
-    /// Takes as much of `cost` as there is: nothing, while somebody waits.
+    /// Takes as much of `cost` as is available: nothing, while there are waiters.
     pub fn decide_up_to(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> (u32, Decision) {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
@@ -171,7 +171,7 @@ impl Line {
         ground.policy.decide_up_to(ground.state, ground.now, cost)
     }
 
-    /// What the answer to `cost` is behind whoever waits; nothing is taken.
+    /// The decision on `cost` behind the waiters, without taking it.
     pub fn answer(&mut self, ground: &Ground<'_>, cost: u32) -> Decision {
         if let Some(denied) = denied_until(ground.policy, ground.blocked, ground.now) {
             return denied;
@@ -217,7 +217,7 @@ impl Line {
         let turn = if blocked == Nanos::MAX {
             Turn::Never
         } else if self.is_waiting() {
-            // Behind many, what is planned will do: it is renewed when somebody asks.
+            // Behind many waiters the existing plan suffices: it is renewed on the next request.
             let long = self.waiting.len() > PLAN_STEP;
             match &self.plan {
                 Some(plan) if long => plan.turn(cost),
@@ -248,7 +248,7 @@ impl Line {
         Ok(Joined::Waiting(ticket))
     }
 
-    /// Serves the line for one of its watchers; returns when that one should look again.
+    /// Serves the line for one of its watchers; returns when that watcher should check again.
     pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) -> Option<Nanos> {
         if ticket.outcome().is_some() {
             return None;
@@ -263,7 +263,7 @@ impl Line {
         let due = if is_front {
             front_due
         } else {
-            // As planned where that is soon after the front; else in time to stand in for a front that is not polled.
+            // As planned if that is soon after the front; else in time to replace a front that is not polled.
             front_due.map(|at| {
                 let planned = if waiter.planned > at { waiter.planned } else { Nanos::MAX };
                 planned.min(at.saturating_add(AFTER_THE_FRONT))
@@ -273,12 +273,12 @@ impl Line {
         due
     }
 
-    /// Takes a ticket out, or back what was admitted to it.
+    /// Removes a ticket, or takes back what was admitted to it.
     pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         match ticket.outcome() {
-            // A ticket without an outcome stands in this line. One with an outcome may be of a line before this one, and
-            // its number may be somebody else's by now.
+            // A ticket without an outcome is in this line. One with an outcome may belong to an earlier line, and its number
+            // may be another ticket's by now.
             None => {
                 self.waiting.remove(&ticket.number);
                 self.watched = None;
@@ -294,14 +294,14 @@ impl Line {
         self.settle(ground, wakes);
     }
 
-    /// The work of a ticket with a leaky bucket's reservation starts.
+    /// Records that the work of a ticket with a leaky bucket's reservation starts.
     pub fn started(&mut self, ticket: &Ticket) {
         if let Some(Ok(Admitted { reservation: Some(reservation), .. })) = ticket.outcome() {
             self.reservations.started(reservation);
         }
     }
 
-    /// Gives back what was taken last, and serves whoever that makes room for.
+    /// Returns the units that were taken last, and serves waiters for whom that makes room.
     pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         self.reservations.refund(ground.policy, ground.state, ground.now, cost);
@@ -309,7 +309,7 @@ impl Line {
         self.settle(ground, wakes);
     }
 
-    /// Something has changed that no plan foresaw: a policy, a block. Serves whoever that makes room for.
+    /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it makes room.
     pub fn changed(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.version += 1;
         self.settle(ground, wakes);
@@ -335,14 +335,14 @@ impl Line {
         }
     }
 
-    /// What the state will be when everybody in line has been admitted. Exact behind up to [`PLAN_STEP`] waiters; behind
-    /// more, a plan that was overtaken is renewed that many tickets at a time, and serves until the new one is complete.
+    /// The state as it will be when every waiter has been admitted. Exact behind up to [`PLAN_STEP`] waiters. Behind more, an
+    /// outdated plan is renewed that many tickets at a time, and is used until the new one is complete.
     fn planned(&mut self, ground: &Ground<'_>) -> &mut Plan {
         let version = self.version;
         let begin = || Plan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
         let overtaken = self.plan.as_ref().is_none_or(|plan| plan.version != version);
         if overtaken {
-            // Nothing to go by meanwhile, or little work: then it begins anew, and is done at once.
+            // No plan to use meanwhile, or little work: then the plan is made anew in one step.
             let at_once = self.plan.is_none() || self.waiting.len() <= PLAN_STEP;
             if at_once {
                 self.building = None;

@@ -1,4 +1,4 @@
-//! Where lines are kept: none of them is on the way of other keys.
+//! The storage of lines, outside the path of keys without one.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -15,19 +15,19 @@ use crate::{
     table::Tag,
 };
 
-/// One for loom, which remembers each.
+/// One shard for loom, which tracks each.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// The lines of a keyed limiter. A shard's lock is a leaf, but for the tickets'.
+/// The lines of a keyed limiter. A shard's lock is a leaf, except for the tickets' locks.
 pub(crate) struct Lines {
-    /// Made when somebody first waits.
+    /// Created by the first wait.
     shards: OnceLock<Box<[Mutex<Shard>]>>,
 }
 
 #[derive(Default)]
 struct Shard {
     lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
-    /// Lines that are kept for free reservations alone, and until when.
+    /// Lines that are kept only for free reservations, and their times.
     kept: VecDeque<(Nanos, Tag)>,
 }
 
@@ -46,12 +46,12 @@ impl Lines {
 
     fn shard(&self, tag: Tag) -> MutexGuard<'_, Shard> {
         let shards = self.made();
-        // Nothing in here panics with a line half changed.
+        // Nothing here panics while a line is half changed.
         shards[tag.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step on a key's line, which is new where there is none. The caller holds the key's lock, and had marked the key
-    /// before: that mark is the line's own from now on, or taken away.
+    /// A step on a key's line, which is created if there is none. The caller holds the key's lock, and has marked the key
+    /// before: the line takes over that mark, or it is removed.
     pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut Line) -> R) -> R {
         let mut shard = self.shard(tag);
         let mut keep = None;
@@ -91,7 +91,7 @@ impl Lines {
         Some(result)
     }
 
-    /// The keys that somebody waits for.
+    /// The keys with waiters.
     pub fn keys(&self) -> Vec<Tag> {
         let Some(shards) = self.shards.get() else { return Vec::new() };
         let locked = |shard: &Mutex<Shard>| -> Vec<Tag> {
@@ -102,7 +102,7 @@ impl Lines {
 }
 
 impl Shard {
-    /// Forgets up to two lines whose free reservations are over.
+    /// Drops up to two lines whose free reservations are over.
     fn sweep(&mut self, marks: &Marks, now: Nanos) {
         for _ in 0..2 {
             let Some((_, tag)) = self.kept.front().copied().filter(|(until, _)| *until <= now) else {
@@ -122,7 +122,7 @@ impl Shard {
 
 /// The line of a limiter without keys.
 pub(crate) struct OneLine {
-    /// Whether there is anybody or anything in it.
+    /// Whether there is anything in it.
     busy: AtomicBool,
     line: Mutex<Line>,
 }
@@ -132,8 +132,8 @@ impl OneLine {
         Self { busy: AtomicBool::new(false), line: Mutex::new(Line::default()) }
     }
 
-    /// Whether a decision must look at the line. Relaxed: it is said while the state is locked, so whoever sees what that
-    /// step has left sees this too. A decision that began before somebody joined may still pass them.
+    /// Whether a decision must consider the line. Relaxed: it is set while the state is locked, so a thread that sees what
+    /// that step has left sees this too. A decision that began before a waiter joined may still overtake it.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)

@@ -1,11 +1,11 @@
-//! Waiting for admission: a line of tickets for each key, first come first served.
+//! Waiting for admission: a queue of tickets (a line) for each key, first come first served.
 //!
-//! A line stands beside its key's state and changes only under the key's lock, so whatever it admits is recorded in the
-//! same atomic step. Everybody who touches the key serves the line first ([`Line::settle`]): a caller who asks, one who
-//! gives back, a change of policy, an unblocking, a waiter whose time has come. Nobody is admitted past it.
+//! A line is kept beside its key's state and changes only under the key's lock, so an admission and its record are one
+//! atomic step. Every operation on the key serves the line first ([`Line::settle`]): a request, a refund, a change of
+//! policy, the end of a block, a waiter whose time has come. No request is admitted past the line.
 //!
-//! Time is the only thing that makes room unannounced. So the first few of a line watch the clock, each with a timer of its
-//! own: one whose future is held and not polled does not hold up the others.
+//! Time alone makes room without an operation. So the first few waiters of a line each keep a timer: one whose future is
+//! held but not polled does not delay the others.
 
 mod line;
 mod lines;
@@ -27,16 +27,16 @@ use ticket::{Admitted, Outcome, Ticket, sleep};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The cost can never fit, or no time can be named at which it does.
-    #[error("no wait makes room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
+    /// The cost can never fit, or it is unknown when it fits.
+    #[error("waiting cannot make room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
     Never(Decision),
-    /// It would fit, but after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    /// The cost would fit only after the deadline. Returned as soon as that is known, not when the deadline has passed.
     #[error("{}", after_the_deadline(_0))]
     Deadline(Decision),
 }
 
 impl WaitError {
-    /// The answer that the wait ended on: a denial, or a leaky bucket's delay that ends after the deadline.
+    /// The decision that ended the wait: a denial, or a leaky bucket's delay that ends after the deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,
@@ -51,23 +51,23 @@ fn after_the_deadline(decision: &Decision) -> String {
     }
 }
 
-/// What a step on a line sees, under the key's lock.
+/// What a step on a line sees under the key's lock.
 pub(crate) struct Ground<'a> {
     pub policy: &'a Policy,
     pub state: &'a mut [u64],
-    /// The key is denied until then.
+    /// The key is denied until this time.
     pub blocked: Nanos,
     pub now: Nanos,
 }
 
-/// Where a line and its state live.
+/// The owner of a line and its state.
 pub(crate) trait Home {
-    /// One atomic step on a state and on the line beside it. Who is to be woken is woken after it.
+    /// One atomic step on a state and its line. Tasks are woken after it.
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R;
 }
 
 /// Waits in line for `cost`.
-// An async function's future holds the arguments twice, and a hundred thousand may wait.
+// The future of an async function would hold the arguments twice, and there may be a hundred thousand waiters.
 #[allow(clippy::manual_async_fn)]
 pub(crate) fn wait(
     home: impl Home,
@@ -82,7 +82,7 @@ pub(crate) fn wait(
             Joined::Admitted(decision) => return Ok(decision),
             Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
         };
-        // Not all that was admitted: what is held while it sleeps makes the future larger.
+        // Destructured, because what is held during the sleep makes the future larger.
         let Admitted { decision, start, .. } = loop {
             let until = match seat.look(deadline) {
                 Looked::Ended(outcome) => break outcome?,
@@ -93,7 +93,7 @@ pub(crate) fn wait(
                 None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
             }
         };
-        // Dropped while it waits out a leaky bucket's delay, the seat gives its place back.
+        // If it is dropped while it waits for a leaky bucket's delay, the seat gives up its place.
         if start > timer.now() {
             timer.sleep_until(start).await;
         }
@@ -102,14 +102,14 @@ pub(crate) fn wait(
     }
 }
 
-/// What a future does after a look at its ticket.
+/// What a future does after it checked its ticket.
 enum Looked {
     Ended(Outcome),
-    /// It sleeps until then at most.
+    /// It sleeps until this time at most.
     Until(Option<Nanos>),
 }
 
-/// A ticket in the hands of a future. Dropped, it leaves the line, or gives back what was admitted to it.
+/// The ticket of a future. When dropped, it leaves the line, or returns what was admitted to it.
 struct Seat<'a, H: Home, T: Timer> {
     home: &'a H,
     timer: &'a T,
@@ -138,12 +138,12 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
         Looked::Until([due, deadline].into_iter().flatten().min())
     }
 
-    /// Serves the line; returns when this ticket should look again.
+    /// Serves the line; returns when this ticket should check again.
     fn attend(&self, now: Nanos) -> Option<Nanos> {
         self.home.step(now, |line, ground, wakes| line.attend(ground, &self.ticket, wakes))
     }
 
-    /// Why there is no room in time.
+    /// The reason why there is no room in time.
     fn refused(&self, now: Nanos) -> Decision {
         self.home.step(now, |line, ground, wakes| {
             line.leave(ground, &self.ticket, wakes);

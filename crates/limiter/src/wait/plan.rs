@@ -1,50 +1,50 @@
-//! What a line will have done to its state when everybody in it has been admitted: the answer to the next who comes.
+//! The state after every waiter of a line has been admitted: the basis for the answer to the next request.
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-/// A copy of a state, moved on.
+/// A copy of a state, advanced in time.
 #[derive(Debug)]
 pub(super) struct Plan {
     policy: Policy,
     state: Box<[u64]>,
-    /// When the last one is admitted; `None` where nobody knows (only another holder's release makes room).
+    /// When the last waiter is admitted; `None` if unknown (only the release of a permit makes room).
     at: Option<Nanos>,
-    /// The first ticket that is not in it yet.
+    /// The first ticket that the plan does not include.
     pub next: u64,
-    /// What the line had been through when this plan was begun.
+    /// The line's version at the start of this plan.
     pub version: u64,
 }
 
-/// Where a cost comes in.
+/// When a cost is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Admitted then, to start after that delay.
+    /// Admitted at this time, to start after this delay.
     At(Nanos, Nanos),
-    /// When somebody gives back enough.
+    /// Admitted when enough units are returned.
     Unknown,
     /// Above the limit, or after the end of time.
     Never,
 }
 
 impl Plan {
-    /// A plan that begins with `state` as it is, at `at`.
+    /// A plan that starts with `state` at time `at`.
     pub fn new(policy: &Policy, state: &[u64], at: Nanos, version: u64) -> Self {
         Self { policy: *policy, state: state.into(), at: Some(at), next: 0, version }
     }
 
-    /// When `cost` would be admitted behind everybody in the plan.
+    /// When `cost` would be admitted behind all waiters in the plan.
     pub fn turn(&self, cost: u32) -> Turn {
         turn(&self.policy, &self.state, self.at, cost)
     }
 
-    /// Adds somebody to the plan; returns where they come in.
+    /// Adds a waiter to the plan; returns when it is admitted.
     pub fn add(&mut self, cost: u32) -> Turn {
         let turn = self.turn(cost);
         self.put(cost, turn);
         turn
     }
 
-    /// Adds somebody who comes in at `turn`, which is this plan's answer to their cost.
+    /// Adds a waiter that is admitted at `turn`, which is this plan's answer to its cost.
     pub fn put(&mut self, cost: u32, turn: Turn) {
         match turn {
             Turn::At(at, _) => {
@@ -56,12 +56,12 @@ impl Plan {
         }
     }
 
-    /// The denial of `cost` behind everybody in the plan.
+    /// The denial of `cost` behind all waiters in the plan.
     pub fn denial(&self, cost: u32, now: Nanos) -> Decision {
         let limit = self.policy.limit();
         match self.turn(cost) {
             Turn::At(at, _) => {
-                // A plan that was overtaken by time still names a time to come.
+                // An outdated plan still gives a time in the future.
                 let wait = at.saturating_since(now).get().max(1);
                 let reset = self.policy.check(&self.state, at, 0).reset_after_nanos();
                 Decision::deny(limit, wait, 0, 1, reset.saturating_add(wait))
@@ -71,14 +71,14 @@ impl Plan {
     }
 }
 
-/// When `cost` is admitted by a state that nobody else asks from `at` on.
+/// When a state admits `cost` if there are no other requests from `at` on.
 pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u32) -> Turn {
     if cost > policy.limit() {
         return Turn::Never;
     }
     let Some(mut at) = at else { return Turn::Unknown };
-    // A denial names the time exactly, so the second look admits. It may be too early where `at` is older than the state:
-    // then the time that was found is one to look again at.
+    // A denial gives the exact time, so the second attempt admits. The first may be too early if `at` is older than the
+    // state; then the search continues from the time that was found.
     for _ in 0..8 {
         let decision = policy.check(state, at, cost);
         if decision.is_allowed() {

@@ -1,4 +1,4 @@
-//! A leaky bucket's reservations: when each piece of delayed work starts.
+//! A leaky bucket's reservations: when each unit of delayed work starts.
 //!
 //! ```text
 //!   now        │◄ held ►│◄  free  ►│◄ held ►│            free: given up by somebody who waited
@@ -6,19 +6,19 @@
 //!                                          TAT: the end of the queue, which the state holds
 //! ```
 //!
-//! The state knows only the end of the queue. So a reservation that is given up in the middle is kept here, and goes to the next
-//! who comes and whom it fits. Times are in ticks, parts of a nanosecond, so that no rate is rounded.
+//! The state contains only the end of the queue. So a reservation that is given up in the middle is kept here, and goes to the
+//! next request that it fits. Times are in ticks, fractions of a nanosecond, so that no rate is rounded.
 
 use std::collections::BTreeMap;
 
 use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
 
-/// A span in which one admission starts, and no other.
+/// A span in which one admission starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     start: u128,
     end: u128,
-    /// Reservations of before a change of policy name nothing any more.
+    /// Reservations from before a change of policy are no longer valid.
     era: u64,
 }
 
@@ -43,11 +43,11 @@ struct Span {
 pub(super) struct Reservations {
     rate: Option<Rate>,
     era: u64,
-    /// From the start to the end. Neighbours are one.
+    /// From the start to the end. Adjacent ones are merged.
     free: BTreeMap<u128, u128>,
-    /// Those of tickets that wait out their delay.
+    /// The reservations of tickets that wait for their delay.
     held: BTreeMap<u128, u128>,
-    /// When the last reservation is over that was held when the policy changed.
+    /// When the last of the reservations ends that were held at a change of policy.
     kept_until: Nanos,
 }
 
@@ -67,8 +67,8 @@ impl Rate {
         u128::from(time.get()) * self.parts
     }
 
-    /// The end of the queue. A state is the time in nanoseconds, and where the interval is no whole number of them the
-    /// ticks beyond.
+    /// The end of the queue. A state is the time in nanoseconds, and if the interval is not a whole number of them, the
+    /// remaining ticks.
     fn end(self, state: &[u64]) -> u128 {
         let beyond = if self.parts == 1 { 0 } else { u128::from(state[1]) };
         u128::from(state[0]) * self.parts + beyond
@@ -87,7 +87,7 @@ impl Reservations {
         self.free.is_empty() && self.held.is_empty() && self.kept_until == Nanos::ZERO
     }
 
-    /// When the last of these reservations is over, and of those that were held when the policy changed.
+    /// When the last of these reservations ends, and of those that were held at a change of policy.
     fn last_of(&self, reservations: &BTreeMap<u128, u128>) -> Option<Nanos> {
         let last = reservations
             .last_key_value()
@@ -96,13 +96,13 @@ impl Reservations {
         last.max((self.kept_until > Nanos::ZERO).then_some(self.kept_until))
     }
 
-    /// Until when the free reservations, and those of before a change of policy, must be remembered.
+    /// The time until which the free reservations, and those from before a change of policy, must be remembered.
     pub fn last_free(&self) -> Option<Nanos> {
         self.last_of(&self.free)
     }
 
-    /// Forgets reservations that are over. Where the policy has changed, free reservations are lost, and those that are held end
-    /// when they did: whoever comes under a leaky bucket, this one or another, starts after them.
+    /// Drops reservations that are over. After a change of policy, free reservations are lost, and held ones end
+    /// when they did before: under a leaky bucket, the same or another, later requests start after them.
     pub fn refresh(&mut self, policy: &Policy, state: &mut [u64], now: Nanos) {
         if self.rate.is_none() && self.is_empty() {
             return;
@@ -122,7 +122,7 @@ impl Reservations {
         }
     }
 
-    /// What the answer to `cost` is where a free reservation is wide enough for it, and which span of which reservation that is.
+    /// The decision on `cost` if a free reservation is wide enough for it, and the part of the reservation that it uses.
     fn find_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<(Decision, Span)> {
         let rate = self.rate.filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
         let (now_ticks, width) = (rate.ticks(now), u128::from(cost) * rate.step);
@@ -138,7 +138,7 @@ impl Reservations {
         Some((decision, span))
     }
 
-    /// What the answer to `cost` is where there is a free reservation for it.
+    /// The decision on `cost` if there is a free reservation for it.
     pub fn check_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<Decision> {
         Some(self.find_free(policy, state, now, cost)?.0)
     }
@@ -162,7 +162,7 @@ impl Reservations {
         Some((decision, from))
     }
 
-    /// Keeps a reservation for somebody who waits for its start.
+    /// Keeps a reservation for a waiter until its start.
     pub fn hold(&mut self, policy: &Policy, start: u128, cost: u32) -> Option<Reservation> {
         let rate = Rate::of(policy)?;
         self.rate = Some(rate);
@@ -171,13 +171,13 @@ impl Reservations {
         Some(reservation)
     }
 
-    /// Where in a leaky bucket's queue the next one starts.
+    /// The time at which the next work in a leaky bucket's queue starts.
     pub fn next_start(policy: &Policy, state: &[u64], now: Nanos) -> Option<u128> {
         let rate = Rate::of(policy)?;
         Some(rate.end(state).max(rate.ticks(now)))
     }
 
-    /// Forgets reservations that are over.
+    /// Drops reservations that are over.
     pub fn expire(&mut self, now: Nanos) {
         if self.kept_until <= now {
             self.kept_until = Nanos::ZERO;
@@ -188,14 +188,14 @@ impl Reservations {
         }
     }
 
-    /// The work of this reservation starts now.
+    /// Records that the work of this reservation starts now.
     pub fn started(&mut self, reservation: Reservation) {
         if reservation.era == self.era {
             self.held.remove(&reservation.start);
         }
     }
 
-    /// Gives a reservation up. One of before a change of policy is lost.
+    /// Gives up a reservation. One from before a change of policy is lost.
     pub fn give_up(&mut self, state: &mut [u64], now: Nanos, reservation: Reservation) {
         let Some(rate) = self.rate.filter(|_| reservation.era == self.era) else { return };
         self.held.remove(&reservation.start);
@@ -219,7 +219,7 @@ impl Reservations {
         }
     }
 
-    /// Gives back what was taken last, but no reservation that somebody waits for.
+    /// Returns what was taken last, but no reservation that a waiter holds.
     pub fn refund(&mut self, policy: &Policy, state: &mut [u64], now: Nanos, cost: u32) {
         let before = self.rate.map(|rate| rate.end(state));
         policy.refund(state, now, cost);
@@ -228,7 +228,7 @@ impl Reservations {
         if rate.end(state) < kept {
             rate.set_end(state, kept.min(before));
         }
-        // Free reservations beyond the new end are part of what comes after it.
+        // Free reservations after the new end belong to the rest of the queue.
         while let Some(last) = self.free.last_entry() {
             let end = rate.end(state);
             let (start, gap_end) = (*last.key(), *last.get());

@@ -1,4 +1,4 @@
-//! A place in a line, and how its future is told.
+//! A place in a line, and how its future is notified.
 
 use std::{
     future::poll_fn,
@@ -11,7 +11,7 @@ use tidegate_core::{Decision, Nanos};
 
 use super::{WaitError, reservations::Reservation};
 
-/// Somebody who waits. Shared by the line and the future; its lock is a leaf.
+/// A waiter. Shared by the line and the future; its lock is a leaf.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     /// Tickets of one line are served in the order of their numbers.
@@ -22,15 +22,15 @@ pub(crate) struct Ticket {
 
 #[derive(Debug, Default)]
 struct Status {
-    /// Boxed, because a hundred thousand may wait and only the first few have one.
+    /// Boxed, because there may be a hundred thousand waiters and only the first few have an outcome.
     outcome: Option<Box<Outcome>>,
-    /// Nothing is to be given back any more.
+    /// Nothing remains to be returned.
     finished: bool,
-    /// One of the first in line: it keeps a timer.
+    /// Whether it is one of the first waiters, which keep a timer.
     watches: bool,
-    /// What its timer was last set to.
+    /// The time to which its timer was last set.
     armed: Option<Nanos>,
-    /// Something has changed since the future last looked.
+    /// Whether something has changed since the future last checked.
     nudged: bool,
     waker: Option<Waker>,
 }
@@ -38,11 +38,11 @@ struct Status {
 /// How a wait ended.
 pub(crate) type Outcome = Result<Admitted, WaitError>;
 
-/// What a future finds when it looks at its ticket.
+/// What a future sees when it checks its ticket.
 pub(crate) struct Look {
-    /// How the wait ended, once it has.
+    /// How the wait ended, if it has.
     pub outcome: Option<Outcome>,
-    /// It is one of the first in line and keeps a timer.
+    /// Whether it is one of the first waiters, which keep a timer.
     pub watches: bool,
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Look {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub decision: Decision,
-    /// When the work may start: at once, but for a leaky bucket's delay.
+    /// When the work may start: at once, except for a leaky bucket's delay.
     pub start: Nanos,
     /// A leaky bucket's reservation.
     pub reservation: Option<Reservation>,
 }
 
-/// Who is to be woken when the locks are released: a waker may run anything.
+/// The wakers to call when the locks are released, because a waker may run any code.
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<Waker>);
 
@@ -74,18 +74,18 @@ impl Ticket {
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
-        // Nothing in here panics.
+        // Nothing here panics.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks anew: what happens from here on is news, and ends the next [`sleep`].
+    /// Checks the ticket: changes from now on end the next [`sleep`].
     pub fn look(&self) -> Look {
         let mut status = self.status();
         status.nudged = false;
         Look { outcome: status.outcome.as_deref().copied(), watches: status.watches }
     }
 
-    /// How the wait ended, once it has. Leaves the news alone: what came since the look began must not be lost.
+    /// How the wait ended, if it has. Does not reset the notification: a change since the check began must not be lost.
     pub fn outcome(&self) -> Option<Outcome> {
         self.status().outcome.as_deref().copied()
     }
@@ -94,7 +94,7 @@ impl Ticket {
         self.status().finished
     }
 
-    /// Nothing is to be given back from here on; returns whether there is a leaky bucket's reservation to be told of it.
+    /// Marks that nothing remains to be returned; returns whether there is a leaky bucket's reservation to update.
     pub fn finish(&self) -> bool {
         let mut status = self.status();
         status.finished = true;
@@ -109,7 +109,7 @@ impl Ticket {
         status.nudge(wakes);
     }
 
-    /// Has this ticket look at the line again, where it is not set to do so at `due`.
+    /// Makes this ticket check the line again, unless its timer is already set to `due`.
     pub fn watch(&self, due: Option<Nanos>, wakes: &mut Wakes) {
         let mut status = self.status();
         if !status.watches || status.armed != due {
@@ -119,7 +119,7 @@ impl Ticket {
         }
     }
 
-    /// Has this ticket keep a timer, if it does not.
+    /// Makes this ticket keep a timer, if it does not.
     pub fn watch_too(&self, wakes: &mut Wakes) {
         let mut status = self.status();
         if !status.watches {
@@ -143,7 +143,7 @@ impl Status {
     }
 }
 
-/// Completes when the ticket has news, or the timer ends.
+/// Completes when the ticket is notified, or the timer ends.
 pub(crate) fn sleep<F: Future<Output = ()>>(
     ticket: &Ticket,
     mut timer: Option<Pin<&mut F>>,

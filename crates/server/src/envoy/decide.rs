@@ -219,6 +219,8 @@ impl RateLimits {
         is_over: bool,
         now: Nanos,
     ) -> Answer {
+        // Where each limit is charged by itself, all that admitted are.
+        let is_uncharged = is_over && self.consume == Consume::AllOrNone;
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
         let mut metadata: Vec<(String, String)> = Vec::new();
@@ -240,7 +242,7 @@ impl RateLimits {
                 Place::Nowhere => Status::default(),
                 Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
                 Place::Limited(found) => {
-                    found.count(descriptors, question, descriptor, is_over, now);
+                    found.count(descriptors, question, descriptor, is_uncharged, now);
                     if self.headers
                         && let Some(decision) = &found.decision
                     {
@@ -249,7 +251,7 @@ impl RateLimits {
                         headers::write_policy(&mut policies, &spec.name, found.requests_per_unit.into(), per);
                         headers::write_state(&mut states, &spec.name, decision);
                     }
-                    found.status(descriptors, is_over, now)
+                    found.status(descriptors, is_uncharged, now)
                 }
             });
         }
@@ -279,15 +281,15 @@ impl Found {
     }
 
     /// What remains. A limit that would have admitted what another denied has not been charged.
-    fn remaining(&self, is_over: bool, decision: &Decision) -> u64 {
+    fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
         if decision.is_denied() {
             return if self.act == Act::Take { 0 } else { decision.remaining() };
         }
-        let uncharged = if is_over && self.act == Act::Take { u64::from(self.cost) } else { 0 };
+        let uncharged = if is_uncharged && self.act == Act::Take { u64::from(self.cost) } else { 0 };
         (decision.remaining() + uncharged).min(decision.limit())
     }
 
-    fn status(&self, descriptors: &Descriptors, is_over: bool, now: Nanos) -> Status {
+    fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
         let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
         let limit = Current {
             name: name.unwrap_or_default(),
@@ -303,7 +305,7 @@ impl Found {
         Status {
             is_over: self.denies(),
             limit: Some(limit),
-            remaining: u32::try_from(self.remaining(is_over, decision)).unwrap_or(u32::MAX),
+            remaining: u32::try_from(self.remaining(is_uncharged, decision)).unwrap_or(u32::MAX),
             reset_after: Some(headers::ceil_secs(wait)),
         }
     }
@@ -314,11 +316,11 @@ impl Found {
         descriptors: &Descriptors,
         question: &Question<'_>,
         descriptor: &Descriptor<'_>,
-        is_over: bool,
+        is_uncharged: bool,
         now: Nanos,
     ) {
         let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
-        if self.act != Act::Take || (is_over && !decision.is_denied()) {
+        if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
             return;
         }
         let found = super::Match { rule: &descriptors.domains.rules()[rule], index: rule };

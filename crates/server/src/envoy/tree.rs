@@ -1,5 +1,7 @@
 //! The descriptors of all domains as a tree, and the way of a request through it.
 
+use std::collections::BTreeMap;
+
 use rapidhash::RapidHashMap;
 
 use super::{Unit, names};
@@ -159,6 +161,38 @@ impl Domains {
         let index = rule?;
         let rule = &self.rules[index];
         Some(Match { rule, index })
+    }
+
+    /// The first rule, in the order of the files, that these entries lead to in whatever order they come. The limit's key is
+    /// written to `key`, which is cleared.
+    #[must_use]
+    pub fn find_unordered(
+        &self,
+        domain: &str,
+        entries: &BTreeMap<String, String>,
+        key: &mut Vec<u8>,
+    ) -> Option<Match<'_>> {
+        let mut tried: Vec<&[(String, Option<String>)]> = Vec::new();
+        let rules = self.rules.iter().filter(|rule| rule.domain == domain && rule.way.len() == entries.len());
+        for rule in rules {
+            let is_tried =
+                |tried: &&[(String, Option<String>)]| rule.way.iter().zip(*tried).all(|(a, b)| a.0 == b.0);
+            if tried.iter().any(is_tried) {
+                continue;
+            }
+            tried.push(&rule.way);
+            let in_order: Option<Vec<Entry<'_>>> = rule
+                .way
+                .iter()
+                .map(|(name, _)| entries.get_key_value(name))
+                .map(|entry| entry.map(|(name, value)| (name.as_str(), value.as_str())))
+                .collect();
+            if let Some(found) = in_order.and_then(|entries| self.find(domain, entries.into_iter(), key)) {
+                return Some(found);
+            }
+        }
+        key.clear();
+        None
     }
 
     /// What metrics call the rule for these entries, which led to it: the configuration's words, and of the request's values

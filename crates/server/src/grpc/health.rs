@@ -12,8 +12,13 @@ use crate::{service::Service, shared::Readiness};
 
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_secs(1);
-/// What is served: the process as a whole, the service by its name in Envoy, and the name that envoyproxy/ratelimit uses.
-const NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+/// What is served: the process as a whole, the services by their names in Envoy, and the name that envoyproxy/ratelimit uses.
+const NAMES: [&str; 4] = [
+    "",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+    "ratelimit",
+];
 
 /// Reports until `stop` says so, and then that the server stops.
 pub(super) async fn report(reporter: HealthReporter, service: Arc<Service>, mut stop: watch::Receiver<bool>) {

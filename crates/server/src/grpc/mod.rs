@@ -1,13 +1,15 @@
-//! gRPC: Envoy's rate limit service and `grpc.health.v1`.
+//! gRPC: Envoy's rate limit services and `grpc.health.v1`.
 //!
 //! ```text
 //! serve ─ HTTP/2 connections, their bounds ─► routes ─┬─► rls     ShouldRateLimit
+//!                                                     ├─► rlqs    StreamRateLimitQuotas
 //!                                                     └─► health  of the process and its store
 //! ```
 //!
 //! `wire` turns Envoy's messages into questions and answers into messages.
 
 mod health;
+mod rlqs;
 mod rls;
 mod routes;
 mod serve;
@@ -35,6 +37,10 @@ pub(crate) struct GrpcStats {
     /// `ShouldRateLimit` by overall code: OK, over the limit, errors.
     pub requests: [AtomicU64; 3],
     pub latency: Latency,
+    /// Envoys that decide by themselves, and the buckets that they have shares for.
+    pub quota_streams: AtomicUsize,
+    pub quota_buckets: AtomicUsize,
+    pub quota_reports: AtomicU64,
 }
 
 /// What the routes share.
@@ -42,4 +48,6 @@ pub(crate) struct GrpcStats {
 pub(crate) struct Shared {
     pub rates: Arc<crate::envoy::RateLimits>,
     pub stats: Arc<GrpcStats>,
+    /// What clients may do.
+    pub door: crate::access::Door,
 }

@@ -1,6 +1,6 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{
 use tonic::{Code, Request, Response, Status};
 
 use super::{Shared, wire};
-use crate::{envoy::Unanswered, service::Refusal};
+use crate::{access::Rights, envoy::Unanswered, service::Refusal};
 
 #[tonic::async_trait]
 impl RateLimitService for Shared {
@@ -17,7 +17,12 @@ impl RateLimitService for Shared {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let now = self.rates.service().now();
+        let rights = request.extensions().get::<Arc<Rights>>().cloned();
         let message = request.into_inner();
+        if rights.is_none_or(|rights| !rights.concern_domain(&message.domain)) {
+            let what = format!("the client may not ask for the domain `{}`", message.domain);
+            return Err(Status::permission_denied(what));
+        }
         let answer = match wire::question(&message) {
             Ok(question) => self.rates.decide(&question, now).await,
             Err(error) => Err(error),

@@ -1,10 +1,13 @@
 //! Which path leads to which service.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::http::{Request, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitServiceServer, SERVICE_NAME,
+use axum::http::{HeaderMap, Request, Response};
+use envoy_types::pb::envoy::service::{
+    rate_limit_quota::v3::rate_limit_quota_service_server::{
+        RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
+    },
+    ratelimit::v3::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME},
 };
 use hyper::body::Incoming;
 use hyper_util::service::TowerToHyperService;
@@ -12,37 +15,58 @@ use tokio::time::timeout;
 use tonic::{Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
 
-use super::Shared;
+use super::{Shared, rlqs::Quotas};
+use crate::{
+    access::{Door, Rights, Role},
+    http::{drain, http_rights},
+};
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// How long a call may take, most of all to arrive.
+/// The longest report of quotas: Envoy puts all its buckets into one.
+const MAX_REPORT: usize = 4 * 1024 * 1024;
+/// How long a call may take, most of all to arrive. A stream may last, once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
+    door: Door,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
+    rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
 }
 
 /// By hand, as `H` need not be `Clone`.
 impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
-        Self { rls: self.rls.clone(), health: self.health.clone() }
+        Self {
+            door: self.door.clone(),
+            rls: self.rls.clone(),
+            rlqs: self.rlqs.clone(),
+            health: self.health.clone(),
+        }
     }
 }
 
 impl<H: Health> Routes<H> {
-    pub fn new(shared: Shared, health: HealthServer<H>) -> Self {
+    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
+        let door = shared.door.clone();
         let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
-        Self { rls: TowerToHyperService::new(rls), health: TowerToHyperService::new(health) }
+        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
+        Self {
+            door,
+            rls: TowerToHyperService::new(rls),
+            rlqs: TowerToHyperService::new(rlqs),
+            health: TowerToHyperService::new(health),
+        }
     }
 
-    /// Answers one call; on a spare slot only about health.
+    /// Answers one call; on a spare slot only about health. `names` are those in the client's certificate, if it has one.
     pub async fn call(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         is_spare: bool,
+        names: Option<&[String]>,
     ) -> Result<Response<Body>, Infallible> {
         use hyper::service::Service as _;
         // `/package.Service/Method`
@@ -54,14 +78,40 @@ impl<H: Health> Routes<H> {
             let what = "all connections are in use; ask again later, or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
-        if name == SERVICE_NAME {
-            let late = |_| {
-                let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
-                Ok(Status::deadline_exceeded(what).into_http())
-            };
+        let rights = match permit(&self.door, request.headers(), names) {
+            Ok(rights) => rights,
+            Err(status) => {
+                drain(request.into_body()).await;
+                return Ok(status.into_http());
+            }
+        };
+        let (is_rls, is_quota) = (name == SERVICE_NAME, name == QUOTA);
+        request.extensions_mut().insert(rights);
+        let late = |_| {
+            let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+            Ok(Status::deadline_exceeded(what).into_http())
+        };
+        if is_rls {
             return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
         }
-        let what = format!("the services are {SERVICE_NAME} and {HEALTH}");
+        if is_quota {
+            return timeout(CALL_TIME, self.rlqs.call(request)).await.unwrap_or_else(late);
+        }
+        let what = format!("the services are {SERVICE_NAME}, {QUOTA} and {HEALTH}");
         Ok(Status::unimplemented(what).into_http())
     }
+}
+
+/// What the sender of a call may do; refused if that is not to ask for decisions.
+#[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
+fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
+    let rights = http_rights(door, headers, names).map_err(|_| {
+        let what = "a token is needed (metadata `authorization: Bearer TOKEN`), or a client certificate, that the server knows";
+        Status::unauthenticated(what)
+    })?;
+    if rights.may(Role::Decide) {
+        return Ok(rights);
+    }
+    let what = format!("{} may not ask for decisions: it needs the role `decide`", rights.name);
+    Err(Status::permission_denied(what))
 }

@@ -1,7 +1,8 @@
 //! The connections: how many, what a client may do to one, and how they end.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    io,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -13,14 +14,21 @@ use hyper_util::{
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 
-use super::{Shared, health, routes::Routes};
+use super::{
+    Shared, health,
+    rlqs::{self, Quotas},
+    routes::Routes,
+};
 use crate::{
-    http::{Admission, Busy, Slot, Slots, WriteDeadline},
+    http::{Admission, Calls, Slots, WriteDeadline},
+    locks::Locks,
     once_a_minute::OnceAMinute,
+    peers::Peers,
+    tls::{Above, Stream},
 };
 
 /// Calls that one connection may have under way.
@@ -45,6 +53,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct GrpcConfig {
     /// Beyond so many the one that has been idle longest gives way.
     pub max_connections: usize,
+    /// Beyond so many of one client's its new ones are closed.
+    pub max_per_peer: Option<usize>,
     /// How long a client may take nothing of its answers.
     pub write_timeout: Duration,
 }
@@ -54,17 +64,21 @@ pub(crate) async fn serve(
     listener: TcpListener,
     shared: Shared,
     config: GrpcConfig,
+    locks: Locks,
     mut stop: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
     let slots = Slots::new(config.max_connections);
+    let peers = Peers::new(config.max_per_peer);
     let full = OnceAMinute::default();
     let (reporter, health) = tonic_health::server::health_reporter();
     let service = Arc::clone(shared.rates.service());
     let mut connections = JoinSet::new();
     connections.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
-    let routes = Routes::new(shared, health);
+    let (events, reports) = mpsc::channel(rlqs::EVENTS);
+    connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
+    let routes = Routes::new(shared, Quotas::new(events), health);
     let http = builder();
     loop {
         let accepted = tokio::select! {
@@ -81,6 +95,10 @@ pub(crate) async fn serve(
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
+        };
+        let Ok(of_peer) = peers.enter(peer.ip()) else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
         };
         let admission = slots.admit();
         if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
@@ -103,30 +121,37 @@ pub(crate) async fn serve(
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         let calls = Arc::new(Calls::new(slot));
-        let (routes, its) = (routes.clone(), Arc::clone(&calls));
-        let call = service_fn(move |request: Request<Incoming>| {
-            let (routes, calls) = (routes.clone(), Arc::clone(&its));
-            async move {
-                let _under_way = calls.begin();
-                routes.call(request, calls.slot.is_spare).await
-            }
-        });
         let give_up = |stream: &TcpStream| {
             // What the client has not taken is dropped with the connection, not kept by the system for it.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
-        let io = TokioIo::new(WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up));
-        let connection = graceful.watch(http.serve_connection(io, call));
-        let stats = Arc::clone(&stats);
+        let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
+        let (routes, http, tls) = (routes.clone(), http.clone(), locks.config(Above::Grpc));
+        let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
         connections.spawn(async move {
             stats.connections.fetch_add(1, Ordering::Relaxed);
+            let its = Arc::clone(&calls);
+            let served = async {
+                let stream = Stream::begin(io, tls).await?;
+                let names = stream.names();
+                let call = service_fn(move |request: Request<Incoming>| {
+                    let (routes, calls, names) = (routes.clone(), Arc::clone(&its), names.clone());
+                    async move {
+                        let _under_way = calls.begin();
+                        routes.call(request, calls.slot.is_spare, names.as_deref()).await
+                    }
+                });
+                let connection = http.serve_connection(TokioIo::new(stream), call);
+                watcher.watch(connection).await.map_err(io::Error::other)
+            };
             tokio::select! {
-                ended = connection => if let Err(error) = ended {
+                ended = served => if let Err(error) = ended {
                     stats.failed.fetch_add(1, Ordering::Relaxed);
                     tracing::debug!(%peer, %error, "connection ended");
                 },
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
             }
+            drop(of_peer);
             stats.connections.fetch_sub(1, Ordering::Relaxed);
         });
     }
@@ -147,46 +172,4 @@ fn builder() -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIME);
     http
-}
-
-/// The calls under way on one connection. It is busy as long as there is one.
-struct Calls {
-    slot: Slot,
-    under_way: Mutex<UnderWay>,
-}
-
-#[derive(Default)]
-struct UnderWay {
-    calls: usize,
-    busy: Option<Busy>,
-}
-
-impl Calls {
-    fn new(slot: Slot) -> Self {
-        Self { slot, under_way: Mutex::default() }
-    }
-
-    /// Marks a call as under way until the guard is dropped.
-    fn begin(self: &Arc<Self>) -> Call {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.calls += 1;
-        if under_way.calls == 1 {
-            under_way.busy = Some(self.slot.busy());
-        }
-        drop(under_way);
-        Call(Arc::clone(self))
-    }
-}
-
-/// One call under way.
-struct Call(Arc<Calls>);
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.calls -= 1;
-        if under_way.calls == 0 {
-            under_way.busy = None;
-        }
-    }
 }

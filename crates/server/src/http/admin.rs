@@ -24,25 +24,34 @@ use crate::{limits::Limit, reload::Reloaded, rules::LimitSpec, service::Refusal}
 /// How long an order to load the rules waits for its outcome: a file system may hang.
 const RELOAD_TIME: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
+/// `permitted` says whether the client's rights concern a limit.
+pub(super) async fn run(
+    app: &App,
+    endpoint: Endpoint,
+    request: Request,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
     match endpoint {
         Endpoint::Metrics => {
             Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
         }
         Endpoint::Block => {
             let block = ask::read::<ask::Block>(&body(request).await?)?;
+            permitted(&block.limit)?;
             let key = block.key.as_deref().map(str::as_bytes);
             app.service.block(block.limit.as_bytes(), key, block.span).map_err(refused)?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
             let block = ask::read::<ask::Named>(&body(request).await?)?;
+            permitted(&block.limit)?;
             let key = block.key.as_deref().map(str::as_bytes);
             let was_blocked = app.service.unblock(block.limit.as_bytes(), key).map_err(refused)?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
+            permitted(&named.limit)?;
             let key = named.key.map(String::into_bytes);
             let its = Arc::clone(&app.service);
             // A whole limit may hold many keys: not on a thread that serves.
@@ -51,7 +60,7 @@ pub(super) async fn run(app: &App, endpoint: Endpoint, request: Request) -> Resu
             done.await.unwrap_or(Ok(())).map_err(refused)?;
             Ok(answer::json(&json!({"reset": true})))
         }
-        Endpoint::Rules => Ok(answer::json(&rules(app))),
+        Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
         Endpoint::Reload => reload(app).await,
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
@@ -86,11 +95,12 @@ async fn reload(app: &App) -> Result<Response<Body>, Refused> {
     }
 }
 
-/// The rules in force, as they would be written.
-fn rules(app: &App) -> Value {
+/// The rules in force that concern the client, as they would be written.
+fn rules(app: &App, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Value {
     let limits = app.service.limits();
     let loaded_at = app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
-    let limits: Vec<Value> = limits.limits().iter().map(|limit| rule(limit)).collect();
+    let seen = limits.limits().iter().filter(|limit| permitted(&limit.spec().name).is_ok());
+    let limits: Vec<Value> = seen.map(|limit| rule(limit)).collect();
     json!({"loaded_at": loaded_at, "limits": limits})
 }
 

@@ -14,6 +14,7 @@ use super::{
     problem::{Problem, Refused},
 };
 use crate::{
+    access::Rights,
     envoy::{Answer, Descriptor, Override, Question, RateLimits, Status, Unanswered, Unit},
     service::Refusal,
 };
@@ -106,8 +107,15 @@ impl<'de> Deserialize<'de> for UnitName {
 }
 
 /// Decides on the request in a body.
-pub(super) async fn decide(rates: &RateLimits, body: &[u8]) -> Result<Response<Body>, Refused> {
+pub(super) async fn decide(
+    rates: &RateLimits,
+    body: &[u8],
+    rights: Option<&Rights>,
+) -> Result<Response<Body>, Refused> {
     let request = ask::read::<RequestBody>(body)?;
+    if rights.is_none_or(|rights| !rights.concern_domain(&request.domain)) {
+        return Err(Problem::forbidden("the client may not ask for this domain").into());
+    }
     let hits = request.hits_addend.map_or(0, |Number(hits)| hits);
     let Ok(hits) = u32::try_from(hits) else {
         return Err(refused(&Unanswered::TooManyHits { hits }).into());

@@ -37,7 +37,12 @@ impl From<Size> for SizeBody {
     }
 }
 
-pub(super) fn answer(app: &App, uri: &Uri) -> Result<Response<Body>, Refused> {
+/// `permitted` says whether the client's rights concern a limit.
+pub(super) fn answer(
+    app: &App,
+    uri: &Uri,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
     let [limit, step, n] = query::fields(uri, ["limit", "step", "n"])?;
     let step = match query::number(step.as_deref(), "step", 1, 1..=10)? {
         1 => Step::Second,
@@ -46,7 +51,10 @@ pub(super) fn answer(app: &App, uri: &Uri) -> Result<Response<Body>, Refused> {
     };
     let asked = Asked { step, most: query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)? };
     match limit {
-        Some(limit) => of_limit(app, &limit, &asked),
+        Some(limit) => {
+            permitted(&limit)?;
+            of_limit(app, &limit, &asked)
+        }
         None => of_answers(app, &asked),
     }
 }

@@ -10,6 +10,7 @@ use tidegate_redis::Health;
 
 use super::{answer, problem::Refused, query, routes::App};
 use crate::{
+    access::Rights,
     history::{Points, Step},
     limits::Limit,
     rules::LimitSpec,
@@ -83,12 +84,14 @@ fn rates(recent: &RecentBody) -> [f64; 2] {
     })
 }
 
-pub(super) fn answer(app: &App, uri: &Uri) -> Result<Response<Body>, Refused> {
+/// The limits that the client's rights concern.
+pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
     let [recent] = query::fields(uri, ["recent"])?;
     let recent = query::number(recent.as_deref(), "recent", 0, 0..=900)?;
     let service = &app.service;
     let limits = service.limits();
     let body = |limit| limit_body(app, limit, recent);
+    let concern = |limit: &Limit| rights.is_some_and(|rights| rights.concern(limit.spec().name.as_bytes()));
     let store = service.store().map(|shared| {
         let store = shared.store();
         json!({
@@ -102,7 +105,7 @@ pub(super) fn answer(app: &App, uri: &Uri) -> Result<Response<Body>, Refused> {
         "version": env!("CARGO_PKG_VERSION"),
         "now_seconds": service.now().get() / 1_000_000_000,
         "store": store,
-        "limits": limits.limits().iter().map(|limit| body(limit)).collect::<Vec<_>>(),
+        "limits": limits.limits().iter().filter(|limit| concern(limit)).map(|limit| body(limit)).collect::<Vec<_>>(),
     })))
 }
 

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::service::Refusal;
+use crate::{access::Stranger, service::Refusal};
 
 /// What was wrong with a request, and what to do about it.
 #[derive(Clone, Debug)]
@@ -77,6 +77,22 @@ impl Problem {
         }
     }
 
+    /// The client has not shown who it is.
+    pub fn stranger(why: Stranger) -> Self {
+        let detail = match why {
+            Stranger::Unknown => {
+                "show a token (`Authorization: Bearer TOKEN`, or Basic with the client's name and the token), or a client certificate"
+            }
+            Stranger::Wrong => "the server does not know this token or certificate: see its --access file",
+        };
+        Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
+    }
+
+    /// The client may not do this.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Not permitted", detail)
+    }
+
     pub fn to_json(&self) -> Value {
         let mut body = json!({
             "type": "about:blank",
@@ -98,6 +114,11 @@ impl Problem {
         *response.status_mut() = self.status;
         let json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
+        if self.status == StatusCode::UNAUTHORIZED {
+            // Browsers ask their user for a name and a password, which are the client's name and its token.
+            let how = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+        }
         response
     }
 }

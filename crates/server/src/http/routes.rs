@@ -12,7 +12,8 @@ use axum::{
     Router,
     body::{Body, Bytes, HttpBody as _},
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
     routing::{MethodFilter, on},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -22,11 +23,14 @@ use tokio::sync::mpsc;
 use super::{
     admin, answer,
     ask::{self, Ask, Asks},
+    credentials::http_rights,
     descriptors, history, overview,
     problem::{Problem, Refused},
+    serve::Certificate,
     top,
 };
 use crate::{
+    access::{Door, Rights, Role},
     envoy::RateLimits,
     metrics::{Events, Metrics},
     pages,
@@ -40,6 +44,9 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// How long a client may take to send its body.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
+/// How long the body of a request is waited for that is refused.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
 /// What the handlers share.
 pub(crate) struct App {
     pub service: Arc<Service>,
@@ -47,6 +54,8 @@ pub(crate) struct App {
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
+    /// What clients may do: of the data plane, and of the control plane.
+    pub doors: [Door; 2],
     /// Takes orders to load the rules again.
     pub reload: mpsc::Sender<ReloadOrder>,
     /// Whether new work is welcome: not any more once the server stops.
@@ -137,6 +146,17 @@ pub struct Route {
 }
 
 impl Route {
+    /// What a client must be allowed to do. On the control plane GET shows something and POST changes something.
+    #[must_use]
+    pub fn needs(&self) -> Option<Role> {
+        match (self.endpoint, self.served) {
+            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
+            (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
+            (_, Served::OnAdmin) => Some(Role::Operate),
+        }
+    }
+
     /// Whether this listener has it.
     #[must_use]
     pub fn is_on(&self, plane: Plane) -> bool {
@@ -181,14 +201,15 @@ pub const ROUTES: &[Route] = &[
 /// The routes of a listener, ready to serve.
 pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
     let mut router = Router::new();
-    for &Route { method, path, endpoint, .. } in ROUTES.iter().filter(|route| route.is_on(plane)) {
+    for route in ROUTES.iter().filter(|route| route.is_on(plane)) {
+        let &Route { method, path, .. } = route;
         let filter = if method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
         let handler = move |State(app): State<Arc<App>>, request: Request| async move {
             let started = app.service.now();
-            let response = run(&app, endpoint, request).await.unwrap_or_else(Refused::into_response);
+            let response = run(&app, plane, route, request).await.unwrap_or_else(Refused::into_response);
             let took = app.service.now().saturating_since(started);
             app.metrics.http_request(path, response.status().as_u16(), took);
-            if endpoint.is_asked_limits() {
+            if route.endpoint.is_asked_limits() {
                 app.metrics.answers.observe(took, 1);
             }
             response
@@ -196,7 +217,8 @@ pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
         router = router.route(path, on(filter, handler));
     }
     if plane == Plane::Admin {
-        router = pages::add(router);
+        let permit = from_fn_with_state(Arc::clone(&app), permit_page);
+        router = router.merge(pages::add(Router::new()).route_layer(permit));
     }
     let not_found = move |State(app): State<Arc<App>>, request: Request| async move {
         app.metrics.http_request("other", 404, tidegate_core::Nanos::ZERO);
@@ -205,8 +227,25 @@ pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
     router.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
-async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response<Body>, Refused> {
+async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result<Response<Body>, Refused> {
     refuse_foreign_pages(app, request.headers())?;
+    let rights = match route.needs() {
+        None => None,
+        Some(role) => match permit(app, plane, role, &request) {
+            Ok(rights) => Some(rights),
+            Err(refused) => {
+                drain(request.into_body()).await;
+                return Err(refused);
+            }
+        },
+    };
+    let permitted = |limit: &str| match &rights {
+        Some(rights) if !rights.concern(limit.as_bytes()) => {
+            Err(Problem::forbidden(format!("{} may not use the limit `{}`", rights.name, shown(limit))))
+        }
+        _ => Ok(()),
+    };
+    let endpoint = route.endpoint;
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready => ready(app),
@@ -216,6 +255,7 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         }
         Endpoint::Check => {
             let ask = ask::in_head(&request)?;
+            permitted(ask.limit)?;
             let key = ask.key.as_deref();
             let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
             let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
@@ -226,14 +266,26 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
             *response.body_mut() = Body::empty();
             Ok(response)
         }
-        Endpoint::Top => top::answer(app, request.uri()),
-        Endpoint::History => history::answer(app, request.uri()),
-        Endpoint::Limits => overview::answer(app, request.uri()),
-        Endpoint::Json => descriptors::decide(&app.rates, &body(request).await?).await,
+        Endpoint::Top => top::answer(app, request.uri(), &permitted),
+        Endpoint::History => history::answer(app, request.uri(), &permitted),
+        Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::Json => {
+            let body = body(request).await?;
+            descriptors::decide(&app.rates, &body, rights.as_deref()).await
+        }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
-        Endpoint::Acquire | Endpoint::Peek => decide(app, endpoint, &body(request).await?).await,
+        Endpoint::Acquire | Endpoint::Peek => {
+            let asks = ask::asks(&body(request).await?)?;
+            match &asks {
+                Asks::One(ask) => permitted(&ask.limit)?,
+                Asks::All(all) => all.iter().try_for_each(|ask| permitted(&ask.limit))?,
+            }
+            decide(app, endpoint, asks).await
+        }
         Endpoint::Refund => {
             let ask = ask::read::<Ask>(&body(request).await?)?;
+            permitted(&ask.limit)?;
+            refuse_to_refund_rates(app, &ask, rights.as_deref())?;
             let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
@@ -243,7 +295,7 @@ async fn run(app: &App, endpoint: Endpoint, request: Request) -> Result<Response
         | Endpoint::Unblock
         | Endpoint::Reset
         | Endpoint::Rules
-        | Endpoint::Reload => admin::run(app, endpoint, request).await,
+        | Endpoint::Reload => admin::run(app, endpoint, request, &permitted).await,
     }
 }
 
@@ -290,15 +342,58 @@ fn is_own_page(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let is_address = host.parse::<std::net::SocketAddr>().is_ok()
         || host.parse::<std::net::Ipv4Addr>().is_ok()
         || host.split(':').next() == Some("localhost");
-    is_address && origin.to_str().is_ok_and(|origin| origin.strip_prefix("http://") == Some(host))
+    let origin = origin.to_str().unwrap_or_default();
+    let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    is_address && from == Some(host)
 }
 
-async fn decide(app: &App, endpoint: Endpoint, body: &[u8]) -> Result<Response<Body>, Refused> {
+/// The dashboard is for clients that may see every limit.
+async fn permit_page(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
+    let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
+        Ok(rights) => rights,
+        Err(refused) => return refused.into_response(),
+    };
+    if rights.concern_all() {
+        return next.run(request).await;
+    }
+    let detail =
+        format!("{} may not see all limits, which the dashboard shows; ask /v1/limits instead", rights.name);
+    Refused::from(Problem::forbidden(detail)).into_response()
+}
+
+/// What the sender of a request may do; refused if that is not this.
+fn permit(app: &App, plane: Plane, role: Role, request: &Request) -> Result<Arc<Rights>, Refused> {
+    let door = &app.doors[plane as usize];
+    let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
+    let rights = http_rights(door, request.headers(), names).map_err(Problem::stranger)?;
+    // Whoever sees what all clients do may also see where one of them stands.
+    let may_look = plane == Plane::Admin && role == Role::Decide && rights.may(Role::Observe);
+    if rights.may(role) || may_look {
+        return Ok(rights);
+    }
+    let detail = format!("{} may not do this: it needs the role `{}`", rights.name, role.name());
+    Err(Problem::forbidden(detail).into())
+}
+
+/// A permit is given back by who had it; what a rate counted is an operator's to forget.
+fn refuse_to_refund_rates(app: &App, ask: &Ask, rights: Option<&Rights>) -> Result<(), Refused> {
+    let limits = app.service.limits();
+    let counts_permits =
+        limits.limit(ask.limit.as_bytes()).is_none_or(|limit| !limit.spec().policy.algorithm.limits_rate());
+    let needed = if counts_permits { Role::Decide } else { Role::Operate };
+    if rights.is_some_and(|rights| rights.may(needed)) {
+        return Ok(());
+    }
+    let what = if counts_permits { "giving a permit back" } else { "a refund of what a rate has counted" };
+    Err(Problem::forbidden(format!("{what} needs the role `{}`", needed.name())).into())
+}
+
+async fn decide(app: &App, endpoint: Endpoint, asks: Asks) -> Result<Response<Body>, Refused> {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
     // A peek has been answered, whatever the answer is; 429 is for what was turned away.
     let status = if takes { None } else { Some(StatusCode::OK) };
-    match ask::asks(body)? {
+    match asks {
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(question(&ask), act, service.now()).await;
@@ -345,6 +440,18 @@ pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
     }
 }
 
+/// Reads the rest of a request that is refused all the same, if it comes soon: some clients of HTTP/2 drop an answer that overtakes
+/// what they still send.
+pub(crate) async fn drain<B>(body: B)
+where
+    B: hyper::body::Body + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let rest = Limited::new(body, MAX_BODY).collect();
+    // Whether it came does not matter any more.
+    let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
+}
+
 pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -369,16 +476,19 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
 async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
     let allowed = ROUTES.iter().find(|route| route.path == path).map_or("GET", |route| route.method);
-    let detail = format!("{} is not for {path}; use {allowed}", shown(request.method()));
+    let detail = format!("{} is not for {path}; use {allowed}", shown(request.method().as_str()));
     app.metrics.http_request("other", 405, tidegate_core::Nanos::ZERO);
     let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-/// A method's beginning, as a client may make one up.
-fn shown(method: &Method) -> &str {
-    method.as_str().get(..16).unwrap_or(method.as_str())
+/// The beginning of a text that a client may have made up.
+fn shown(text: &str) -> &str {
+    match text.char_indices().nth(64) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,12 @@
 //! A connection is busy from a request's head to its answer, and idle otherwise: also one that sends its head slowly, or does
 //! not read its answer.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use slab::Slab;
@@ -128,6 +131,66 @@ impl Slot {
             if self.connection.evicted.load(Ordering::Relaxed) && !is_busy {
                 return;
             }
+        }
+    }
+}
+
+/// The requests under way on one connection, of which HTTP/2 may have several. It is busy as long as there is one.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub slot: Slot,
+    under_way: Mutex<UnderWay>,
+    /// How many have begun, ever.
+    begun: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    calls: usize,
+    busy: Option<Busy>,
+}
+
+impl Calls {
+    pub fn new(slot: Slot) -> Self {
+        Self { slot, under_way: Mutex::default(), begun: AtomicU64::new(0) }
+    }
+
+    /// Marks a request as under way until the guard is dropped.
+    pub fn begin(self: &Arc<Self>) -> Call {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls += 1;
+        if under_way.calls == 1 {
+            under_way.busy = Some(self.slot.busy());
+        }
+        drop(under_way);
+        // Relaxed: it is compared with itself alone.
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Call(Arc::clone(self))
+    }
+
+    /// Until no request has begun, nor been under way, for this long; at most twice as long.
+    pub async fn are_absent_for(&self, span: Duration) {
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            tokio::time::sleep(span).await;
+            let is_idle = self.under_way.lock().unwrap_or_else(PoisonError::into_inner).calls == 0;
+            if is_idle && self.begun.load(Ordering::Relaxed) == begun {
+                return;
+            }
+        }
+    }
+}
+
+/// One request under way.
+#[derive(Debug)]
+pub(crate) struct Call(Arc<Calls>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls -= 1;
+        if under_way.calls == 0 {
+            under_way.busy = None;
         }
     }
 }

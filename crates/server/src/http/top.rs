@@ -56,9 +56,15 @@ impl From<TopKey> for KeyBody {
     }
 }
 
-pub(super) fn answer(app: &App, uri: &Uri) -> Result<Response<Body>, Refused> {
+/// `permitted` says whether the client's rights concern a limit.
+pub(super) fn answer(
+    app: &App,
+    uri: &Uri,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
     let [limit, n] = query::fields(uri, ["limit", "n"])?;
     let limit = query::needed(limit.as_ref(), "limit")?;
+    permitted(limit)?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=100_000)?;
     let top = app.service.top(limit.as_bytes(), most, app.service.now());
     let (limit, top) = top.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;

@@ -42,6 +42,20 @@ impl Collector for AtScrape {
         for (code, counted) in ["OK", "OVER_LIMIT", "error"].into_iter().zip(&stats.requests) {
             counter(&mut family, &[("code", code)], read(counted))?;
         }
+        for (name, help, now) in [
+            (
+                "grpc_quota_streams",
+                "Envoys that decide by themselves with a share of limits",
+                &stats.quota_streams,
+            ),
+            ("grpc_quota_buckets", "Buckets that Envoys have shares for", &stats.quota_buckets),
+        ] {
+            let now = now.load(Ordering::Relaxed) as u64;
+            gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], now)?;
+        }
+        let help = "Reports of what Envoys used of their shares";
+        let mut family = out.encode_descriptor("grpc_quota_reports", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], read(&stats.quota_reports))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
         let latency = stats.latency.read();
         out.encode_descriptor("grpc_request_seconds", help, None, MetricType::Histogram)?

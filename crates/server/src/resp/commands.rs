@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::{
     handshake, heavy, introspection, limiting,
-    session::{Command, Context, Flow, find},
+    session::{Command, Context, Flow, Needs, find},
 };
+use crate::{access::Role, service::THROTTLE};
 
 const MANY: usize = super::MAX_ARGS;
 
@@ -15,7 +16,7 @@ macro_rules! command {
         Command {
             name: $name,
             args: $args,
-            before_auth: false,
+            needs: Needs::AnyRight,
             key: $key,
             usage: $usage,
             summary: $summary,
@@ -23,49 +24,61 @@ macro_rules! command {
         }
     };
     (open $($rest:tt)*) => {
-        Command { before_auth: true, ..command!($($rest)*) }
+        Command { needs: Needs::Nothing, ..command!($($rest)*) }
+    };
+    (decide $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Decide), ..command!($($rest)*) }
+    };
+    (observe $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Observe), ..command!($($rest)*) }
+    };
+    (operate $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Operate), ..command!($($rest)*) }
     };
 }
 
 /// All commands, the busiest first: a lookup goes through them in this order.
 pub(super) static COMMANDS: [Command; 19] = [
-    command!(
+    command!(decide
         "acquire"(1, 3),
         2,
         "limit key [cost]",
         "Take cost (1) from a limit if it admits that",
         limiting::acquire
     ),
-    command!(
-        "cl.throttle"(4, 5),
-        1,
-        "key max_burst count period [quantity]",
-        "Take from a bucket given here, as redis-cell does",
-        limiting::cl_throttle
-    ),
-    command!(
+    Command {
+        needs: Needs::OnThrottle(Role::Decide),
+        ..command!(
+            "cl.throttle"(4, 5),
+            1,
+            "key max_burst count period [quantity]",
+            "Take from a bucket given here, as redis-cell does",
+            limiting::cl_throttle
+        )
+    },
+    command!(decide
         "peek"(1, 3),
         2,
         "limit key [cost]",
         "Whether a limit would admit, taking nothing",
         limiting::peek
     ),
-    command!(
+    command!(decide
         "refund"(1, 3),
         2,
         "limit key [cost]",
         "Give back up to cost (1) that was taken",
         limiting::refund
     ),
-    command!(
+    command!(operate
         "block"(2, 3),
         2,
         "limit key [milliseconds]",
         "Deny a key, for a time or until it is unblocked",
         limiting::block
     ),
-    command!("unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", limiting::unblock),
-    command!("top"(1, 2), 0, "limit [count]", "The keys that ask most, and that are denied most", heavy::top),
+    command!(operate "unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", limiting::unblock),
+    command!(observe "top"(1, 2), 0, "limit [count]", "The keys that ask most, and that are denied most", heavy::top),
     command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
     command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
     command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),
@@ -94,14 +107,26 @@ pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         unknown(context, name, args);
         return Flow::Continue;
     };
-    if !context.session.authenticated && !command.before_auth {
+    if context.session.rights().is_none() && command.needs != Needs::Nothing {
         context.replies().error("NOAUTH Authentication required.");
     } else if args.len() < command.args.0 || args.len() > command.args.1 {
         context.wrong_number(command.name);
+    } else if !is_permitted(context, command.needs, args) {
+        context.not_permitted(&format!("run the '{}' command here", command.name));
     } else {
         return (command.run)(context, args);
     }
     Flow::Continue
+}
+
+#[inline]
+fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
+    let (role, limit) = match needs {
+        Needs::Nothing | Needs::AnyRight => return true,
+        Needs::OnLimit(role) => (role, args[0]),
+        Needs::OnThrottle(role) => (role, THROTTLE.as_bytes()),
+    };
+    context.session.rights().is_some_and(|rights| rights.may(role) && rights.concern(limit))
 }
 
 #[cold]

@@ -1,11 +1,6 @@
 //! One connection: what was read but not answered, what was answered but not sent, and the bounds of both.
 
-use std::{
-    cell::Cell,
-    io::{self, Read, Write},
-    mem,
-    sync::atomic::Ordering,
-};
+use std::{cell::Cell, io, mem, sync::atomic::Ordering};
 
 use tidegate_core::Nanos;
 
@@ -16,8 +11,9 @@ use super::{
     parse::{Args, parse},
     reply::Replies,
     session::{Context, Flow, Session},
+    socket::Transport,
 };
-use crate::limits::Limits;
+use crate::{limits::Limits, tls::HANDSHAKE_TIME};
 
 /// How much is read from a socket at a time.
 const READ: usize = 64 * 1024;
@@ -53,6 +49,8 @@ pub(super) struct Connection<S> {
     waiting: bool,
     /// To be closed when the output is sent.
     closing: bool,
+    /// Its handshake is over, and who it is has been looked up.
+    met: bool,
     /// Registered for writing instead of reading.
     pub blocked: bool,
     /// Has output and a place in the reactor's list of those.
@@ -84,7 +82,7 @@ pub(super) struct World<'a> {
     pub answered: &'a Cell<u64>,
 }
 
-impl<S: Read + Write> Connection<S> {
+impl<S: Transport> Connection<S> {
     pub fn new(stream: S, session: Session, now: Nanos) -> Self {
         Self {
             stream,
@@ -97,6 +95,7 @@ impl<S: Read + Write> Connection<S> {
             asked: (now, 0),
             waiting: false,
             closing: false,
+            met: false,
             blocked: false,
             listed: false,
             last_command: now,
@@ -112,6 +111,7 @@ impl<S: Read + Write> Connection<S> {
         if self.asking || self.session.held_until.is_some() {
             return Turn::Done;
         }
+        self.session.refresh(world.shared);
         if self.waiting {
             let waiting = mem::take(&mut self.input);
             let used = self.answer(&waiting, world);
@@ -134,6 +134,10 @@ impl<S: Read + Write> Connection<S> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Turn::Gone,
             };
+            if !self.met {
+                self.met = true;
+                self.session.meet(self.stream.names(), world.shared);
+            }
             let data = &buffer[..held + read];
             let used = self.answer(data, world);
             self.keep(&data[used..]);
@@ -239,7 +243,12 @@ impl<S: Read + Write> Connection<S> {
     }
 
     pub fn has_output(&self) -> bool {
-        self.sent < self.output.len()
+        self.sent < self.output.len() || self.stream.has_unsent()
+    }
+
+    /// Whether the client still has to show who it is.
+    pub fn is_beginning(&self) -> bool {
+        self.stream.is_beginning()
     }
 
     /// Whether commands wait in memory for output to be sent.
@@ -300,6 +309,10 @@ impl<S: Read + Write> Connection<S> {
                 Err(e) => return Err(e),
             }
         }
+        match self.stream.flush() {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            flushed => flushed?,
+        }
         self.sent = 0;
         self.output.clear();
         if self.output.capacity() > OUTPUT_KEPT {
@@ -310,6 +323,9 @@ impl<S: Read + Write> Connection<S> {
 
     /// Whether the connection has been idle, or stuck in a frame or a reply, for too long. Asked every second or so.
     pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
+        if self.is_beginning() {
+            return now.saturating_since(self.last_command) >= HANDSHAKE_TIME.into();
+        }
         let at_rest = self.input.is_empty() && !self.has_output() && !self.closing;
         // The store has a deadline of its own.
         if at_rest || self.asking || mem::take(&mut self.moved) {

@@ -11,7 +11,9 @@ use tidegate_core::{ManualClock, Nanos};
 
 use super::*;
 use crate::{
+    access::{Access, Door},
     limits::Limits,
+    peers::Peers,
     resp::{RespConfig, RespStats},
     rules,
     service::Service,
@@ -59,6 +61,8 @@ impl Write for Script {
     }
 }
 
+impl Transport for Script {}
+
 fn shared() -> Shared {
     let rules =
         "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
@@ -66,7 +70,17 @@ fn shared() -> Shared {
     let clock = Arc::new(ManualClock::default());
     Shared {
         service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
-        config: RespConfig { password: None, max_connections: 1, idle_timeout: None, threads: 1, port: 0 },
+        config: RespConfig {
+            password: None,
+            max_connections: 1,
+            max_per_peer: None,
+            idle_timeout: None,
+            threads: 1,
+            port: 0,
+        },
+        door: Door::new(Arc::new(Access::open(None, false).unwrap()), true),
+        tls: None,
+        peers: Peers::new(None),
         started: Nanos::ZERO,
         stats: Arc::new(RespStats::default()),
         runtime: None,
@@ -74,7 +88,7 @@ fn shared() -> Shared {
 }
 
 fn connection(shared: &Shared, script: Script) -> Connection<Script> {
-    let session = Session::new(shared, "127.0.0.1:1".parse().unwrap());
+    let session = Session::new(shared, "127.0.0.1:1".parse().unwrap(), None);
     Connection::new(script, session, Nanos::ZERO)
 }
 

@@ -55,7 +55,9 @@ pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
 
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let (user, password) = match args {
-        [password] if context.shared.config.password.is_none() => {
+        [password]
+            if context.shared.config.password.is_none() && context.shared.door.access().path().is_none() =>
+        {
             let _ = password;
             context.replies().error(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure \
@@ -77,13 +79,7 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 
 /// Lets the client in, or tells it why not: then each time later, and in the end no more.
 fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(), Flow> {
-    let right = match &context.shared.config.password {
-        // As Redis' default user has it that needs no password.
-        None => true,
-        Some(expected) => same_secret(password, expected.as_bytes()),
-    };
-    if right && user == b"default" {
-        context.session.authenticated = true;
+    if context.session.log_in(user, password, context.shared) {
         context.session.auth_failures = 0;
         return Ok(());
     }
@@ -98,12 +94,6 @@ fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(),
     let delay = FIRST_DELAY.get() << failures.min(MOST_FAILURES);
     context.session.held_until = Some(context.now.saturating_add(Nanos::new(delay)));
     Err(if failures + 1 < MOST_FAILURES { Flow::Continue } else { Flow::Close })
-}
-
-/// Compares in a time that does not tell how far the two agree.
-fn same_secret(given: &[u8], expected: &[u8]) -> bool {
-    given.len() == expected.len()
-        && given.iter().zip(expected).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }
 
 pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -137,7 +127,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             }
         };
     }
-    if !context.session.authenticated {
+    if context.session.rights().is_none() {
         context.replies().error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \

@@ -6,6 +6,7 @@ use super::{
     reply::Replies,
     session::{Command, Context, Flow, find},
 };
+use crate::access::Role;
 
 /// The version of Redis whose protocol is spoken, for clients that look for one before they use a feature.
 const REDIS_VERSION: &str = "7.0.0";
@@ -132,7 +133,9 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         )
     }),
     ("Limits", |context, text| {
-        for limit in context.limits.limits() {
+        let rights = context.session.rights().filter(|rights| rights.may(Role::Observe));
+        let seen = |name: &str| rights.is_some_and(|rights| rights.concern(name.as_bytes()));
+        for limit in context.limits.limits().iter().filter(|limit| seen(&limit.spec().name)) {
             let (counts, keys) = (limit.counts(), limit.limiter().stats().keys);
             write!(
                 text,

@@ -9,6 +9,7 @@ use super::{
     session::{Context, Flow},
 };
 use crate::{
+    access::Role,
     service::{Act, Refusal, Resolved, reset_after, resolve},
     shared::Question,
     throttle::{self, ThrottleQuota},
@@ -31,6 +32,14 @@ pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 #[inline]
 fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
+    // A permit is given back by who had it; what a rate counted is an operator's to forget.
+    if act == Act::Refund
+        && limit.spec().policy.algorithm.limits_rate()
+        && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
+    {
+        context.not_permitted("refund what a rate has counted");
+        return Flow::Continue;
+    }
     match limit.decide_in_memory(act, key, cost, context.now) {
         Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
         None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),

@@ -29,6 +29,7 @@ mod parse;
 mod reactor;
 mod reply;
 mod session;
+mod socket;
 
 use std::sync::{
     Arc,
@@ -40,7 +41,9 @@ use tidegate_core::Nanos;
 pub use parse::{Args, MAX_ARGS, MAX_BULK, MAX_FRAME, ProtocolError, parse};
 pub(crate) use reactor::{Reactors, start};
 
-use crate::{latency::Latency, once_a_minute::OnceAMinute, service::Service};
+use crate::{
+    access::Door, latency::Latency, once_a_minute::OnceAMinute, peers::Peers, service::Service, tls::Tls,
+};
 
 /// The protocol's versions; a connection begins with 2 and may change with `HELLO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,12 @@ impl Protocol {
 pub(crate) struct Shared {
     pub service: Arc<Service>,
     pub config: RespConfig,
+    /// What clients may do.
+    pub door: Door,
+    /// TLS, if it is on.
+    pub tls: Option<Arc<Tls>>,
+    /// How many connections each client has.
+    pub peers: Arc<Peers>,
     pub started: Nanos,
     pub stats: Arc<RespStats>,
     /// Where the shared store is asked; `None` where there is none.
@@ -74,6 +83,8 @@ pub(crate) struct RespConfig {
     /// What `AUTH` must give; `None` lets everybody in.
     pub password: Option<String>,
     pub max_connections: usize,
+    /// Beyond so many of one client's its new ones are closed.
+    pub max_per_peer: Option<usize>,
     /// After this long without a command a connection is closed; `None` never.
     pub idle_timeout: Option<Nanos>,
     pub threads: usize,
@@ -94,6 +105,8 @@ pub(crate) struct RespStats {
     /// Connections that gave way to new ones.
     pub evicted: AtomicU64,
     pub auth_failures: AtomicU64,
+    /// Connections whose TLS handshake failed, or broke off.
+    pub handshakes_failed: AtomicU64,
     pub auth_warning: OnceAMinute,
     pub full_warning: OnceAMinute,
     /// From a turn's beginning, or the question to the store, to the answer's way out.

@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     io::{self, Read, Write},
-    net::Shutdown,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -28,8 +27,9 @@ use super::{
     connection::{BUFFER, Connection, Turn, World},
     gather::{Gather, PAUSE},
     session::Session,
+    socket::Socket,
 };
-use crate::idle::LongestIdle;
+use crate::{idle::LongestIdle, tls::Above};
 
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);
@@ -38,6 +38,8 @@ const EVENTS: usize = 1024;
 const TICK: Duration = Duration::from_secs(1);
 /// Connections taken in one turn before those that exist are served.
 const ACCEPTS_A_TURN: usize = 64;
+/// Handshakes that go on in one turn: each costs more than hundreds of commands, and others wait for their answers.
+const HANDSHAKES_A_TURN: usize = 4;
 /// A silent peer is asked whether it still lives, as Redis does.
 const KEEPALIVE: Duration = Duration::from_mins(5);
 
@@ -122,6 +124,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
             gather: Gather::default(),
             held: Vec::new(),
             longest_idle: LongestIdle::default(),
+            handshakes: 0,
             answered: Cell::new(0),
             shared: Arc::clone(shared),
             control: Arc::clone(&control),
@@ -151,7 +154,7 @@ struct Reactor {
     listener: Option<TcpListener>,
     /// More connections may wait, without a further event.
     accept: Accept,
-    connections: Slab<Connection<TcpStream>>,
+    connections: Slab<Connection<Socket>>,
     buffer: Box<[u8]>,
     /// Connections with more to read, without a further event.
     unread: Vec<usize>,
@@ -161,6 +164,8 @@ struct Reactor {
     /// Connections whose answers are held back: until when, where, and which.
     held: Vec<(Nanos, usize, u64)>,
     longest_idle: LongestIdle,
+    /// Handshakes that went on in this turn.
+    handshakes: usize,
     /// How many commands of this turn were answered.
     answered: Cell<u64>,
     /// The shared store's answers.
@@ -219,6 +224,7 @@ impl Reactor {
     /// Reads and decides for all that is ready, and only then writes.
     fn turn(&mut self, events: &Events) {
         let earlier = std::mem::take(&mut self.unread);
+        self.handshakes = 0;
         if self.accept == Accept::NextTurn {
             self.accept();
         }
@@ -273,6 +279,13 @@ impl Reactor {
 
     fn read(&mut self, at: usize, closed: bool) {
         let Some(connection) = self.connections.get_mut(at) else { return };
+        let is_beginning = connection.is_beginning();
+        if is_beginning {
+            self.handshakes += 1;
+            if self.handshakes > HANDSHAKES_A_TURN {
+                return self.unread.push(at);
+            }
+        }
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
@@ -280,7 +293,12 @@ impl Reactor {
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
             Turn::More => self.unread.push(at),
-            Turn::Gone => return self.remove(at),
+            Turn::Gone => {
+                if is_beginning {
+                    self.shared.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                }
+                return self.remove(at);
+            }
         }
         let connection = &mut self.connections[at];
         if let Some((batch, session)) = connection.ask(now)
@@ -344,7 +362,7 @@ impl Reactor {
             Ok(true) if connection.is_closing() => {
                 let mut stream = self.take(at).stream;
                 // A socket that is closed with bytes unread resets the connection, and the last reply with it.
-                let _ = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut self.buffer));
+                let _ = stream.finish().and_then(|()| stream.tcp().read(&mut self.buffer));
             }
             Ok(true) if connection.blocked => {
                 connection.blocked = false;
@@ -398,6 +416,10 @@ impl Reactor {
 
     fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
         let stats = Arc::clone(&self.shared.stats);
+        let Ok(of_peer) = self.shared.peers.enter(peer.ip()) else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
         let most = self.shared.config.max_connections;
         let room = |open: usize| (open < most).then_some(open + 1);
         let take = || stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
@@ -419,24 +441,33 @@ impl Reactor {
             // Where there are several threads another one may have been faster.
             if longest.is_none() || !take() {
                 stats.refused.fetch_add(1, Ordering::Relaxed);
+                if self.shared.tls.is_some() {
+                    return Ok(());
+                }
                 return stream.write_all(b"-ERR max number of clients reached\r\n");
             }
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
+        let tls = self.shared.tls.as_ref().map(|tls| tls.config(Above::Resp));
         let registered = stream
             .set_nodelay(true)
             .and_then(|()| {
                 SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
             })
             .and_then(|()| {
+                let mut stream = Socket::new(stream, tls)?;
                 let token = Token(self.connections.vacant_key());
-                self.poll.registry().register(&mut stream, token, Interest::READABLE)
+                self.poll.registry().register(&mut stream, token, Interest::READABLE)?;
+                Ok(stream)
             });
-        if let Err(error) = registered {
-            self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
-            return Err(error);
-        }
-        let session = Session::new(&self.shared, peer);
+        let stream = match registered {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+                return Err(error);
+            }
+        };
+        let session = Session::new(&self.shared, peer, of_peer);
         self.connections.insert(Connection::new(stream, session, self.shared.service.now()));
         Ok(())
     }
@@ -483,7 +514,7 @@ impl Reactor {
         }
     }
 
-    fn take(&mut self, at: usize) -> Connection<TcpStream> {
+    fn take(&mut self, at: usize) -> Connection<Socket> {
         self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // A descriptor that closes leaves the poll by itself; this frees mio's own record of it.

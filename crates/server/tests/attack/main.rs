@@ -10,6 +10,7 @@ mod frames;
 mod http;
 mod operator;
 mod resp;
+mod secure;
 
 const RULES: &str = "
 limits:

@@ -1,4 +1,4 @@
-//! What is on its way. Each kind takes equally long, so each is a queue in the order of time.
+//! The messages in transit. Messages of one kind all take the same time, so each kind is a queue in the order of time.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use tidegate_core::lease::{Grant, Request};
 
 use super::node::Life;
 
-/// A request to the limit, and what others say to it.
+/// A request to the limit, with the decisions of the exact log and of one place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// The step of the timeline that it falls in.
+    /// The step of the timeline that contains the request.
     pub step: u16,
-    /// Whether the exact log admits it.
+    /// Whether the exact log admits the request.
     pub exact: bool,
-    /// Whether the algorithm admits it in one place.
+    /// Whether the algorithm admits the request in one place.
     pub one_place: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct ToAuthority {
     pub node: usize,
     pub life: Life,
     pub request: Request,
-    /// Who waits for the answer.
+    /// The caller that waits for the answer, if there is one.
     pub caller: Option<Caller>,
 }
 
@@ -61,7 +61,7 @@ impl Queues {
         self.to_node.push_back((time, message));
     }
 
-    /// The first event that is due at `now` or before; an answer before a question before a tick.
+    /// The first event that is due at or before `now`; answers before questions, and questions before ticks.
     pub fn next(&mut self, now: u64) -> Option<(u64, Event)> {
         let first = |time: Option<u64>| time.unwrap_or(u64::MAX);
         let ticks = first(self.ticks.front().map(|event| event.0));
@@ -80,7 +80,7 @@ impl Queues {
         }
     }
 
-    /// Nobody will ask any more: what is left is what is on its way.
+    /// Stops the ticks when no more requests will come; only the messages in transit remain.
     pub fn stop_ticking(&mut self) {
         self.ticks.clear();
     }

@@ -1,10 +1,9 @@
-//! One limit shared by nodes, with a network between them and whoever owns the shared state.
+//! One limit shared by nodes, with a network between the nodes and the authority that owns the shared state.
 //!
-//! Each request of a key goes to one of the nodes, drawn at random but the same in every run, as a load balancer deals
-//! them that knows nothing of keys. A node decides by its [`Lease`](tidegate_core::lease::Lease); what it has to ask takes half
-//! a round trip there and half a round trip back. A request that waits for the authority is decided, and counts as
-//! admitted, when it arrives there. A node that dies does so from one moment to the next: what it held is lost, and whoever
-//! waited at it is denied.
+//! Each request goes to a random node, the same in every run, as with a load balancer that does not know the keys. A node
+//! decides by its [`Lease`](tidegate_core::lease::Lease). A message to the authority takes half a round trip, and so does
+//! the answer. A request that waits for the authority is decided, and counts as admitted, when its message arrives there. A
+//! node dies without notice: what it held is lost, and requests that wait at it are denied.
 
 mod messages;
 mod node;
@@ -17,20 +16,20 @@ use tidegate_core::{Nanos, Policy};
 
 pub(crate) use run::FleetRun;
 
-/// Nodes that share a limit, and how.
+/// Nodes that share a limit, and the way in which they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fleet {
-    /// How many nodes there are at any time.
+    /// The number of nodes at any time.
     pub nodes: NonZeroU16,
-    /// How they share it.
+    /// How the nodes share the limit.
     pub mode: Mode,
-    /// From a node to the authority and back.
+    /// The round trip between a node and the authority.
     pub round_trip: Duration,
-    /// How long a leased unit is kept at most, and a report waits.
+    /// The maximum time for which a leased unit is kept and a report waits.
     pub slack: Duration,
-    /// What a node may have used and not yet reported (`reported`); `None` is a twentieth of the limit.
+    /// How much a node may have used and not yet reported (`reported`); `None` means a twentieth of the limit.
     pub unreported: Option<u32>,
-    /// After how long each node dies and a new one takes its place; `None` is never. They do not die together.
+    /// The lifetime of a node, after which a new one replaces it; `None` means unlimited. Nodes do not die at the same time.
     pub node_life: Option<Duration>,
 }
 
@@ -48,7 +47,7 @@ impl Fleet {
         }
     }
 
-    /// What node and authority agree on for a limit.
+    /// The terms that nodes and authority share for a limit.
     #[must_use]
     pub fn terms(&self, policy: Policy) -> Terms {
         let slack = Nanos::from(self.slack);
@@ -63,20 +62,20 @@ impl Fleet {
     }
 }
 
-/// What came of sharing a limit, beside what one place that decides everything at once would have made of the same
-/// requests.
+/// The results of sharing a limit, compared with one place that makes every decision on the same requests
+/// immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// The mode that came out: exact where the algorithm admits of no other.
+    /// The effective mode: exact if the algorithm supports no other.
     pub mode: Mode,
-    /// What the algorithm admits in one place.
+    /// The number of requests that the algorithm admits in one place.
     pub admitted_in_one_place: u64,
-    /// Requests denied that it admits in one place.
+    /// The number of denied requests that the algorithm admits in one place.
     pub denied_wrongly: u64,
-    /// The most requests in any window that were admitted and that the algorithm, asked at the moments at which they
-    /// were, would have denied.
+    /// The most admitted requests in any window that the algorithm, asked at the times of their admission, would have
+    /// denied.
     pub over: u64,
-    /// Requests to the authority, those that nobody waited for included.
+    /// Requests to the authority, including those that no caller waited for.
     pub round_trips: u64,
     /// Requests to the limit that waited for the authority.
     pub waited: u64,

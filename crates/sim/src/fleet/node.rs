@@ -1,9 +1,9 @@
-//! One place in a fleet: a node, then the one that takes its place.
+//! One place in a fleet: a node, and after its death the node that replaces it.
 
 use tidegate_core::Nanos;
 use tidegate_core::lease::{Lease, Terms};
 
-/// Which of the nodes that were in a place.
+/// The number of the node in the succession of one place.
 pub(super) type Life = u64;
 
 /// When the nodes of each place die.
@@ -18,7 +18,7 @@ impl Lives {
         Self { nodes, length: length.map(|length| length.max(1)) }
     }
 
-    /// Who is at a place at a time. The places' deaths are spread evenly over a life.
+    /// The node that is at a place at a time. The deaths of the places are spread evenly over a lifetime.
     pub fn at(&self, place: usize, time: u64) -> Life {
         let Some(length) = self.length else { return 0 };
         let shift = u128::from(length) * place as u128 / u128::from(self.nodes);
@@ -41,7 +41,7 @@ impl Node {
         Self { lease: Lease::new(terms), life, asked: 0, ticking: false }
     }
 
-    /// The lease of whoever is at the place now: a new node begins with nothing.
+    /// The lease of the current node: a new node starts with nothing.
     pub fn lease(&mut self, life: Life) -> &Lease {
         if self.life != life {
             *self = Self { ticking: self.ticking, asked: self.asked, ..Self::new(*self.lease.terms(), life) };
@@ -49,7 +49,7 @@ impl Node {
         &self.lease
     }
 
-    /// Whether there may be something to say without anybody asking.
+    /// Whether there may be something to send without a request.
     pub fn is_awake(&self, now: u64) -> bool {
         let slack = self.lease.terms().slack();
         Nanos::new(now).saturating_since(Nanos::new(self.asked)) <= slack.saturating_add(slack)

@@ -1,4 +1,4 @@
-//! One algorithm with one quota, shared by a fleet, on its way through a workload.
+//! One algorithm with one quota, shared by a fleet, during a replay.
 
 use tidegate_core::lease::{Answer, Request, Terms};
 use tidegate_core::{Decision, Nanos};
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::replay::{Candidate, KeyState, RecentTimes, Row, Stretch};
 
-/// The nodes, the authority and the network, for the key that the replay is at; and what was counted over all keys.
+/// The nodes, the authority and the network for the current key, and the counts over all keys.
 #[derive(Debug)]
 pub(crate) struct FleetRun {
     terms: Terms,
@@ -20,16 +20,16 @@ pub(crate) struct FleetRun {
     nodes: Vec<Node>,
     shared: KeyState,
     queues: Queues,
-    /// The algorithm in one place, on all requests when they come.
+    /// The algorithm in one place, on all requests at their arrival.
     one_place: KeyState,
-    /// The algorithm at the moments of the admissions.
+    /// The algorithm at the times of the admissions.
     reference: KeyState,
     admitted: RecentTimes,
     over: RecentTimes,
-    /// The key, and how many requests it has made.
+    /// The current key, and the number of its requests so far.
     key: u32,
     requests: u64,
-    /// Units that the shared state was charged for it.
+    /// Units charged to the shared state for the key.
     charged: u64,
     denied: u64,
     row: Row,
@@ -71,14 +71,14 @@ impl FleetRun {
         }
     }
 
-    /// Lets happen what is due up to `now`.
+    /// Runs the events that are due up to `now`.
     fn advance(&mut self, now: u64) {
         while let Some((time, event)) = self.queues.next(now) {
             match event {
                 Event::Tick(node) => self.tick(time, node),
                 Event::ToAuthority(message) => self.serve(time, message),
                 Event::ToNode(ToNode { node, life, request, grant }) => {
-                    // The answer to a node that is gone reaches nobody.
+                    // If the node is gone, nobody receives the answer.
                     if self.lives.at(node, time) == life {
                         let _ = self.nodes[node].lease(life).granted(request, &grant, Nanos::new(time));
                     }
@@ -204,7 +204,7 @@ impl FleetRun {
     }
 }
 
-/// A number for each request of each key: the finaliser of `SplitMix64`.
+/// A pseudo-random number for each request of each key: the finaliser of `SplitMix64`.
 fn deal(key: u32, request: u64) -> u64 {
     let mut x = (u64::from(key) << 32).wrapping_add(request).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Lines of text that web servers and proxies write:
+//! Lines of text in the formats of web servers and proxies:
 //!
 //! | form | a line |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | Envoy | `[time] "request" status flags received sent duration upstream "forwarded for" "user agent" "id" "authority" …` |
 //! | ALB | `type time elb client:port target:port … status … "request" "user agent" …` |
 //!
-//! A time is written as `17/May/2015:10:05:03 +0000` or as RFC 3339 has it. Nothing is copied, and what a line holds beyond
-//! the status is looked at only when it is asked for.
+//! A time is written as `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied, and the part of a line
+//! after the status is parsed only on request.
 
 use std::borrow::Cow;
 
@@ -22,37 +22,37 @@ use super::{
     timestamp::{TimeCache, parse_rfc3339},
 };
 
-/// The parts of a line that a limit may be keyed by. Texts are as the log has them, escapes included.
+/// The parts of a line that may be part of a key. Texts are as in the log, including escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessLine<'a> {
     /// The client: the first column, `client:port` (ALB), or the last address of `x-forwarded-for` (Envoy).
     pub ip: &'a [u8],
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// `-` where the request has no method (not HTTP, or nothing was sent).
+    /// `-` if the request has no method (not HTTP, or nothing was sent).
     pub method: &'a [u8],
-    /// Without the query; where the request has no method, all of it.
+    /// The path without the query; if the request has no method, the whole request.
     pub path: &'a [u8],
     /// Three digits, or `-`.
     pub status: &'a [u8],
-    /// What the request was sent to, where the form has it.
+    /// The requested host, if the format has it.
     pub host: Option<&'a [u8]>,
     agent: Agent<'a>,
 }
 
-/// Where the user agent is.
+/// The position of the user agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agent<'a> {
-    /// Behind the bytes and the referer, if anywhere.
+    /// After the bytes and the referer, if it is present.
     Behind(&'a [u8]),
     Found(Option<&'a [u8]>),
 }
 
 impl<'a> AccessLine<'a> {
-    /// Reads a line of a common or combined log.
+    /// Parses a line of a common or combined log.
     ///
     /// # Errors
-    /// When it has no host, no time in brackets, no request in quotes, or no status.
+    /// If the line has no host, no time in brackets, no request in quotes, or no status.
     pub fn parse(line: &'a [u8]) -> Result<Self, LineError> {
         Self::common(line, &mut TimeCache::default())
     }
@@ -70,7 +70,7 @@ impl<'a> AccessLine<'a> {
         Ok(Self { ip, time, method, path, status, host: None, agent: Agent::Behind(rest) })
     }
 
-    /// With the server's name and port in front.
+    /// Parses a line with the server's name and port in front.
     pub(super) fn vhost(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         let (host, rest) = word(line);
         let line = Self::common(rest.trim_ascii_start(), times)?;
@@ -82,7 +82,7 @@ impl<'a> AccessLine<'a> {
         Ok(Self { host: Some(&host[..port.unwrap_or(host.len())]), ..line })
     }
 
-    /// Whether a line of an access log begins with a server's name: its second column is then the client.
+    /// Whether a line of an access log begins with a server's name, so that the client is in its second column.
     pub(super) fn has_vhost(line: &[u8]) -> bool {
         let (first, rest) = word(line);
         let (second, rest) = word(rest);
@@ -94,7 +94,7 @@ impl<'a> AccessLine<'a> {
         !is_address(first) && columns >= 2 && (is_address(second) || (named && second != b"-"))
     }
 
-    /// Envoy's default format.
+    /// Parses a line in Envoy's default format.
     pub(super) fn envoy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         if line.first() != Some(&b'[') {
             return Err(LineError::NotEnvoy);
@@ -105,8 +105,8 @@ impl<'a> AccessLine<'a> {
         if status.is_empty() || !status.iter().all(u8::is_ascii_digit) {
             return Err(LineError::NoStatus);
         }
-        // Response flags and details, connection and upstream failure reasons, then numbers: up to the next quote but
-        // one that belongs to a reason is close enough to nothing that a log has.
+        // Response flags and details, connection and upstream failure reasons, then numbers. The next quote ends them, except
+        // for a quote inside a reason, which hardly ever occurs in a log.
         let quote = memchr(b'"', rest).ok_or(LineError::NotEnvoy)?;
         rest = &rest[quote..];
         let (forwarded, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
@@ -118,7 +118,7 @@ impl<'a> AccessLine<'a> {
         Ok(Self { ip, time, method, path, status, host: authority, agent })
     }
 
-    /// An AWS application load balancer's line.
+    /// Parses a line of an AWS application load balancer.
     pub(super) fn alb(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         let (kind, rest) = word(line);
         if !["http", "https", "h2", "grpcs", "ws", "wss"].iter().any(|known| known.as_bytes() == kind) {
@@ -139,7 +139,7 @@ impl<'a> AccessLine<'a> {
         Ok(Self { ip, time, method, path, status, host, agent })
     }
 
-    /// What the client calls itself; the combined format and later ones have it.
+    /// The user agent; the combined format and later ones have it.
     #[must_use]
     pub fn user_agent(&self) -> Option<&'a [u8]> {
         match self.agent {
@@ -173,7 +173,7 @@ impl Request for AccessLine<'_> {
     }
 }
 
-/// The first bracket that holds a time, and what follows it: a user's name may hold brackets too.
+/// The first bracket that contains a time, and the text after it: a user's name may contain brackets too.
 fn bracketed_time<'a>(mut rest: &'a [u8], times: &mut TimeCache) -> Result<(u64, &'a [u8]), LineError> {
     let mut error = LineError::NotAccessLog;
     while let Some(open) = memchr(b'[', rest) {
@@ -187,7 +187,7 @@ fn bracketed_time<'a>(mut rest: &'a [u8], times: &mut TimeCache) -> Result<(u64,
     Err(error)
 }
 
-/// The text between the next two quotes, a quote behind a backslash being none, and what follows.
+/// The text between the next two quotes, ignoring quotes after a backslash, and the text after it.
 fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
     let mut from = 0;
@@ -196,7 +196,7 @@ fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
         if text[at] == b'"' {
             return Some((&text[..at], &text[at + 1..]));
         }
-        // The byte behind a backslash is passed over.
+        // The byte after a backslash is skipped.
         from = (at + 2).min(text.len());
     }
 }
@@ -234,7 +234,7 @@ pub(super) fn without_query(target: &[u8]) -> &[u8] {
     &target[..memchr(b'?', target).unwrap_or(target.len())]
 }
 
-/// `https://host:port/path` as host and path; a target without a host is a path.
+/// Splits `https://host:port/path` into host and path; a target without a host is a path.
 fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let Some(after) = memchr::memmem::find(target, b"://").map(|at| &target[at + 3..]) else {
         return (None, target);

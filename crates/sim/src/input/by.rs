@@ -1,4 +1,4 @@
-//! What a limit is keyed by, and how several parts make one key.
+//! The key of a limit, and how several parts make one key.
 
 use std::{fmt, str::FromStr};
 
@@ -11,18 +11,18 @@ pub enum Field {
     Path,
     /// The method of the request.
     Method,
-    /// The status of the answer.
+    /// The status of the response.
     Status,
-    /// What the client calls itself.
+    /// The client's user agent.
     UserAgent,
-    /// What the request was sent to: a server's name.
+    /// The requested host: a server's name.
     Host,
-    /// A field of a JSON line: its name, or the names on the way to it joined by dots.
+    /// A field of a JSON line: its name, or for a nested field the names joined by dots.
     Named(String),
 }
 
 impl Field {
-    /// The part of this name; `None` for an empty one.
+    /// The part with this name; `None` if the name is empty.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -37,7 +37,7 @@ impl Field {
         })
     }
 
-    /// The part's name: for JSON lines, that of the field it is read from.
+    /// The part's name: for JSON lines, the name of the field.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -52,7 +52,7 @@ impl Field {
     }
 }
 
-/// The parts of a key; none is one limit for all (`global`).
+/// The parts of a key; without parts, one limit for all (`global`).
 ///
 /// ```
 /// use tidegate_sim::input::By;
@@ -65,7 +65,7 @@ impl Field {
 pub struct By(Vec<Field>);
 
 impl By {
-    /// One limit for all.
+    /// One limit for all requests.
     pub const GLOBAL: Self = Self(Vec::new());
 
     /// One limit for each client address.
@@ -80,9 +80,9 @@ impl By {
         &self.0
     }
 
-    /// Appends one part's text to a key that is being put together.
+    /// Appends one part's text to a key.
     ///
-    /// A key of one part is the text itself. Where several are joined each is preceded by its length, so that no two
+    /// A key of one part is the text itself. If there are several parts, each is preceded by its length, so that no two
     /// lists of parts make the same key, whatever bytes a client sends.
     pub(crate) fn push(&self, key: &mut Vec<u8>, part: &[u8]) {
         if self.0.len() > 1 {
@@ -92,7 +92,7 @@ impl By {
         key.extend_from_slice(part);
     }
 
-    /// A key as a person reads it, its parts joined by blanks; bytes that are no UTF-8 are replaced.
+    /// A key in readable form, its parts joined by blanks; invalid UTF-8 is replaced.
     pub(crate) fn label(&self, key: &[u8]) -> String {
         match self.0.len() {
             0 => "everything".to_owned(),
@@ -144,11 +144,11 @@ impl fmt::Display for By {
     }
 }
 
-/// Why a text names no key.
+/// Why a text does not name a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ByError {
-    /// Nothing stands before, between or after the commas.
+    /// A name is missing before, between or after the commas.
     #[error(
         "name one or more of ip, path, method, status, user-agent, host, global, or (for JSON lines) a field, joined by commas as in ip,path"
     )]

@@ -1,12 +1,12 @@
-//! Whose address it is: what a limit by `ip` counts as one client.
+//! The client to which an address belongs, for a limit by `ip`.
 
 use std::{borrow::Cow, net::IpAddr};
 
-/// The client that an address in a log stands for, as `tidegate_tower` keys it: an IPv4 address in full, of an IPv6
-/// address the first 64 bits (`2001:db8:1:2::/64`), since one client has all of them. An IPv4 address written as IPv6
-/// is the IPv4 address. A port behind the address is left off. What is no address (a host's name) stands for itself.
+/// The client of an address in a log, with the same key as in `tidegate_tower`: an IPv4 address in full, or the first 64
+/// bits of an IPv6 address (`2001:db8:1:2::/64`), because one client has all of them. An IPv4-mapped IPv6 address is
+/// treated as the IPv4 address. A port after the address is removed. Other text (a host's name) is kept as it is.
 pub(super) fn client(text: &[u8]) -> Cow<'_, [u8]> {
-    // Almost all: an IPv4 address without a port, or a name.
+    // The common case: an IPv4 address without a port, or a name.
     if !text.contains(&b':') {
         return text.into();
     }
@@ -16,7 +16,7 @@ pub(super) fn client(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// An address, perhaps in brackets, perhaps with a port behind it.
+/// Parses an address, with or without brackets and a port.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(inside, _)| inside);
@@ -28,7 +28,7 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     found.map(|address: IpAddr| address.to_canonical())
 }
 
-/// Whether it is an address.
+/// Whether the text is an address.
 pub(super) fn is_address(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<IpAddr>().is_ok())
 }

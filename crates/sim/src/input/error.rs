@@ -1,4 +1,4 @@
-//! What keeps a log from being read, whole or in part.
+//! Why a log cannot be read, in whole or in part.
 
 use std::{fmt, io};
 
@@ -9,14 +9,14 @@ use super::{
     timestamp::write_utc,
 };
 
-/// A line (in a file of requests per second: a number) that is no request.
+/// A line that is not a request. In a file of requests per second, it is a number instead of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLine {
-    /// The source it is in.
+    /// The name of the source.
     pub source: String,
-    /// Its number there, from 1.
+    /// The line's number in it, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why it is not a request.
     pub error: LineError,
 }
 
@@ -26,17 +26,17 @@ impl fmt::Display for FailedLine {
     }
 }
 
-/// The lines that are no requests: how many, and the first few.
+/// The lines that are not requests: their number, and the first few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unparsed {
-    /// How many there are.
+    /// The number of such lines.
     pub count: u64,
     /// The first of them, at most [`Unparsed::SHOWN`].
     pub first: Vec<FailedLine>,
 }
 
 impl Unparsed {
-    /// How many are kept to be shown.
+    /// How many of them are kept.
     pub const SHOWN: usize = 5;
 
     pub(super) fn add(&mut self, source: &str, line: u64, error: LineError) {
@@ -54,72 +54,72 @@ pub enum InputError {
     /// A source cannot be opened.
     #[error("cannot open {source_name}: {error}")]
     Open {
-        /// Which.
+        /// The source.
         source_name: String,
-        /// Why.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// A source breaks off, or cannot be unpacked.
+    /// Reading or unpacking a source failed midway.
     #[error("cannot read {source_name}{}: {error}", after_line(*after))]
     Read {
-        /// Which.
+        /// The source.
         source_name: String,
-        /// Lines (or numbers) read before.
+        /// The number of lines (or numbers) read before.
         after: u64,
-        /// Why.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// None of the first lines has an accepted form.
+    /// None of the first lines has an accepted format.
     #[error("{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)]
     UnknownFormat {
-        /// Of which source.
+        /// The source.
         source_name: String,
     },
-    /// Not one line is a request.
+    /// No line is a request.
     #[error("none of {} {} parses as {format}{}; {}", unparsed.count, format.parts(), first_of(unparsed), Format::ACCEPTED)]
     NothingParsed {
-        /// How the lines were read.
+        /// The format of the lines.
         format: Format,
-        /// What is wrong with them.
+        /// The lines, and why they are not requests.
         unparsed: Unparsed,
     },
-    /// There are no requests at all: an empty file, or zeros alone.
+    /// There are no requests at all: an empty file, or only zeros.
     #[error("there are no requests in {source_name}")]
     NoRequests {
         /// The sources.
         source_name: String,
     },
-    /// The form has nothing of the kind that the limit is to be keyed by.
+    /// The format does not have what the limit's key needs.
     #[error("{}", no_such_key(by, *format))]
     By {
         /// The key.
         by: By,
-        /// The form.
+        /// The format.
         format: Format,
     },
-    /// The sources have different forms.
+    /// The sources have different formats.
     #[error(
         "{source_name} holds {format}, but what came before is {before}: replay them one by one, or say --format-in"
     )]
     Mixed {
-        /// The form of those before.
+        /// The format of the sources before.
         before: Format,
         /// The source that differs.
         source_name: String,
-        /// Its form.
+        /// Its format.
         format: Format,
     },
-    /// Every request was left out by a filter.
+    /// The filter left out every request.
     #[error("all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude", write_utc(span.0), write_utc(span.1))]
     AllExcluded {
-        /// How many there were.
+        /// The number of requests.
         requests: u64,
-        /// When the first and the last of them came.
+        /// The times of the first and the last of them.
         span: (u64, u64),
     },
-    /// More than 4,294,967,295 keys.
+    /// There are more than 4,294,967,295 keys.
     #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
     /// Requests per second cannot be followed.

@@ -1,4 +1,4 @@
-//! Which requests of a log are replayed.
+//! Selects the requests of a log that are replayed.
 
 use std::{fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use super::{
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 
-/// What a field must be: `path=/login`, or with stars for whatever stands in their place, `path=/static/*`.
+/// A condition on a field: `path=/login`, or a pattern in which a star matches any text, such as `path=/static/*`.
 ///
 /// ```
 /// use tidegate_sim::input::Condition;
@@ -24,7 +24,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A field, and the pattern that it must fit.
+    /// A condition on a field, with the pattern that it must match.
     #[must_use]
     pub const fn new(field: Field, pattern: String) -> Self {
         Self { field, pattern }
@@ -36,19 +36,19 @@ impl Condition {
         &self.field
     }
 
-    /// A request without the field does not fit.
+    /// Whether a request meets the condition. A request without the field does not.
     pub(super) fn fits(&self, request: &impl Request) -> bool {
         let Ok(text) = request.field(&self.field) else { return false };
-        // An address may be given as the log has it, or as the client that it stands for.
+        // An address may be given as in the log, or as the client to which it belongs.
         fits(self.pattern.as_bytes(), &text)
             || (self.field == Field::Ip && fits(self.pattern.as_bytes(), &client(&text)))
     }
 }
 
-/// Whether a text is what a pattern describes, `*` being any run of bytes. Linear in the text for each star.
+/// Whether a text matches a pattern in which `*` matches any bytes. The time is linear in the text for each star.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut on) = (0, 0);
-    // Where the last star stands, and how much of the text it has been given.
+    // The position of the last star, and how much of the text it has matched.
     let mut star: Option<(usize, usize)> = None;
     while on < text.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -82,7 +82,7 @@ impl fmt::Display for Condition {
     }
 }
 
-/// A text that is no condition.
+/// A text is not a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a field and a pattern with `=` between them, as in path=/health* or status=5*")]
 pub struct ConditionError;
@@ -110,19 +110,19 @@ impl FromStr for Moment {
     }
 }
 
-/// A text that is no moment.
+/// A text is not a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a time such as 2015-05-17, 2015-05-17T10:05:03Z or 17/May/2015:10:05:03 +0000")]
 pub struct MomentError;
 
-/// Which requests are left out.
+/// The requests that are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// A request that fits any of these.
+    /// Requests that meet any of these conditions.
     pub exclude: Vec<Condition>,
-    /// Those before.
+    /// Requests before this moment.
     pub since: Option<Moment>,
-    /// Those at this moment and after.
+    /// Requests at or after this moment.
     pub until: Option<Moment>,
 }
 

@@ -1,10 +1,10 @@
-//! The forms that a log may have, and which one a text has.
+//! The formats of logs, and how to detect them.
 
 use std::{fmt, str::FromStr};
 
 use super::{access_log::AccessLine, line::LineError, timestamp::TimeCache};
 
-/// A form of log.
+/// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -16,14 +16,14 @@ pub enum Format {
     Envoy,
     /// The access log of an AWS application load balancer.
     Alb,
-    /// One JSON object a line.
+    /// One JSON object per line.
     JsonLines,
-    /// How many requests came in each second: numbers with blanks or line ends between them.
+    /// The number of requests in each second: numbers separated by blanks or line ends.
     Rate,
 }
 
 impl Format {
-    /// What to say where no form fits.
+    /// The text for logs of an unknown format.
     pub const ACCEPTED: &'static str = "accepted are access logs (common or combined: `host ident user \
          [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 512`; vhost_combined; Envoy's and an AWS load balancer's), \
          JSON lines (one object a line with a time, as nginx, Caddy and Envoy write them) and requests per second (whole \
@@ -31,7 +31,7 @@ impl Format {
     const ALL: [Self; 6] =
         [Self::AccessLog, Self::VhostCombined, Self::Envoy, Self::Alb, Self::JsonLines, Self::Rate];
 
-    /// The form that most of the first lines have.
+    /// The format of most of the first lines.
     pub(super) fn detect(head: &[u8]) -> Option<Self> {
         const LINES: usize = 100;
         let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
@@ -46,7 +46,7 @@ impl Format {
     }
 
     fn of_line(line: &[u8]) -> Option<Self> {
-        // Also a line with other faults than in how it begins: the head may cut it off.
+        // Lines with other mistakes than at their beginning count too: the head may cut a line off.
         let begins = |line: Result<AccessLine<'_>, LineError>| {
             use LineError::{AccessTime, AlbTime, NotAccessLog, NotAlb, NotEnvoy};
             !matches!(line, Err(NotAccessLog | AccessTime | NotEnvoy | NotAlb | AlbTime))
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    /// What it is made of: lines, or numbers.
+    /// What the format consists of: lines, or numbers.
     #[must_use]
     pub const fn parts(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl FromStr for Format {
     }
 }
 
-/// A name of no form.
+/// A text is not a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "choose common, combined, vhost_combined, envoy or alb (access logs), jsonl, or rate; or leave it out to have it detected"

@@ -1,5 +1,5 @@
-//! Lines that each hold one JSON object: a program's own, or those of nginx, Caddy and Envoy, whose names for the parts of
-//! a request are known.
+//! Lines that each contain one JSON object: a program's own, or those of nginx, Caddy and Envoy, whose field names are
+//! known.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -13,10 +13,11 @@ use super::{
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 
-/// Where the time is looked for when nobody says.
+/// The default fields for the time.
 const TIME_FIELDS: [&str; 9] =
     ["time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local", "start_time", "date"];
-/// Names of a request's parts, the first there is counts: the part's own, nginx', Caddy's, Envoy's, and usual ones.
+/// Field names for the parts of a request; the first one present counts. The part's own name, then those of nginx, Caddy
+/// and Envoy, and common ones.
 const IP: [&str; 9] = [
     "ip",
     "client_ip",
@@ -33,15 +34,15 @@ const METHOD: [&str; 4] = ["method", "request_method", "request.method", "reques
 const STATUS: [&str; 3] = ["status", "response_code", "status_code"];
 const USER_AGENT: [&str; 4] = ["user-agent", "user_agent", "http_user_agent", "request.headers.User-Agent"];
 const HOST: [&str; 5] = ["host", "http_host", "request.host", "authority", "server_name"];
-/// How many of a line's fields an error lists.
+/// How many fields of a line an error lists.
 const LISTED: usize = 30;
 
-/// Which field holds the time.
+/// The field that contains the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimeField(Option<String>);
 
 impl TimeField {
-    /// The field of this name (or path, joined by dots), or for `None` the first there is of `time`, `timestamp`,
+    /// The field with this name (or path, joined by dots). For `None`, the first one present of `time`, `timestamp`,
     /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time` and `date`.
     #[must_use]
     pub const fn new(name: Option<String>) -> Self {
@@ -68,7 +69,7 @@ impl TimeField {
     }
 }
 
-/// A line's object, and its time.
+/// The object of a line, and its time.
 #[derive(Debug)]
 pub(super) struct JsonLine {
     fields: Map<String, Value>,
@@ -76,10 +77,10 @@ pub(super) struct JsonLine {
 }
 
 impl JsonLine {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// When the line is no JSON object, or its time is missing or none.
+    /// If the line is not a JSON object, or if its time is missing or invalid.
     pub fn parse(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
         let Ok(Value::Object(fields)) = serde_json::from_slice(line) else { return Err(LineError::NotJson) };
         let time = time.read(&fields)?;
@@ -109,7 +110,7 @@ impl Request for JsonLine {
         let found = names.iter().find_map(|name| Some((*name, text(field(&self.fields, name)?)?)));
         let missing = || LineError::NoField { name: wanted.name().to_owned(), has: list(&self.fields) };
         let (name, text) = found.ok_or_else(missing)?;
-        // nginx' `request` is the whole line. A path counts without its query.
+        // nginx' `request` is the whole request line. A path counts without its query.
         Ok(match wanted {
             Field::Method if name == "request" => part(&text, |text| split_request(text).0),
             Field::Path if name == "request" => part(&text, |text| split_request(text).1),
@@ -126,7 +127,7 @@ fn part(text: &str, of: impl Fn(&[u8]) -> &[u8]) -> Cow<'static, [u8]> {
     Cow::Owned(of(text.as_bytes()).to_vec())
 }
 
-/// The field of this very name, or the one that the names between the dots lead to.
+/// The field with exactly this name, or the nested field at the path of names between the dots.
 fn field<'a>(line: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     line.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -134,7 +135,7 @@ fn field<'a>(line: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// A value as a part of a key; null and objects are none, a list is its first element.
+/// A value as a part of a key. Null and objects have none; a list counts as its first element.
 fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::Null | Value::Object(_) => None,
@@ -144,7 +145,7 @@ fn text(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The names that a key or the time may be asked for by, in the order of the alphabet.
+/// The field names that a key or the time may use, in alphabetical order.
 fn list(line: &Map<String, Value>) -> String {
     fn add(names: &mut Vec<String>, before: &str, line: &Map<String, Value>) {
         for (name, value) in line {

@@ -1,4 +1,4 @@
-//! Lines of bounded length out of a stream, and why a line may be no request.
+//! Reads lines of bounded length from a stream, and the reasons why a line may not be a request.
 
 use std::{
     io::{self, BufRead},
@@ -7,18 +7,18 @@ use std::{
 
 use memchr::memchr;
 
-/// The longest line that is kept: 1 MiB. A longer one is skipped and counted as one that does not parse.
+/// The maximum length of a line, 1 MiB. A longer line is skipped and counted as invalid.
 const MAX_LINE: usize = 1 << 20;
 
-/// Gives every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for one that is too long. Stops early where
-/// `each` says so.
+/// Passes every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for a line that is too long. Stops early if
+/// `each` breaks.
 ///
-/// A line that lies whole in the stream's buffer is not copied.
+/// A line that is completely in the stream's buffer is not copied.
 pub(super) fn each_line<B>(
     input: &mut (impl BufRead + ?Sized),
     mut each: impl FnMut(Option<&[u8]>) -> ControlFlow<B>,
 ) -> io::Result<ControlFlow<B>> {
-    // The beginning of a line that goes on in the next buffer.
+    // The beginning of a line that continues in the next buffer.
     let (mut begun, mut fits) = (Vec::new(), true);
     loop {
         let available = match input.fill_buf() {
@@ -65,63 +65,63 @@ fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Why a line (or, in a file of requests per second, a number) is no request.
+/// Why a line (in a file of requests per second: a number) is not a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// Longer than a mebibyte.
+    /// The line is longer than a mebibyte.
     #[error("longer than 1 MiB")]
     TooLong,
-    /// Nothing that looks like `host ident user [time] …`.
+    /// The line does not start like `host ident user [time] …`.
     #[error("no `host ident user [time] …`")]
     NotAccessLog,
-    /// A bracket holds no time as access logs write it.
+    /// No bracket contains a time in the form of access logs.
     #[error("no time such as [17/May/2015:10:05:03 +0000]")]
     AccessTime,
-    /// No request in quotes behind the time.
+    /// There is no request in quotes after the time.
     #[error("no request in quotes behind the time")]
     NoRequest,
-    /// No status behind the request.
+    /// There is no status after the request.
     #[error("no status behind the request")]
     NoStatus,
-    /// The key asks for a user agent and the line has none: the common log format.
+    /// The key needs a user agent, which the common log format does not have.
     #[error("no user agent (the common log format has none)")]
     NoUserAgent,
-    /// No JSON object.
+    /// The line is not a JSON object.
     #[error("no JSON object")]
     NotJson,
-    /// The key asks for a host and the line has none: only `vhost_combined`, ALB, Envoy and JSON have it.
+    /// The key needs a host, which only `vhost_combined`, ALB, Envoy and JSON logs have.
     #[error("no host (vhost_combined, ALB, Envoy and JSON logs have one)")]
     NoHost,
-    /// Not what Envoy writes.
+    /// The line is not in Envoy's format.
     #[error("no `[time] \"request\" status flags …` as Envoy writes it")]
     NotEnvoy,
-    /// Not what an AWS load balancer writes.
+    /// The line is not in the format of an AWS load balancer.
     #[error("no `type time elb client:port target:port …` as an ALB writes it")]
     NotAlb,
-    /// The second column of a load balancer's line is no time.
+    /// The second column of a load balancer's line is not a time.
     #[error("no time in the second column, such as 2015-05-17T10:05:03.186641Z")]
     AlbTime,
-    /// The key asks for a field that the line does not have.
+    /// The key needs a field that the line does not have.
     #[error("no field `{name}`; there are {has}")]
     NoField {
-        /// What was asked for.
+        /// The field.
         name: String,
-        /// What the line has.
+        /// The fields of the line.
         has: String,
     },
-    /// None of the fields that hold the time is there.
+    /// The line has none of the fields for the time.
     #[error("no field `{name}` that holds the time (name it with --time-field); there are {has}")]
     NoTime {
-        /// Where it was looked for.
+        /// The fields that were tried.
         name: String,
-        /// What the line has.
+        /// The fields of the line.
         has: String,
     },
-    /// The time field holds no time.
+    /// The time field does not contain a time.
     #[error("the field `{0}` holds neither an RFC 3339 time nor a number of seconds since 1970")]
     Time(String),
-    /// No whole number from 0 to 4294967295.
+    /// The text is not a whole number from 0 to 4294967295.
     #[error("no whole number of requests")]
     NotCount,
 }

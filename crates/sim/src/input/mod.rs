@@ -1,4 +1,4 @@
-//! Reads logs into a [`Trace`]: access logs, JSON lines, and requests per second; plain or packed.
+//! Reads logs into a [`Trace`]: access logs, JSON lines, and requests per second; plain or compressed.
 
 mod access_log;
 mod by;

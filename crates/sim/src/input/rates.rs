@@ -1,10 +1,10 @@
-//! Requests per second: numbers with blanks or line ends between them, one for each second.
+//! Requests per second: one number for each second, separated by blanks or line ends.
 
 use std::io::{self, BufRead};
 
 use super::line::LineError;
 
-/// The longest number that is kept; a longer run of bytes without a blank is no number.
+/// The maximum length of a number; a longer run of bytes without a blank is not a number.
 const MAX_WORD: usize = 32;
 
 /// Reads the next word; `Ok(None)` at the end of the stream.

@@ -26,14 +26,14 @@ use crate::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// How much of a source is looked at to tell its form.
+/// How much of a source is read to detect its format.
 const HEAD: usize = 64 * 1024;
-/// The last second that a request may come in, 146 years after the first: later ones saturate there.
+/// The last second for a request, 146 years after the first: later ones saturate there.
 const LAST_SECOND: u64 = (1 << 62) / SECOND - 1;
-/// How many lines are read between two tellings of progress.
+/// How many lines are read between two progress reports.
 const TOLD: u64 = 4_096;
 
-/// Where a log comes from.
+/// The source of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Standard input.
@@ -43,7 +43,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// How messages call it.
+    /// The source's name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -60,81 +60,81 @@ impl Source {
     }
 }
 
-/// How sources are read.
+/// Options for reading sources.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Their form; `None` detects it.
+    /// The format of the sources; `None` detects it.
     pub format: Option<Format>,
-    /// What limits are keyed by; `None` is by client, for requests per second one limit for all.
+    /// The key of the limits; `None` means the client, or for requests per second one limit for all.
     pub by: Option<By>,
-    /// Where JSON lines have their time.
+    /// The time field of JSON lines.
     pub time_field: TimeField,
-    /// Whether requests of one key at one time come evenly over the time's grain: those of one second over the second
-    /// where times are whole seconds, as in requests per second. Otherwise they come at its start.
+    /// Whether requests of one key with the same time are spread evenly over the resolution of the times: over one second
+    /// if times are whole seconds, as in requests per second. Otherwise they arrive at its start.
     pub spread: bool,
-    /// Requests to leave out. Requests per second have no fields to leave them out by.
+    /// The requests to leave out. Requests per second have no fields to filter by.
     pub filter: Filter,
 }
 
-/// A log, read.
+/// A log that was read.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Its requests.
+    /// The log's requests.
     pub trace: Trace,
-    /// Its form.
+    /// The log's format.
     pub format: Format,
-    /// What its keys are.
+    /// The log's keys.
     pub by: By,
-    /// Lines that are not blank (for requests per second: numbers).
+    /// The number of lines that are not blank (for requests per second: of numbers).
     pub lines: u64,
-    /// Those of them that are no requests.
+    /// The lines that are not requests.
     pub unparsed: Unparsed,
-    /// Requests that the filter left out.
+    /// The number of requests that the filter left out.
     pub excluded: u64,
 }
 
-/// Which requests concern a limit, and what their keys are.
+/// Selects the requests of a limit, and their keys.
 #[derive(Clone, Debug)]
 pub struct Selector {
-    /// All of them must fit.
+    /// Conditions that a request must all meet.
     pub conditions: Vec<Condition>,
     /// The key.
     pub by: By,
 }
 
-/// The requests that concern one limit.
+/// The requests of one limit.
 #[derive(Clone, Debug)]
 pub struct Selected {
     /// The requests.
     pub trace: Trace,
-    /// Requests that fit, but have nothing of what the key is made of: the limit does not concern them.
+    /// Requests that meet the conditions, but have none of the key's fields: the limit does not apply to them.
     pub keyless: u64,
 }
 
-/// A log, read for several limits.
+/// A log that was read for several limits.
 #[derive(Clone, Debug)]
 pub struct LoadedLimits {
-    /// One for each selector, in their order. A trace may be empty.
+    /// One entry for each selector, in their order. A trace may be empty.
     pub selected: Vec<Selected>,
-    /// The log's form.
+    /// The log's format.
     pub format: Format,
-    /// Requests, whether or not a limit concerns them.
+    /// The number of requests, whether or not a limit applies to them.
     pub requests: u64,
-    /// Lines that are not blank.
+    /// The number of lines that are not blank.
     pub lines: u64,
-    /// Those of them that are no requests.
+    /// The lines that are not requests.
     pub unparsed: Unparsed,
-    /// Requests that the filter left out.
+    /// The number of requests that the filter left out.
     pub excluded: u64,
 }
 
-/// Reads sources, one after another: their requests are put in the order of their times, requests per second go on
-/// where the source before ended.
+/// Reads sources one after another. Requests are sorted by time; requests per second continue where the previous source
+/// ended.
 ///
 /// `progress` counts lines.
 ///
 /// # Errors
-/// When a source cannot be read to its end, when no line of it is a request, or when the key asks for what the form
+/// If a source cannot be read to its end, if no line is a request, or if the key needs what the format
 /// does not have.
 pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Result<Loaded, InputError> {
     let targets = |format| {
@@ -152,10 +152,10 @@ pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Resul
     Ok(Loaded { trace: target.finish(format, spread), format, by, lines, unparsed, excluded })
 }
 
-/// Reads sources once for several limits, each of which some requests concern.
+/// Reads sources once for several limits, each with its own selection of requests.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub fn read_limits(
     sources: &[Source],
     options: &Options,
@@ -177,25 +177,25 @@ pub fn read_limits(
     Ok(LoadedLimits { selected, format, requests: taken, lines, unparsed, excluded })
 }
 
-/// Lines, read.
+/// Lines that were read.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    /// Their requests; there may be none.
+    /// The requests; there may be none.
     pub trace: Trace,
-    /// Lines that are no requests.
+    /// The lines that are not requests.
     pub unparsed: Unparsed,
 }
 
-/// Reads whole lines that a log has just got. `format` is found from the first of them, and kept.
+/// Reads whole lines that were appended to a log. The first of them determine `format`, which is then kept.
 ///
 /// # Errors
-/// When no form is known that the first lines have, when it is requests per second, which have no lines, or when the key asks
-/// for what the form does not have.
+/// If the format of the first lines is unknown, if it is requests per second, which have no lines, or if the key needs what
+/// the format does not have.
 pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) -> Result<Lines, InputError> {
     let source_name = "the log";
     let known = match (*format, lines.trim_ascii().is_empty()) {
         (Some(format), _) => format,
-        // Any form has no request in no line.
+        // Without lines, every format gives no requests.
         (None, true) => Format::AccessLog,
         (None, false) => {
             let found = options.format.or_else(|| Format::detect(lines));
@@ -274,7 +274,7 @@ fn read_all<'a>(
     Ok(reading)
 }
 
-/// Why reading ends before the end.
+/// Why reading stops early.
 enum Stopped {
     Stream(io::Error),
     Log(InputError),
@@ -292,12 +292,12 @@ impl From<InputError> for Stopped {
     }
 }
 
-/// Where requests go.
+/// The destination of requests.
 struct Target {
     conditions: Vec<Condition>,
     by: By,
     trace: TraceBuilder,
-    /// Whether a request without the key's fields is a line that does not parse, other than one that concerns nobody.
+    /// Whether a request without the key's fields counts as an invalid line, instead of a request without a limit.
     needs_key: bool,
     keyless: u64,
 }
@@ -324,14 +324,14 @@ struct Reading<'a> {
     targets: Vec<Target>,
     lines: u64,
     unparsed: Unparsed,
-    /// Requests that were not left out, and those that were.
+    /// The number of requests taken, and of those left out.
     taken: u64,
     excluded: u64,
     excluded_span: (u64, u64),
-    /// Of requests per second.
+    /// The current second, for requests per second.
     second: u64,
     times: TimeCache,
-    /// The key that is being put together.
+    /// The key under construction.
     key: Vec<u8>,
 }
 
@@ -364,7 +364,7 @@ impl<'a> Reading<'a> {
         read.map_err(|error| InputError::Read { source_name: name.to_owned(), after, error })?
     }
 
-    /// The outer error is the stream's, the inner one the log's.
+    /// The outer error is the stream's, the inner one is the log's.
     fn counts(&mut self, name: &str, input: &mut impl BufRead) -> io::Result<Result<(), InputError>> {
         let mut number = 0;
         while let Some(count) = read_count(input)? {

@@ -1,4 +1,4 @@
-//! One request of a log, by its fields, whatever the log's form.
+//! A request of a log by its fields, in any format.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use super::{
     line::LineError,
 };
 
-/// What a line says about a request.
+/// The contents of a line about a request.
 pub(super) trait Request {
     /// Nanoseconds since 1970.
     fn time(&self) -> u64;
 
-    /// The text of a field, as the log has it.
+    /// The text of a field, as in the log.
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError>;
 
-    /// Puts together the request's key. Addresses are [clients](client).
+    /// Composes the request's key. Addresses become [clients](client).
     fn key(&self, by: &By, key: &mut Vec<u8>) -> Result<(), LineError> {
         for field in by.fields() {
             let text = self.field(field)?;

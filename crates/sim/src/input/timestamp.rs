@@ -1,4 +1,4 @@
-//! Points in time as logs write them, as nanoseconds since 1970-01-01 UTC.
+//! Times in the forms that logs use, as nanoseconds since 1970-01-01 UTC.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ const SECOND: i128 = 1_000_000_000;
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Reads `17/May/2015:10:05:03 +0000`, as access logs write it; a fraction of a second may follow the seconds, and
+/// Parses `17/May/2015:10:05:03 +0000`, the form of access logs. A fraction of a second may follow the seconds, and
 /// without an offset the time is UTC.
 ///
-/// `None` for any other form, for days that no calendar has, and for times before 1970 or above [`Nanos::MAX`] (2116).
+/// `None` for any other form, for days that do not exist, and for times before 1970 or above [`Nanos::MAX`] (2116).
 #[must_use]
 pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
     let mut text = Scanner(text);
@@ -34,10 +34,10 @@ pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
     at(year, month, day, clock, offset)
 }
 
-/// Reads an RFC 3339 time such as `2015-05-17T10:05:03.25Z` or `2015-05-17 10:05:03+02:00`; without an offset the time
+/// Parses an RFC 3339 time such as `2015-05-17T10:05:03.25Z` or `2015-05-17 10:05:03+02:00`; without an offset the time
 /// is UTC.
 ///
-/// `None` as for [`parse_access_log_time`].
+/// `None` in the same cases as for [`parse_access_log_time`].
 #[must_use]
 pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
     let mut text = Scanner(text);
@@ -60,11 +60,11 @@ pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
     at(year, month, day, clock, offset)
 }
 
-/// Reads a number of seconds since 1970, or of milli-, micro- or nanoseconds: which one it is shows in its size (below
+/// Parses a number of seconds since 1970, or of milli-, micro- or nanoseconds. Its size determines the unit (below
 /// 10¹¹ seconds, below 10¹⁴ milliseconds, below 10¹⁷ microseconds).
 ///
-/// Exact for up to nine digits behind the point (further ones are dropped). `None` for what is no plain decimal number,
-/// for negative ones, and for times above [`Nanos::MAX`].
+/// Exact for up to nine digits after the point (further ones are dropped). `None` if the text is not a plain decimal
+/// number, and for negative numbers and times above [`Nanos::MAX`].
 #[must_use]
 pub fn parse_unix(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -90,7 +90,7 @@ pub fn write_utc(nanos: u64) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// A time of day in nanoseconds and a date make a time, if there is such a date and the time is in range.
+/// Combines a date and a time of day in nanoseconds, if the date exists and the time is in range.
 fn at(year: u32, month: u32, day: u32, clock: i128, offset: i128) -> Option<u64> {
     let small = |number: u32| i8::try_from(number).ok();
     let date = Date::new(i16::try_from(year).ok()?, small(month)?, small(day)?).ok()?;
@@ -102,12 +102,12 @@ fn bounded(nanos: i128) -> Option<u64> {
     u64::try_from(nanos).ok().filter(|nanos| *nanos <= Nanos::MAX.get())
 }
 
-/// The last time that was read, with its text, and the last day: a log's lines have few seconds and fewer days.
+/// Caches the last time with its text, and the last day: a log's lines have few seconds and fewer days.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimeCache {
     text: Vec<u8>,
     time: u64,
-    /// `17/May/2015:` and ` +0200`, and the midnight that they stand for; empty where there is none.
+    /// `17/May/2015:` and ` +0200`, and the midnight that they mean; empty if there is none.
     day: Vec<u8>,
     zone: Vec<u8>,
     midnight: i128,
@@ -118,7 +118,7 @@ impl TimeCache {
     const LENGTH: usize = 26;
     const CLOCK: Range<usize> = 12..20;
 
-    /// Reads a time as `parse` does, which must be the same each time.
+    /// Parses a time with `parse`, which must give the same result each time.
     #[inline]
     pub fn read(&mut self, text: &[u8], parse: impl Fn(&[u8]) -> Option<u64>) -> Option<u64> {
         if text == self.text && !text.is_empty() {
@@ -131,7 +131,7 @@ impl TimeCache {
         Some(time)
     }
 
-    /// A time as access logs write it, or as RFC 3339 has it.
+    /// A time in the form of access logs or of RFC 3339.
     #[inline]
     pub fn read_log_time(&mut self, text: &[u8]) -> Option<u64> {
         if text == self.text && !text.is_empty() {
@@ -163,7 +163,7 @@ fn clock(text: &[u8]) -> Option<i128> {
     Some(clock)
 }
 
-/// What is left of a text.
+/// The rest of a text.
 struct Scanner<'a>(&'a [u8]);
 
 impl<'a> Scanner<'a> {
@@ -173,7 +173,7 @@ impl<'a> Scanner<'a> {
         Some(taken)
     }
 
-    /// One of these bytes.
+    /// Reads one of these bytes.
     fn expect(&mut self, any: &[u8]) -> Option<u8> {
         self.take(1).map(|taken| taken[0]).filter(|byte| any.contains(byte))
     }

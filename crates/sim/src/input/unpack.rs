@@ -1,4 +1,4 @@
-//! What a file is wrapped in, told by its first bytes: gzip, bzip2, xz, zstd, a tar archive, or several of these.
+//! Unpacks a file by its first bytes: gzip, bzip2, xz, zstd, a tar archive, or several of these.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -7,18 +7,18 @@ use flate2::read::MultiGzDecoder;
 use lzma_rust2::XzReader;
 use ruzstd::decoding::StreamingDecoder;
 
-/// How much is buffered before each layer.
+/// The size of the buffer before each layer.
 const BUFFER: usize = 64 * 1024;
-/// A log in a tar in a gzip in a tar is as deep as anybody packs; a file that nests further was made to hurt.
+/// No ordinary log has more layers than a tar in a gzip in a tar; a file with more of them is meant to do harm.
 const MAX_LAYERS: usize = 4;
 /// A tar header is one block.
 const TAR_BLOCK: usize = 512;
 
-/// Unwraps `input` until what is left is text, and gives each text to `visit`: one, or each file of a tar archive.
+/// Unpacks `input` until the rest is text, and passes each text to `visit`: one, or each file of a tar archive.
 ///
 /// # Errors
-/// Those of `visit`. Those of reading, among them [`io::ErrorKind::Unsupported`], with what to do, for a format that is
-/// recognised but not read, and [`io::ErrorKind::InvalidData`] for more than four layers.
+/// The errors of `visit` and of reading. Among the latter are [`io::ErrorKind::Unsupported`], with advice, for a format that
+/// is recognised but not supported, and [`io::ErrorKind::InvalidData`] for more than four layers.
 pub fn unpack<E: From<io::Error>>(
     input: impl Read,
     mut visit: impl FnMut(&mut dyn BufRead) -> Result<(), E>,
@@ -68,7 +68,7 @@ fn buffered<'a>(input: impl Read + 'a) -> Box<dyn BufRead + 'a> {
     Box::new(BufReader::with_capacity(BUFFER, input))
 }
 
-/// The first bytes (as many as a tar header has, where there are as many), and the input with them still in front.
+/// The first bytes (at most as many as a tar header has), and the input with them still in front.
 fn peek<'a>(mut input: Box<dyn BufRead + 'a>) -> io::Result<(Vec<u8>, Box<dyn BufRead + 'a>)> {
     let mut head = Vec::with_capacity(TAR_BLOCK);
     (&mut input).take(TAR_BLOCK as u64).read_to_end(&mut head)?;
@@ -76,9 +76,9 @@ fn peek<'a>(mut input: Box<dyn BufRead + 'a>) -> io::Result<(Vec<u8>, Box<dyn Bu
     Ok((head, Box::new(whole)))
 }
 
-/// Frames one after another, as `zstd` appends them; a decoder reads one.
+/// A sequence of frames, as `zstd` appends them; one decoder reads one frame.
 struct ZstdFrames<R: BufRead> {
-    /// `None` between two frames, with the input beside it.
+    /// `None` between two frames, when the input is beside it.
     frame: Option<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
     input: Option<R>,
 }
@@ -135,7 +135,7 @@ fn layer(head: &[u8]) -> Layer {
     }
 }
 
-/// Whether a first block is a tar header: its checksum, which sees the checksum's own field as blanks, is right.
+/// Whether a first block is a tar header: its checksum is right (the checksum's own field counts as blanks).
 fn is_tar(head: &[u8]) -> bool {
     if head.len() < TAR_BLOCK {
         return false;

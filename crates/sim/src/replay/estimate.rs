@@ -1,9 +1,9 @@
-//! How well two counts estimate a rate: the sliding counter's formula beside the true count, on the traffic as it came.
+//! How well two counts estimate a rate: the sliding counter's formula compared with the true count, on the original traffic.
 //!
-//! Cloudflare, who made the formula known, published two figures for it: 0.003 % of requests wrongly allowed or
+//! Cloudflare, which made the formula known, published two figures for it: 0.003 % of requests wrongly allowed or
 //! limited, and 6 % mean difference between the real and the approximate rate (400 million requests from 270,000
-//! sources). There every request counts, limited or not, and a request is wrong when the estimate lies on the other
-//! side of the limit than the true count. The same is measured here. It differs from `wrongly_admitted` and
+//! sources). In these figures every request counts, limited or not, and a request is wrong if the estimate and the true
+//! count are on different sides of the limit. This module measures the same. It differs from `wrongly_admitted` and
 //! `wrongly_denied`, which compare decisions that had consequences.
 
 use std::iter::Peekable;
@@ -11,8 +11,8 @@ use std::iter::Peekable;
 /// Accuracy of the sliding counter's estimate, over all requests, admitted or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Estimate {
-    /// Requests at which the estimate was above the limit and the true count not, or the other way round. Both count
-    /// the request itself.
+    /// Requests at which only one of the estimate and the true count was above the limit. Both include the request
+    /// itself.
     pub wrong_requests: u64,
     /// Keys whose true count was above the limit at some request, and whose estimate never was.
     pub missed_keys: u64,
@@ -46,8 +46,8 @@ impl Estimate {
 
 /// Runs the estimate on one key's requests.
 ///
-/// The true count is that of requests that came minus that of requests that are a window old; the latter come from a
-/// second run through the same times, so no window of them is kept.
+/// The true count is the number of requests so far minus the number of those older than a window. The latter come from a
+/// second run through the same times, so no window of them needs to be stored.
 #[derive(Debug)]
 pub(super) struct Estimator<I: Iterator<Item = u64>> {
     limit: u64,
@@ -62,7 +62,7 @@ pub(super) struct Estimator<I: Iterator<Item = u64>> {
 }
 
 impl<I: Iterator<Item = u64>> Estimator<I> {
-    /// `leaving` is the key's times once more, from their beginning.
+    /// `leaving` is a second iterator over the key's times, from their beginning.
     pub fn new(limit: u32, window: u64, leaving: I) -> Self {
         Self {
             limit: limit.into(),
@@ -100,7 +100,7 @@ impl<I: Iterator<Item = u64>> Estimator<I> {
         self.ever_above.0 |= above.0;
         self.ever_above.1 |= above.1;
         self.seen.wrong_requests += u64::from(above.0 != above.1);
-        // Rounded for each request by itself, so that the sum is the same in whatever order threads add it up.
+        // Rounded per request, so that the sum does not depend on the order in which threads add it up.
         self.seen.differences += estimate.abs_diff(truth).saturating_mul(1_000_000_000) / truth;
         self.seen.requests += 1;
     }

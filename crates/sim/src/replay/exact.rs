@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// The times in the half-open window that ends now: `t` is in it while `now − t < window`.
 ///
-/// Memory is one word for each time in the window.
+/// Memory is one word per time in the window.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentTimes {
     window: u64,
@@ -16,7 +16,7 @@ impl RecentTimes {
         Self { window, times: VecDeque::new() }
     }
 
-    /// How many times are in the window that ends at `now`. Times passed in never fall.
+    /// The number of times in the window that ends at `now`. Times that are passed in must not decrease.
     #[inline]
     pub fn count(&mut self, now: u64) -> u64 {
         while self.times.front().is_some_and(|&time| now - time >= self.window) {

@@ -1,4 +1,4 @@
-//! What a replay finds out.
+//! The findings of a replay.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use tidegate_core::Quota;
 use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline, trial::Candidate};
 use crate::fleet::{Fleet, Shared};
 
-/// What came out of one trial.
+/// The findings of one trial.
 #[derive(Clone, Debug)]
 pub struct Findings {
     /// The quota that was tried.
     pub quota: Quota,
-    /// The nodes that share it; `None` for one place that decides everything.
+    /// The nodes that share the quota; `None` if one place makes every decision.
     pub fleet: Option<Fleet>,
-    /// All requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Keys that made at least one.
+    /// The number of keys with at least one request.
     pub keys: u64,
-    /// When the first request came and when the last, or bounds around them; in nanoseconds.
+    /// The times of the first and the last request, or bounds around them, in nanoseconds.
     pub span: (u64, u64),
-    /// The stretches that the counts over time are for.
+    /// The intervals of the counts over time.
     pub timeline: Timeline,
-    /// Requests in each stretch.
+    /// The number of requests in each interval.
     pub requests_over_time: Vec<u64>,
-    /// One for each algorithm, in the order in which they were given.
+    /// One row for each algorithm, in their order.
     pub rows: Vec<Row>,
-    /// The keys that are denied most (by whichever algorithm denies them most), at most 20, the first most.
+    /// The most denied keys (each by the algorithm that denies it most), at most 20, the most denied first.
     pub most_denied: Vec<DeniedKey>,
 }
 
-/// What one algorithm did.
+/// The results of one algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Its name, with its options if any.
+    /// The algorithm's name, with its options if there are any.
     pub algorithm: String,
-    /// Requests admitted, delayed ones included.
+    /// Admitted requests, including delayed ones.
     pub admitted: u64,
-    /// Requests denied.
+    /// Denied requests.
     pub denied: u64,
-    /// Keys denied at least once.
+    /// Keys that were denied at least once.
     pub denied_keys: u64,
-    /// Requests it admitted and the exact log denied.
+    /// Requests that the algorithm admitted and the exact log denied.
     pub wrongly_admitted: u64,
-    /// Requests it denied and the exact log admitted.
+    /// Requests that the algorithm denied and the exact log admitted.
     pub wrongly_denied: u64,
-    /// The most requests of one key admitted in any half-open window.
+    /// The most requests of one key that were admitted in any half-open window.
     pub worst_window: u64,
-    /// Denials in each stretch of the timeline.
+    /// Denials in each interval of the timeline.
     pub denied_over_time: Vec<u64>,
-    /// For the leaky bucket: how long what it admits has to wait.
+    /// For the leaky bucket: how long admitted requests wait.
     pub delays: Option<Delays>,
     /// For the sliding counter: how close its estimate of the rate is.
     pub estimate: Option<Estimate>,
@@ -58,7 +58,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of a candidate that has not begun, with a timeline of so many stretches.
+    /// The row of a candidate that has not started, with a timeline of this many intervals.
     pub(crate) fn of(candidate: &Candidate, stretches: usize) -> Self {
         Self {
             algorithm: candidate.spec.label().to_owned(),
@@ -88,7 +88,7 @@ impl Row {
 /// How long admitted requests wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// How many wait at all.
+    /// The number of requests that wait.
     pub delayed: u64,
     /// The longest wait.
     pub longest: Duration,
@@ -108,7 +108,7 @@ impl Delays {
         self.total += other.total;
     }
 
-    /// The mean wait of those that wait; zero when none does.
+    /// The mean wait of the requests that wait; zero if none does.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let mean = self.total / u128::from(self.delayed.max(1));

@@ -1,4 +1,4 @@
-//! When the keys that are denied most come, and when they are denied.
+//! When the most denied keys send requests, and when they are denied.
 
 use super::{DeniedKey, KeyState, Timeline, Trial};
 use crate::workload::Workload;
@@ -13,11 +13,11 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// How many parts of the timeline a key has.
+    /// The number of parts of the timeline for each key.
     pub const STEPS: usize = 48;
 }
 
-/// Replays these keys once more, through the first algorithm of the trial.
+/// Replays these keys again, through the first algorithm of the trial.
 #[must_use]
 pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, keys: &[DeniedKey]) -> HeatMap {
     let Some(candidate) = trial.candidates().first() else { return HeatMap::default() };

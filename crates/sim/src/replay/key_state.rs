@@ -21,20 +21,20 @@ impl KeyState {
         self.policy.decide(&mut self.words, Nanos::new(time), 1)
     }
 
-    /// Whether the key has nothing left that a limit would hold against it.
+    /// Whether the state has recovered completely.
     pub fn is_recovered(&self, now: Nanos) -> bool {
         self.policy.is_recovered(&self.words, now)
     }
 
-    /// The state itself, for whoever decides on it in another way.
+    /// The state's words, for a caller that decides in another way.
     pub fn words(&mut self) -> &mut [u64] {
         &mut self.words
     }
 
-    /// Makes the state fresh again after a key that has made this many requests.
+    /// Resets the state after a key with this many requests.
     pub fn clear(&mut self, requests: u64) {
         let words = self.words.len();
-        // Only a log is that large, and its entries follow each other from the first word on, one for each request.
+        // Only a log is that large. Its entries fill the words in order from the first one, one entry per request.
         let touched = usize::try_from(requests).unwrap_or(words).saturating_add(1).min(words);
         self.words[..if words > LARGE { touched } else { words }].fill(0);
         debug_assert!(self.words.iter().all(|&word| word == 0), "a key begins with a fresh state");

@@ -1,15 +1,15 @@
-//! Runs a workload through algorithms, time being that of the requests.
+//! Runs a workload through algorithms, on the clock of the requests.
 //!
-//! A limit looks at one key alone, so keys are replayed one after another, each with all its requests in order of
-//! time. So one state for each algorithm is enough, however many keys there are, threads share nothing but the number
-//! of the next key, and all counts are sums and maxima: the findings do not depend on the number of threads. In memory
-//! at any time are, for each thread and algorithm, one state and the admissions of one key in one window (for what
-//! keeps its limit at most twice the limit).
+//! A limit sees each key separately, so keys are replayed one after another, each with all its requests in order of
+//! time. One state for each algorithm is therefore enough, however many keys there are. Threads share only the number of
+//! the next key, and all counts are sums and maxima, so the findings do not depend on the number of threads. Each thread
+//! holds in memory, for each algorithm, one state and the admissions of one key in one window (for an algorithm that keeps
+//! to its limit, at most twice the limit).
 //!
-//! Beside each quota an exact sliding log runs on admissions of its own, and each decision is compared with its. As
-//! soon as the two differ, their pasts differ, so `wrongly_admitted` is no breach of the limit: even an algorithm that
-//! never exceeds it admits at times what the log, having admitted something else before, denies. What shows a breach
-//! is `worst_window`. A request that a leaky bucket delays counts as admitted when it came.
+//! For each quota an exact sliding log runs with its own admissions, and each decision is compared with the log's. As
+//! soon as two decisions differ, the histories differ. `wrongly_admitted` is therefore not a breach of the limit: even an
+//! algorithm that never exceeds it sometimes admits what the log denies, because the log admitted something else before.
+//! `worst_window` shows a breach. A request that a leaky bucket delays counts as admitted when it arrived.
 
 mod estimate;
 mod exact;
@@ -49,10 +49,10 @@ use exact::ExactLog;
 use ranking::Ranking;
 use run::CandidateRun;
 
-/// How many requests of a key are taken through one algorithm before the next one's turn.
+/// How many requests of a key go through one algorithm before the next algorithm's turn.
 const STRETCH: usize = 4_096;
 
-/// Replays the workload through all trials at once; the findings are in the trials' order.
+/// Replays the workload through all trials at the same time; the findings are in the trials' order.
 ///
 /// `progress` counts requests.
 #[must_use]
@@ -62,7 +62,7 @@ pub fn replay<W: Workload>(
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Vec<Findings> {
-    // Threads share the keys out among them; where there are too few, the trials as well.
+    // Threads divide the keys among them, and if there are too few keys, also the trials.
     let groups = threads.get().div_ceil(workload.keys().max(1) as usize).clamp(1, trials.len().max(1));
     let threads_each = NonZeroUsize::new(threads.get() / groups).unwrap_or(NonZeroUsize::MIN);
     progress.begin(Stage::Replaying, workload.requests().saturating_mul(groups as u64));
@@ -80,7 +80,7 @@ pub fn replay<W: Workload>(
     found.into_iter().flat_map(|(_, findings)| findings).collect()
 }
 
-/// Gives each thread a worker, the workers all keys among them, and adds up the workers.
+/// Gives each thread a worker, distributes all keys over the workers, and adds up the workers.
 pub(crate) fn on_threads<T: Send>(
     keys: u32,
     threads: NonZeroUsize,
@@ -89,7 +89,7 @@ pub(crate) fn on_threads<T: Send>(
     add: impl Fn(&mut T, T),
 ) -> T {
     let next = AtomicU32::new(0);
-    // One by one, as a few keys may have most of the requests. Relaxed: the number alone is shared.
+    // One by one, because a few keys may have most of the requests. Relaxed: only the number is shared.
     let take = || {
         let following = |key| (key < keys).then(|| key + 1);
         next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, following).ok()
@@ -103,7 +103,7 @@ pub(crate) fn on_threads<T: Send>(
     };
     thread::scope(|scope| {
         let useful = threads.get().min(keys as usize);
-        // Where the system gives no more threads, those that there are do the work.
+        // If the system cannot start more threads, the existing ones do the work.
         let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..useful).map_while(spawn).collect();
         let mut sum = work();
@@ -114,7 +114,7 @@ pub(crate) fn on_threads<T: Send>(
     })
 }
 
-/// One thread's part.
+/// The work of one thread.
 struct Worker<'a, W> {
     workload: &'a W,
     progress: &'a Progress,
@@ -125,12 +125,12 @@ struct Worker<'a, W> {
     tracks: Vec<Track<'a>>,
 }
 
-/// One trial on its way.
+/// One trial during the replay.
 struct Track<'a> {
     trial: &'a Trial,
     exact: ExactLog,
     runs: Vec<CandidateRun>,
-    /// Instead of the runs, where a fleet shares the limit.
+    /// Used instead of the runs if a fleet shares the limit.
     fleet_runs: Vec<FleetRun>,
     estimate: Estimate,
     ranking: Ranking,
@@ -189,7 +189,7 @@ impl<'a, W: Workload> Worker<'a, W> {
     /// Finds each request's step of the timeline.
     fn find_steps(&mut self) {
         self.stretch.timeline_steps.clear();
-        // Times never fall, so a step holds until its end, and dividing is needed once for each.
+        // Times do not decrease, so a step is valid until its end, and each step needs one division.
         let (mut step, mut end) = (0, 0);
         for &time in &self.stretch.times {
             if time >= end {

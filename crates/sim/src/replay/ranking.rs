@@ -1,23 +1,23 @@
-//! Who is denied most, out of any number of keys in bounded memory.
+//! The most denied of any number of keys, in bounded memory.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
 };
 
-/// A key that was denied, and how often.
+/// A key that was denied, and the number of denials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedKey {
-    /// Its number in the workload.
+    /// The key's number in the workload.
     pub key: u32,
-    /// How often it asked.
+    /// The number of its requests.
     pub requests: u64,
-    /// How often each algorithm denied it, in the order of the trial's candidates.
+    /// The number of denials by each algorithm, in the order of the trial's candidates.
     pub denied: Vec<u64>,
 }
 
 impl DeniedKey {
-    /// Denied most by whichever algorithm denied it most; then asked most; then came first.
+    /// By the most denials of any algorithm, then by requests, then by the lower number.
     fn rank(&self) -> (u64, u64, Reverse<u32>) {
         (self.denied.iter().copied().max().unwrap_or(0), self.requests, Reverse(self.key))
     }
@@ -43,7 +43,7 @@ pub(super) struct Ranking {
 }
 
 impl Ranking {
-    /// How many are kept.
+    /// The number of keys that are kept.
     const KEPT: usize = 20;
 
     pub fn offer(&mut self, candidate: DeniedKey) {

@@ -1,18 +1,18 @@
-//! One algorithm with one quota on its way through a workload.
+//! One algorithm with one quota, during a replay.
 
 use super::{exact::RecentTimes, findings::Row, key_state::KeyState, trial::Candidate};
 
-/// A stretch of one key's requests, in order of time, with what all runs need to know about each.
+/// A batch of one key's requests, in order of time, with the values that all runs need for each.
 #[derive(Debug, Default)]
 pub(crate) struct Stretch {
     pub times: Vec<u64>,
-    /// The step of the timeline that each request falls in.
+    /// The step of the timeline that contains each request.
     pub timeline_steps: Vec<u16>,
-    /// Whether the exact log admitted it.
+    /// Whether the exact log admitted each request.
     pub exact: Vec<bool>,
 }
 
-/// An algorithm with the state of the key it is at, and what has been counted over all keys.
+/// An algorithm with the state of the current key, and the counts over all keys.
 #[derive(Clone, Debug)]
 pub(super) struct CandidateRun {
     state: KeyState,
@@ -56,7 +56,7 @@ impl CandidateRun {
         self.denied += times.len() as u64 - admitted;
     }
 
-    /// Ends a key that has made this many requests; returns how many of them were denied.
+    /// Ends a key with this many requests; returns how many of them were denied.
     pub fn finish_key(&mut self, requests: u64) -> u64 {
         self.admitted.clear();
         self.state.clear(requests);

@@ -1,28 +1,28 @@
-//! Stretches of time of equal length, to count what happened in each.
+//! Intervals of equal length, to count the events in each.
 
 use tidegate_core::Nanos;
 
 const SECOND: u64 = 1_000_000_000;
-/// The most stretches that a span is cut into.
+/// The maximum number of intervals.
 const MOST: u64 = 150;
-/// Lengths of a second and more that a person counts in, in seconds.
+/// The round lengths of a second and more, in seconds.
 const SECONDS: [u64; 15] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
 
-/// The span of a replay, cut into at most 150 stretches of a round length.
+/// The span of a replay, divided into at most 150 intervals of a round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// When the first stretch begins, a multiple of `step`, in nanoseconds.
+    /// The start of the first interval, a multiple of `step`, in nanoseconds.
     pub start: u64,
-    /// The length of each, in nanoseconds.
+    /// The length of an interval, in nanoseconds.
     pub step: u64,
-    /// How many there are, at least 1.
+    /// The number of intervals, at least 1.
     pub stretches: usize,
     /// Whether `start` counts from 1970.
     pub has_dates: bool,
 }
 
 impl Timeline {
-    /// Cuts the span from `first` to `last`, both included.
+    /// Divides the span from `first` to `last`, including both.
     #[must_use]
     pub fn new((first, last): (u64, u64), has_dates: bool) -> Self {
         let fits = |step: u64| last / step - first / step < MOST;
@@ -35,7 +35,7 @@ impl Timeline {
         Self { start: first - first % step, step, stretches, has_dates }
     }
 
-    /// Which stretch a time is in; times outside the span are in the nearest.
+    /// The interval that contains a time; a time outside the span is in the nearest one.
     #[must_use]
     pub fn stretch(&self, time: u64) -> usize {
         let at = usize::try_from(time.saturating_sub(self.start) / self.step);

@@ -1,4 +1,4 @@
-//! What is tried: a quota, and the algorithms that are to keep it.
+//! A trial: a quota, and the algorithms to try on it.
 
 use tidegate_core::{Policy, PolicyError, Quota};
 
@@ -11,7 +11,7 @@ pub(crate) struct Candidate {
     pub policy: Policy,
 }
 
-/// A quota, and the algorithms to run side by side on it.
+/// A quota, and the algorithms to run on it side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
     quota: Quota,
@@ -20,10 +20,10 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Gives each algorithm the quota.
+    /// Combines each algorithm with the quota.
     ///
     /// # Errors
-    /// When the quota does not suit one of them.
+    /// If the quota does not suit one of them.
     pub fn new(quota: Quota, algorithms: &[AlgorithmSpec]) -> Result<Self, TrialError> {
         let candidate = |spec: &AlgorithmSpec| match spec.policy(quota) {
             Ok(policy) => Ok(Candidate { spec: spec.clone(), policy }),
@@ -33,7 +33,7 @@ impl Trial {
         Ok(Self { quota, candidates, fleet: None })
     }
 
-    /// The same limits, shared by nodes.
+    /// The same limits, shared by a fleet of nodes.
     #[must_use]
     pub fn on(self, fleet: Fleet) -> Self {
         Self { fleet: Some(fleet), ..self }
@@ -58,7 +58,7 @@ impl Trial {
     }
 }
 
-/// A quota that does not suit an algorithm.
+/// A quota does not suit an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{algorithm} with {quota}: {error}")]
 pub struct TrialError {
@@ -66,7 +66,7 @@ pub struct TrialError {
     pub algorithm: String,
     /// The quota.
     pub quota: Quota,
-    /// Why not.
+    /// The reason.
     #[source]
     pub error: PolicyError,
 }

@@ -1,5 +1,5 @@
-//! Charts as SVG. Colours come from the page's style sheet, so they suit light and dark; a stretch of time says its
-//! numbers when pointed at.
+//! Charts as SVG. The page's style sheet sets the colours, so they suit light and dark. Each interval shows its numbers
+//! on hover.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use crate::{
     replay::{Findings, Row, Timeline},
 };
 
-/// Small enough that its letters can be read where it is one of several beside each other, or as wide as a phone.
+/// Narrow enough that its text stays readable if several charts are side by side, or on a phone.
 const WIDTH: f64 = 480.0;
 
-/// One key's stretches of time: a cell for each, transparent where it does not ask.
+/// The intervals of one key: a cell for each, transparent without requests.
 pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> String {
     let mut svg = format!(
         "<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\" \
@@ -28,7 +28,7 @@ pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> String {
         let _ = write!(svg, "<g><title>{} of {} denied</title>", grouped(denied), grouped(requests));
         rect(&mut svg, "idle", (x, 0.0, 9.5, 10.0));
         if denied > 0 {
-            // Never so faint that a denial is not seen.
+            // Never so faint that a denial is invisible.
             let opacity = 0.25 + 0.75 * denied as f64 / requests as f64;
             let _ = write!(
                 svg,
@@ -41,7 +41,7 @@ pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> String {
     svg
 }
 
-/// What one algorithm admitted and denied in each stretch of time, on a scale that reaches to `most`.
+/// What one algorithm admitted and denied in each interval, on a scale up to `most`.
 pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
     const HEIGHT: f64 = 150.0;
     const LEFT: f64 = 62.0;
@@ -91,7 +91,7 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
     svg
 }
 
-/// Three or so round counts up to the highest.
+/// About three round numbers up to the highest.
 fn ticks(most: u64) -> impl Iterator<Item = u64> {
     let rough = (most / 3).max(1);
     let power = 10_u64.pow(rough.ilog10());
@@ -100,7 +100,7 @@ fn ticks(most: u64) -> impl Iterator<Item = u64> {
     (0..=most).step_by(usize::try_from(step).unwrap_or(usize::MAX))
 }
 
-/// At most five round moments from the timeline's start to its end, with what to write there.
+/// At most five round moments from the timeline's start to its end, with their labels.
 fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
     const SECOND: u64 = 1_000_000_000;
     const MINUTE: u64 = 60 * SECOND;

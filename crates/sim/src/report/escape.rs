@@ -1,16 +1,16 @@
-//! Text from a log is whatever a client sent: it is made harmless for where it goes.
+//! Escapes text from a log, which clients can choose, for its destination.
 
 use std::{borrow::Cow, fmt::Write as _};
 
-/// Whether a terminal or a page would do something with the character instead of showing it: controls, and what turns
-/// or hides text.
+/// Whether a terminal or a page would act on the character instead of showing it: control characters, and characters that
+/// reverse or hide text.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text on one line, at most `most` characters, with what a terminal would act on written as `\u{1b}`.
+/// The text on one line, at most `most` characters, with characters that a terminal would act on written as `\u{1b}`.
 ///
 /// ```
 /// use tidegate_sim::report::printable;
@@ -37,7 +37,7 @@ pub fn printable(text: &str, most: usize) -> String {
     shown
 }
 
-/// The text as a page shows it, in an element or in a quoted attribute.
+/// The text in a form that is safe in an HTML element or a quoted attribute.
 pub(super) fn html(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| matches!(c, '&' | '<' | '>' | '"' | '\'') || acts(c)) {
         return text.into();

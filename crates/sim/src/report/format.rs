@@ -1,4 +1,4 @@
-//! Numbers and times as a person reads them.
+//! Numbers and times in readable form.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// A share as a percentage with three significant digits, `0.00312%`; none is `0%`, and what is not all is never `100%`.
+/// A share as a percentage with three significant digits, `0.00312%`; zero is `0%`, and less than all is never `100%`.
 pub(crate) fn percent(part: u64, all: u64) -> String {
     if part == 0 || all == 0 {
         return "0%".to_owned();
@@ -27,7 +27,7 @@ pub(crate) fn percent(part: u64, all: u64) -> String {
     percentage(part as f64 / all as f64, part < all)
 }
 
-/// A share between 0 and 1 (or above) likewise.
+/// The same for a share between 0 and 1 (or above).
 pub(super) fn percentage(share: f64, below_one: bool) -> String {
     let percent = share * 100.0;
     let text = match percent {

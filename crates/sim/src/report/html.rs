@@ -1,4 +1,4 @@
-//! Findings as one page that needs nothing else: no scripts, no fonts, no pictures from elsewhere.
+//! Findings as one self-contained page: no scripts, no fonts, no external pictures.
 
 use std::io::{self, Write};
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::replay::{Findings, Row};
 
-/// Writes the page. Whatever a log holds is shown as text and never obeyed, and the page forbids scripts.
+/// Writes the page. Text from a log is shown as text and never interpreted, and the page forbids scripts.
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some(first) = report.findings.first() else { return Ok(()) };
     write!(
@@ -45,7 +45,7 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
     )
 }
 
-/// What follows from the numbers, what to know before trusting them, and how they were made.
+/// Writes the conclusions, the warnings, and how the findings were made.
 fn write_conclusions(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "<div class=\"card conclusions\">")?;
     for said in report.conclusions() {
@@ -136,7 +136,7 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
     writeln!(out, "</table>\n</div>")
 }
 
-/// All trials and algorithms: as a chart, and as a table with the exact numbers.
+/// Writes all trials and algorithms, as a chart and as a table with the exact numbers.
 fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let title =
         if report.findings.len() > 1 { String::new() } else { format!(": {}", html(&report.limit(0))) };
@@ -179,8 +179,8 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "</div>")
 }
 
-/// Three lists of bars, each on a scale of its own: what is denied, what is wrongly admitted, and the worst window. They
-/// are plain boxes, which wrap below each other on a narrow screen and keep their letters' size.
+/// Writes three lists of bars, each with its own scale: denied, wrongly admitted, and the worst window. They are plain
+/// boxes, which wrap on a narrow screen and keep their font size.
 fn write_bars(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let several = report.findings.len() > 1;
     let bars = |value: &dyn Fn(&Findings, &Row) -> Bar| {
@@ -224,11 +224,11 @@ fn write_bars(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "</div>")
 }
 
-/// A bar of several parts, and the number behind it.
+/// A bar of several parts, and the number after it.
 struct Bar {
     parts: Vec<(&'static str, f64)>,
     text: String,
-    /// Where a line stands on the scale.
+    /// The position of a line on the scale.
     mark: Option<f64>,
 }
 
@@ -261,7 +261,7 @@ fn write_bar_list(
     writeln!(out, "</figure>")
 }
 
-/// What sharing costs, where nodes share the limits.
+/// Writes what sharing costs, if nodes share the limits.
 fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
     let text = |column: usize| if (1..3).contains(&column) { " class=\"text\"" } else { "" };
@@ -335,7 +335,7 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     write_heat(out, report, trial, findings)
 }
 
-/// A row of cells for each of the keys that are denied most: the more of a stretch's requests are denied, the redder.
+/// A row of cells for each of the most denied keys: the more of an interval's requests are denied, the redder the cell.
 fn write_heat(out: &mut impl Write, report: &Report, trial: usize, findings: &Findings) -> io::Result<()> {
     let Some(heat) = report.heat.get(trial) else { return Ok(()) };
     writeln!(

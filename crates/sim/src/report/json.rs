@@ -1,4 +1,4 @@
-//! One object with everything.
+//! Findings as one JSON object.
 
 use std::{
     collections::BTreeMap,
@@ -166,7 +166,7 @@ struct DeniedObject<'a> {
     requests_and_denied_over_time: &'a [(u64, u64)],
 }
 
-/// Writes one object, indented, with a line end: all that the table and the page show.
+/// Writes one indented JSON object with a line end. It contains everything that the table and the page show.
 ///
 /// `trials` has an object for each limit: `name` (of a limit of a rules file), `limit`, `requests`, `keys`, `start`, `end`,
 /// `timeline` (`start`, `step_seconds`), `requests_over_time`, `most_denied` (`key`, `requests`, `denied` by algorithm,
@@ -176,12 +176,12 @@ struct DeniedObject<'a> {
 /// limit was suggested `suggested: true`, and one that nodes share `shared` (`nodes`, `mode`, `round_trip_us`, and the counts
 /// of [`Shared`]).
 ///
-/// Beside them are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`, `warnings`, `conclusions`, and where
-/// it was asked `suggestion`: `goal`, `found`, `busiest_window` and `recommended` (`algorithm`, `limit`, `reason`, `yaml`,
+/// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`, `warnings`, `conclusions`, and
+/// on request `suggestion`: `goal`, `found`, `busiest_window` and `recommended` (`algorithm`, `limit`, `reason`, `yaml`,
 /// `curve`).
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let trials =
         report.findings.iter().enumerate().map(|(trial, findings)| trial_object(report, trial, findings));

@@ -1,4 +1,4 @@
-//! Findings for a person (a table, a page) and for a program (JSON).
+//! Findings for people (a table, a page) and for programs (JSON).
 
 mod chart;
 mod escape;
@@ -22,64 +22,64 @@ use crate::{
     suggest::{Goal, Recommendation, Suggestion, Survey},
 };
 
-/// What is reported.
+/// The contents of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The command line that made it; empty where there is none.
+    /// The command line that made the report; may be empty.
     pub command: String,
-    /// When it was made, in words; empty where nobody says.
+    /// The date of the report as text; may be empty.
     pub date: String,
-    /// Where the traffic comes from, in words: a file's name, or how it was made.
+    /// The source of the traffic as text: a file's name, or how it was generated.
     pub source: String,
-    /// What the keys are: `ip`, `global`.
+    /// The key: `ip`, `global`.
     pub by: String,
-    /// Lines read; 0 for traffic that was made.
+    /// The number of lines read; 0 for synthetic traffic.
     pub lines: u64,
-    /// Lines that are no requests.
+    /// The number of lines that are not requests.
     pub unparsed: u64,
-    /// Requests that were left out by a filter.
+    /// The number of requests that a filter left out.
     pub excluded: u64,
     /// What the reader should know before trusting the numbers.
     pub warnings: Vec<String>,
-    /// One for each trial.
+    /// The findings of each trial.
     pub findings: Vec<Findings>,
-    /// What each trial's limit is called, where limits have names: one for each of `findings`, or none.
+    /// The name of each trial's limit: one for each of `findings`, or empty if limits have no names.
     pub limits: Vec<String>,
     /// The keys' names in the order of each trial's `most_denied`.
     pub names: Vec<Vec<String>>,
     /// For each trial, its `most_denied` over time; may be empty.
     pub heat: Vec<HeatMap>,
-    /// What was suggested, where that was asked.
+    /// The suggested limits, if they were requested.
     pub suggested: Option<Suggested>,
 }
 
-/// The answer to what limit there should be.
+/// Suggested limits.
 #[derive(Clone, Debug)]
 pub struct Suggested {
-    /// What was asked for.
+    /// The goal of the search.
     pub goal: Goal,
     /// The smallest limit of each algorithm in each window.
     pub found: Vec<(String, Suggestion)>,
-    /// How many requests keys make in their busiest window.
+    /// The number of requests that keys make in their busiest window.
     pub busiest: Vec<BusiestWindow>,
-    /// The one to begin with.
+    /// The recommended limit.
     pub recommended: Option<Recommendation>,
 }
 
-/// How many requests a key makes in its busiest window (windows aligned to the clock).
+/// The number of requests of a key in its busiest window (windows aligned to the clock).
 #[derive(Clone, Debug)]
 pub struct BusiestWindow {
     /// The window.
     pub window: Duration,
-    /// Shares of the keys in thousandths, and the most that so many of them make.
+    /// Shares of the keys in thousandths, each with the highest number of requests of a key in that share.
     pub percentiles: Vec<(u64, u64)>,
 }
 
 impl BusiestWindow {
-    /// The shares of keys that are told, in thousandths: 1,000 is the busiest key.
+    /// The shares of keys that are reported, in thousandths: 1,000 is the busiest key.
     pub const SHARES: [u64; 5] = [500, 900, 990, 999, 1_000];
 
-    /// What a survey found.
+    /// The busiest windows that a survey found.
     #[must_use]
     pub fn new(survey: &Survey) -> Self {
         let percentiles = Self::SHARES.map(|share| (share, survey.busiest_window(share)));
@@ -109,7 +109,7 @@ impl Report {
         suggestions.any(|(name, suggestion)| name == algorithm && suggestion.quota == findings.quota)
     }
 
-    /// A trial's limit with its name, if it has one.
+    /// A trial's limit, with its name if it has one.
     fn limit(&self, trial: usize) -> String {
         let quota = self.findings.get(trial).map(|findings| findings.quota.to_string()).unwrap_or_default();
         match self.limits.get(trial) {
@@ -124,7 +124,7 @@ impl Report {
         all.flat_map(|(trial, findings)| findings.rows.iter().map(move |row| (trial, findings, row)))
     }
 
-    /// What follows from the numbers, a sentence each.
+    /// The conclusions from the numbers, one sentence each.
     #[must_use]
     pub fn conclusions(&self) -> Vec<String> {
         let mut said = Vec::new();

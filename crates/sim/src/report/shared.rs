@@ -1,4 +1,4 @@
-//! What sharing a limit over nodes costs: the part of each report that only fleets have.
+//! What sharing a limit between nodes costs: the part of each report that only fleets have.
 
 use super::{
     Report,
@@ -22,7 +22,7 @@ pub(super) const HEADS: [&str; 9] = [
     "a decision",
 ];
 
-/// The fleet and a row of cells for each trial and algorithm; `None` where one place decides.
+/// The fleet, and a row of cells for each trial and algorithm; `None` if no nodes share the limits.
 pub(super) fn rows(report: &Report) -> Option<(Fleet, Vec<[String; 9]>)> {
     let fleet = report.findings.first()?.fleet?;
     let all =
@@ -58,7 +58,7 @@ pub(super) fn describe(fleet: &Fleet) -> String {
     )
 }
 
-/// What the columns mean, for where there is no help text beside them.
-pub(super) const LEGEND: &str = "In one place: what the algorithm admits if one place decides everything at once. Denied \
-    wrongly: denied, though admitted there. Over: the most in any window that were admitted and that the algorithm, asked \
-    at the moments at which they were, would have denied. A decision: round trips for each.";
+/// What the columns mean, for reports without the help text.
+pub(super) const LEGEND: &str = "In one place: what the algorithm admits if one place makes every decision immediately. \
+    Denied wrongly: denied, although admitted there. Over: the most admitted requests in any window that the algorithm, \
+    asked at the times of their admission, would have denied. A decision: round trips per decision.";

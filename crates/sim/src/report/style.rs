@@ -1,4 +1,4 @@
-//! The look of the page: light or dark as the reader's system is, and on paper.
+//! The style of the page: light or dark like the reader's system, and for print.
 
 pub(super) const CSS: &str = r#"
 :root {

@@ -1,4 +1,4 @@
-//! Findings as tables of text.
+//! Findings as text tables.
 
 use std::{
     io::{self, Write},
@@ -18,15 +18,15 @@ use crate::{
     suggest::{CurvePoint, Suggestion},
 };
 
-/// The longest that a key is shown.
+/// The maximum length of a key in the table.
 const KEY: usize = 48;
 
-/// Writes what was replayed, a line for each trial and algorithm, and the `top` keys that are denied most.
+/// Writes what was replayed, a line for each trial and algorithm, and the `top` most denied keys.
 ///
-/// Text from logs is made harmless for terminals.
+/// Text from logs is escaped for terminals.
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
     let Some(first) = report.findings.first() else { return Ok(()) };
     writeln!(out, "{}", printable(&report.source, 200))?;
@@ -134,7 +134,7 @@ fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
     write_columns(out, &rows, &[Left, Left, Right, Right, Right, Right, Right, Right, Right])
 }
 
-/// What sharing costs, where nodes share the limits.
+/// Writes what sharing costs, if nodes share the limits.
 fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
     writeln!(out, "\n{}:", shared::describe(&fleet))?;
@@ -142,7 +142,7 @@ fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     write_columns(out, &rows, &[Left, Left, Left, Right, Right, Right, Right, Right, Right])
 }
 
-/// What does not fit into a column.
+/// Writes the notes that do not fit into a column.
 fn write_notes(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let notes = report.rows().filter_map(|(trial, findings, row)| Some((trial, row, note(findings, row)?)));
     for (at, (trial, row, note)) in notes.enumerate() {
@@ -154,7 +154,7 @@ fn write_notes(out: &mut impl Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// What is to be said of an algorithm beside its numbers.
+/// A note on an algorithm besides its numbers.
 pub(super) fn note(findings: &Findings, row: &Row) -> Option<String> {
     if let Some(delays) = row.delays {
         return Some(format!(
@@ -184,7 +184,7 @@ fn write_most_denied(
     findings: &Findings,
     top: usize,
 ) -> io::Result<()> {
-    // Of one key the table above tells all.
+    // With only one key the table above shows everything.
     if top == 0 || findings.keys <= 1 || findings.most_denied.is_empty() {
         return Ok(());
     }
@@ -211,7 +211,7 @@ enum Side {
 }
 use Side::{Left, Right};
 
-/// Two blanks between columns, none at a line's end.
+/// Writes two blanks between columns, and none at the end of a line.
 fn write_columns(out: &mut impl Write, rows: &[Vec<String>], sides: &[Side]) -> io::Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();

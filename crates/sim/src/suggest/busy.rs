@@ -1,46 +1,46 @@
-//! Which requests a limit, or any higher one, could deny at all.
+//! Finds the requests that a limit, or any higher one, could deny at all.
 //!
-//! A [`Meter`] counts what *comes*, admitted or not, by the algorithm's own weights. What an algorithm has recorded is never
-//! more than what came, so where the weight of all that came fits under a limit, that limit and every higher one admit.
-//! The requests at which it does not fit are *busy*. A state that was fresh at some moment before a busy request, and
-//! has seen all that still counts, decides on it as a state that has seen everything does. So a limit is replayed on the
-//! busy requests with what leads up to each of them, its *fragment*, and nothing else.
+//! A [`Meter`] counts all requests that *arrive*, admitted or not, with the algorithm's own weights. An algorithm never
+//! records more than what arrived. So if the weight of everything that arrived fits under a limit, that limit and every
+//! higher one admit. The requests at which it does not fit are *busy*. A state that was fresh at some moment before a busy
+//! request, and has seen everything that still counts, decides on it like a state that has seen all requests. So a limit is
+//! replayed only on the busy requests and the requests that lead up to each of them, its *fragment*.
 
 use std::collections::VecDeque;
 
 use tidegate_core::{Parameters, Policy, Quota};
 
-/// What leads up to a busy request, and the busy requests themselves.
+/// The requests that lead up to a busy one, and the busy requests themselves.
 #[derive(Debug)]
 pub(super) struct Meter {
     weight: Weight,
     limit: u64,
     /// Requests that may still matter to a later one, the oldest first.
     recent: VecDeque<u64>,
-    /// How many of `recent`, from the oldest on, have been handed out.
+    /// How many of `recent`, from the oldest on, have been returned.
     handed_out: usize,
-    /// Whether the next request handed out begins a fragment.
+    /// Whether the next returned request begins a fragment.
     fresh: bool,
 }
 
-/// How an algorithm weighs what came before.
+/// How an algorithm weighs earlier requests.
 #[derive(Debug)]
 enum Weight {
-    /// Everything younger than `lifetime` counts in full.
+    /// Every request younger than `lifetime` counts in full.
     Window { lifetime: u64 },
-    /// Everything since the window began, windows aligned to the origin.
+    /// Every request since the window began; windows are aligned to the origin.
     Aligned { window: u64, end: u64 },
-    /// Everything since the window began, each with its first request.
+    /// Every request since the window began; each window begins with its first request.
     FirstHit { window: u64, end: u64 },
     /// A count for this window and one for the last, which counts less and less.
     Counter { window: u64, start: u64, previous: u64, current: u64 },
-    /// What came less what has leaked, in requests × nanoseconds of the window, up to `room`.
+    /// Arrivals minus what has leaked, in requests × nanoseconds of the window, up to `room`.
     Bucket { window: u64, debt: u128, before: u64, room: u128 },
 }
 
 impl Meter {
-    /// For an algorithm with this quota, and with every higher limit in the same window. `None` for an algorithm that
-    /// is not known here.
+    /// A meter for an algorithm with this quota, and with every higher limit in the same window. `None` if this module does
+    /// not know the algorithm.
     pub fn new(policy: &Policy, quota: Quota) -> Option<Self> {
         let window = quota.window_nanos();
         let limit = u64::from(quota.limit());
@@ -56,7 +56,7 @@ impl Meter {
             Parameters::SlidingCounter { window, .. } => {
                 Weight::Counter { window, start: 0, previous: 0, current: 0 }
             }
-            // What is admitted last fills the bucket. Where the burst is the limit, a higher limit has more room.
+            // The last admission fills the bucket. If the burst is the limit, a higher limit has more room.
             Parameters::TokenBucket { burst, .. } => bucket(in_bucket(burst).saturating_sub(window.into())),
             // A debt takes `debt / limit` nanoseconds to leak; a higher limit's debt may be larger for the same wait.
             Parameters::LeakyBucket { max_wait, .. } => bucket(u128::from(limit) * u128::from(max_wait)),
@@ -76,13 +76,13 @@ impl Meter {
         }
     }
 
-    /// How many requests it remembers.
+    /// The number of requests that it remembers.
     pub fn remembered(&self) -> usize {
         self.recent.len()
     }
 
-    /// Looks at a request. Where it is busy, hands out it and those before it that matter to it and were not handed out
-    /// yet, in order of time; each is `true` where it begins a fragment.
+    /// Processes a request. If it is busy, passes on it and the earlier requests that matter to it and were not passed on
+    /// yet, in order of time; the flag is `true` if the request begins a fragment.
     #[inline]
     pub fn request(&mut self, now: u64, mut hand_out: impl FnMut(u64, bool)) {
         let busy = match &mut self.weight {
@@ -139,14 +139,14 @@ impl Meter {
         }
     }
 
-    /// Forgets what came more than `lifetime` before now.
+    /// Drops what arrived more than `lifetime` before now.
     #[inline]
     fn forget_older(&mut self, now: u64, lifetime: u64) {
         while self.recent.front().is_some_and(|&time| now - time > lifetime) {
             self.recent.pop_front();
             match self.handed_out.checked_sub(1) {
                 Some(handed_out) => self.handed_out = handed_out,
-                // Something is left out: what is handed out next does not follow what was.
+                // Something is skipped: the next returned request does not follow the last one.
                 None => self.fresh = true,
             }
         }

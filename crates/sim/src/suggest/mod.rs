@@ -1,19 +1,18 @@
-//! The smallest limit that denies few enough.
+//! Finds the smallest limit that denies few enough requests.
 //!
-//! A first pass counts the requests of each window, aligned to the clock: from these counts follows what a fixed window
+//! A first pass counts the requests of each window, aligned to the clock. These counts give the limit that a fixed window
 //! would need, which is where the search begins. From there a bracket is opened and halved. Each limit that denies too
-//! much also says which requests a higher limit could deny at all (see `busy`), and only these, with what leads up to them, are
-//! looked at again.
+//! much also shows which requests a higher limit could deny at all (see `busy`). The search replays only these, and the
+//! requests that lead up to them, again.
 //!
-//! This finds the smallest limit because
-//! more limit never denies more, neither requests nor keys. For, by induction over a key's requests: suppose that the
-//! higher limit has admitted at least as many as the lower one up to every earlier moment, and just as many up to now.
-//! Each algorithm decides on a weighted sum of its latest admissions, with weights that only fall as they grow older
-//! (a log or window counts 1, then 0; a counter counts 1, then less and less, then 0), or on what a bucket has taken in
-//! since some moment less what has leaked since (and the higher limit leaks no slower). The higher limit's admissions
-//! came no later one by one, so its sum is no larger, and where the lower limit admits it does too.
-//! With `count-denied` what is recorded is not what is admitted, and the argument does not hold; there the property is
-//! tested on random traffic, not proven.
+//! This finds the smallest limit because a higher limit never denies more requests or keys. The proof is by induction over a
+//! key's requests: suppose that the higher limit has admitted at least as many as the lower one up to every earlier moment,
+//! and just as many up to now. Each algorithm decides on a weighted sum of its latest admissions, with weights that only
+//! decrease as they grow older (a log or window counts 1, then 0; a counter counts 1, then less and less, then 0), or on
+//! what a bucket has taken in since some moment minus what has leaked since (and the higher limit leaks no slower). Each
+//! admission of the higher limit came no later than that of the lower one, so its sum is no larger, and it admits whatever
+//! the lower limit admits. With `count-denied` an algorithm records more than what it admits, and the argument does not
+//! hold; for that case the property is tested on random traffic, not proven.
 
 mod busy;
 mod fragments;
@@ -33,7 +32,7 @@ pub use recommend::{Recommendation, limits_around, recommend};
 pub use share::{ParseShareError, Share};
 pub use survey::Survey;
 
-/// How much a limit may deny: both hold where both are given.
+/// How much a limit may deny. If both shares are given, both apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goal {
     /// At most this share of the keys that make requests is ever denied.
@@ -66,11 +65,11 @@ pub struct Suggestion {
 
 /// Looks for the smallest limit, at least 1, with which the algorithm meets the goal.
 ///
-/// `progress` counts the requests that were looked at, those that were looked at again included.
+/// `progress` counts the requests replayed; a request that is replayed again counts again.
 ///
 /// # Errors
-/// When the window or the algorithm's options make no quota, or when no limit meets the goal (as a token bucket's fixed
-/// burst may not).
+/// If the window or the algorithm's options are not valid for a quota, or if no limit meets the goal (as may happen with a
+/// token bucket's fixed burst).
 pub fn suggest<W: Workload>(
     workload: &W,
     algorithm: &AlgorithmSpec,
@@ -83,10 +82,10 @@ pub fn suggest<W: Workload>(
     suggest_all(workload, &survey, std::slice::from_ref(algorithm), goal, threads, progress).remove(0)
 }
 
-/// Does the same for several algorithms, in a window that has been surveyed; the answers are in the algorithms' order.
+/// The same for several algorithms, in a window that has been surveyed. The results are in the algorithms' order.
 ///
 /// # Errors
-/// Those of [`suggest`], for each algorithm.
+/// The errors of [`suggest`], for each algorithm.
 pub fn suggest_all<W: Workload>(
     workload: &W,
     survey: &Survey,
@@ -95,7 +94,7 @@ pub fn suggest_all<W: Workload>(
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Vec<Result<Suggestion, SuggestError>> {
-    // Threads share the keys out among them, or where there are too few, the algorithms.
+    // Threads divide the keys among them, or if there are too few keys, the algorithms.
     let few_keys = (workload.keys() as usize) < threads.get();
     let (outer, inner) = if few_keys { (threads, NonZeroUsize::MIN) } else { (NonZeroUsize::MIN, threads) };
     let one = |found: &mut Vec<_>, at: u32| {
@@ -118,7 +117,7 @@ pub struct CurvePoint {
     pub denied_keys: u64,
 }
 
-/// What an algorithm denies with each of these limits, in rising order; limits that it does not take are left out.
+/// What an algorithm denies with each of these limits, in ascending order. Limits that the algorithm rejects are left out.
 pub fn curve<W: Workload>(
     workload: &W,
     survey: &Survey,
@@ -156,7 +155,7 @@ impl<W: Workload> Search<'_, W> {
         Ok((self.algorithm.policy(quota).map_err(SuggestError::Algorithm)?, quota))
     }
 
-    /// What a limit denies, `left` being what some lower limit left, and what it leaves itself.
+    /// What a limit denies, and what it leaves for higher limits; `left` is what a lower limit left.
     fn attempt(
         &self,
         limit: u32,
@@ -176,7 +175,7 @@ impl<W: Workload> Search<'_, W> {
         let allowance = Allowance::new(goal, self.survey.keys(), self.workload.requests());
         let mut limit = self.survey.fixed_window_limit(allowance).clamp(1, highest);
         let mut step = (limit / 16).max(1);
-        // `low` denies too much; what it leaves is all that a higher limit has to look at.
+        // `low` denies too much; a higher limit need only be tried on what it leaves.
         let (mut low, mut left) = (0, None);
         let mut found: Option<Suggestion> = None;
         loop {
@@ -202,7 +201,7 @@ impl<W: Workload> Search<'_, W> {
     }
 }
 
-/// The largest limit that an algorithm takes, given that it takes 1 and all below one that it takes.
+/// The largest limit that an algorithm accepts, given that it accepts 1 and every limit below an accepted one.
 fn largest(takes: impl Fn(u32) -> bool) -> u32 {
     let (mut taken, mut above) = (1, u64::from(u32::MAX) + 1);
     while above - u64::from(taken) > 1 {
@@ -220,7 +219,7 @@ fn largest(takes: impl Fn(u32) -> bool) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuggestError {
-    /// The window makes no quota.
+    /// The window is not valid for a quota.
     #[error(transparent)]
     Window(#[from] QuotaError),
     /// The algorithm's options do not suit the window.
@@ -233,7 +232,7 @@ pub enum SuggestError {
     Unattainable {
         /// The algorithm.
         algorithm: String,
-        /// What was asked for.
+        /// The goal.
         goal: Goal,
         /// The highest limit that was tried.
         highest: u32,

@@ -1,4 +1,4 @@
-//! One limit, on everything or on what is left of it.
+//! Replays one limit, on a whole workload or on what is left of it.
 
 use std::num::NonZeroUsize;
 
@@ -11,13 +11,13 @@ use crate::{
     workload::Workload,
 };
 
-/// The most requests that are kept for the passes to come: 128 MiB. Where more are left, the next pass looks at
+/// The maximum number of requests kept for the next passes: 128 MiB. If more are left, the next pass replays
 /// everything again.
 const KEPT: usize = 1 << 24;
-/// How often progress is told.
+/// How often progress is reported.
 const TOLD: u64 = 1 << 16;
 
-/// What a limit does, up to where it has denied too much.
+/// What a limit denies, up to the point where it has denied too much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Denials {
     pub denied: u64,
@@ -46,7 +46,7 @@ impl Allowance {
     }
 }
 
-/// A quota on its way through requests.
+/// A quota during a pass.
 struct Run<'a> {
     meter: Option<Meter>,
     decider: Decider,
@@ -54,14 +54,14 @@ struct Run<'a> {
     progress: &'a Progress,
 }
 
-/// Decides on the requests that a meter hands out, and keeps them.
+/// Decides on the requests that a meter returns, and keeps them.
 struct Decider {
     state: KeyState,
     allowance: Allowance,
-    /// What every higher limit needs to be asked about; `None` where it is too much to keep.
+    /// The requests to try every higher limit on; `None` if they are too many to keep.
     left: Option<Fragments>,
     denials: Denials,
-    /// Of the key that the run is at: whether it has a fragment, and whether it was denied.
+    /// For the current key: whether it has a fragment, and whether it was denied.
     begun: bool,
     denied: bool,
     /// Requests that the state has seen since it was fresh.
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         Self { meter, decider, looked_at: 0, progress }
     }
 
-    /// Whether nothing more can come of looking further: too much is denied, and what is left is not kept.
+    /// Whether the pass can stop: too much is denied, and what is left is not kept.
     fn is_over(&self) -> bool {
         self.decider.left.is_none() && !self.decider.allowance.covers(self.decider.denials)
     }
@@ -159,8 +159,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What the quota denies of a whole workload, and what is left for every higher limit. Where more is denied than allowed,
-/// the denials are more than allowed, and not all.
+/// What the quota denies of a whole workload, and what is left for every higher limit. If more is denied than allowed, the
+/// pass may stop early, and the number of denials is only a number above the allowed one.
 pub(super) fn through_all<W: Workload>(
     workload: &W,
     (policy, quota): (&Policy, Quota),

@@ -1,29 +1,29 @@
-//! One limit out of several that were suggested.
+//! Recommends one of several suggested limits.
 
 use tidegate_core::{Algorithm, Quota};
 
 use super::{CurvePoint, Suggestion};
 use crate::algorithm::AlgorithmSpec;
 
-/// A limit to begin with, and why this one.
+/// A limit to start with, and the reason for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recommendation {
     /// The algorithm, with its options if any.
     pub algorithm: String,
     /// The limit.
     pub quota: Quota,
-    /// Why it is this one of all that were suggested.
+    /// Why this limit was chosen among the suggested ones.
     pub reason: String,
     /// An item of a rules file's `limits`.
     pub yaml: String,
-    /// What the algorithm denies with this limit and with others.
+    /// What the algorithm denies with this and with other limits.
     pub curve: Vec<CurvePoint>,
 }
 
-/// Picks an algorithm: of those that never admit more than the limit in any window, the one with the smallest state; where
-/// none was asked for, of all. `by` is what the keys are. `None` where nothing was suggested.
+/// Chooses an algorithm: among those that never admit more than the limit in any window, the one with the smallest state. If
+/// none of these was requested, among all. `by` names the keys. Returns `None` if nothing was suggested.
 ///
-/// The curve is left empty.
+/// The curve stays empty.
 #[must_use]
 pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Recommendation> {
     let bytes = |(spec, suggestion): &(AlgorithmSpec, Suggestion)| {
@@ -51,7 +51,7 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
     })
 }
 
-/// Limits around one, to see what a stricter and a more generous one would deny: from half of it to four times.
+/// Limits around one, from half of it to four times, to see what a stricter and a more generous limit would deny.
 #[must_use]
 pub fn limits_around(limit: u32) -> Vec<u32> {
     let part =

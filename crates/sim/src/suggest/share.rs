@@ -1,8 +1,8 @@
-//! A share of all, as a percentage.
+//! A share as a percentage.
 
 use std::{fmt, str::FromStr};
 
-/// A share of all, exact to a ten-millionth of a percent.
+/// A share of a whole, exact to a ten-millionth of a percent.
 ///
 /// ```
 /// use tidegate_sim::Share;
@@ -16,7 +16,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// One in a hundred.
+    /// One percent.
     pub const ONE_PERCENT: Self = Self { billionths: 10_000_000 };
 
     /// The largest whole number that is at most this share of `all`.
@@ -37,7 +37,7 @@ impl FromStr for Share {
             return Err(ParseShareError);
         }
         let whole: u32 = whole.parse().ok().filter(|whole| *whole <= 100).ok_or(ParseShareError)?;
-        // At most seven digits, filled up to seven.
+        // At most seven digits, padded to seven.
         let fraction: u32 = format!("{fraction:0<7}").parse().map_err(|_| ParseShareError)?;
         let billionths = whole * 10_000_000 + fraction;
         if billionths > 1_000_000_000 { Err(ParseShareError) } else { Ok(Self { billionths }) }
@@ -55,7 +55,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// A text that is no share.
+/// A text is not a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a percentage from 0% to 100%, with at most seven digits behind the point, as in 1% or 0.1%")]
 pub struct ParseShareError;

@@ -1,4 +1,4 @@
-//! How many requests come in a window: of each key in its busiest one, and in each.
+//! How many requests arrive in a window: of each key in its busiest window, and in all windows.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
@@ -11,17 +11,17 @@ use crate::{progress::Progress, replay::on_threads, workload::Workload};
 #[derive(Clone, Debug)]
 pub struct Survey {
     window: Duration,
-    /// How many windows of a key had so many requests.
+    /// For each number of requests, how many windows had it.
     windows: BTreeMap<u64, u64>,
-    /// How many keys had so many requests in their busiest window.
+    /// For each number of requests, how many keys had it in their busiest window.
     busiest: BTreeMap<u64, u64>,
 }
 
 impl Survey {
-    /// Looks at every request once.
+    /// Counts every request once.
     ///
     /// # Errors
-    /// When the window makes no quota.
+    /// If the window is not valid for a quota.
     pub fn new<W: Workload>(
         workload: &W,
         window: Duration,
@@ -70,13 +70,13 @@ impl Survey {
         self.window
     }
 
-    /// Keys that made a request.
+    /// The number of keys with requests.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.busiest.values().sum()
     }
 
-    /// How many requests a key makes in its busiest window, where `of` keys in a thousand make no more: 500 is the median
+    /// The number of requests that `of` keys in a thousand do not exceed in their busiest window: 500 gives the median
     /// key, 1,000 the busiest. 0 without keys.
     #[must_use]
     pub fn busiest_window(&self, of: u64) -> u64 {
@@ -91,7 +91,7 @@ impl Survey {
         0
     }
 
-    /// The smallest limit with which a fixed window denies no more than allowed; 0 where that denies little enough.
+    /// The smallest limit with which a fixed window denies no more than allowed; 0 if that limit already does.
     pub(super) fn fixed_window_limit(&self, allowance: Allowance) -> u32 {
         let (mut low, mut high) = (0, self.busiest.keys().next_back().copied().unwrap_or(0));
         while low < high {

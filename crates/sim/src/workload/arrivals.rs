@@ -1,12 +1,12 @@
-//! When the requests of one source come: made in order of time, without ever holding them all.
+//! The arrival times of one source's requests, generated in order without storing them all.
 //!
 //! A source has an exact number of requests over the duration. The duration is halved again and again, and at each
-//! halving the requests are dealt to the two halves by a binomial draw; a interval with few requests gets their times by
-//! uniform draws, sorted. The left half is finished before the right one is touched, so memory is one pending half
-//! for each halving.
+//! halving a binomial draw divides the requests between the two halves. An interval with few requests gets their times by
+//! uniform draws, sorted. The left half is finished before the right one is started, so memory is one pending half
+//! per halving.
 //!
-//! * Halves with even chances make uniform times: exactly a Poisson process, given its number of requests.
-//! * Halves with uneven chances, the likelier side chosen at random each time, make the b-model of Wang et al. (2002):
+//! * Halves with even chances give uniform times: exactly a Poisson process with a fixed number of requests.
+//! * Halves with uneven chances, the likelier side chosen at random each time, give the b-model of Wang et al. (2002):
 //!   bursts within bursts, as measured in web and disk traffic.
 
 use std::{fmt, str::FromStr, time::Duration};
@@ -19,27 +19,27 @@ use rand_xoshiro::{
 
 use tidegate_core::Nanos;
 
-/// A interval with at most this many requests is drawn at once.
+/// An interval with at most this many requests is drawn at once.
 const DRAWN_AT_ONCE: u64 = 128;
-/// As few requests as this are dealt one by one: faster than a draw from the distribution of their sum.
+/// Up to this many requests are distributed one by one, which is faster than a draw from the distribution of their sum.
 const FEW: u64 = 16;
-/// Interval this short or shorter have no bursts within: a millisecond.
+/// An interval this short or shorter has no bursts within it: a millisecond.
 const SMOOTH: u64 = 1_000_000;
 
 /// How the requests of a source are spread over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrival {
-    /// Each request comes at a time of its own, independent of all others.
+    /// The times of the requests are independent of each other.
     Poisson,
     /// Requests come in bursts, down to a millisecond.
     Bursty {
-        /// The share of a stretch's requests that falls into one half of it: above 0.5, below 1.
+        /// The share of an interval's requests that falls into one half of it: above 0.5, below 1.
         bias: f64,
     },
 }
 
 impl Arrival {
-    /// Bursts with the bias that is usual for web traffic, 0.75.
+    /// Bursts with the usual bias of web traffic, 0.75.
     pub const BURSTY: Self = Self::Bursty { bias: 0.75 };
 }
 
@@ -70,19 +70,19 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// Why a text names no arrival.
+/// Why a text is not an arrival process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseArrivalError {
-    /// Neither poisson nor bursty.
+    /// The text is neither poisson nor bursty.
     #[error("choose poisson, bursty, or bursty with a bias as in bursty=0.8")]
     Unknown,
-    /// A bias that is no number above 0.5 and below 1.
+    /// The bias is not a number above 0.5 and below 1.
     #[error("the bias must be above 0.5 and below 1, as in bursty=0.8")]
     Bias,
 }
 
-/// A stretch of time and how many requests fall into it.
+/// An interval, and the number of requests in it.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     start: u64,
@@ -95,24 +95,24 @@ struct Interval {
 pub(super) struct Arrivals {
     random: Xoshiro256PlusPlus,
     arrival: Arrival,
-    /// Still to come, the earliest last.
+    /// Intervals that are still to come, the earliest last.
     pending: Vec<Interval>,
-    /// Drawn and not yet handed out, the earliest last.
+    /// Times that were drawn and not yet returned, the earliest last.
     drawn: Vec<u64>,
 }
 
 impl Arrivals {
-    /// `count` requests in `[0, duration)`. Different seeds, also similar ones, make independent times.
+    /// `count` requests in `[0, duration)`. Different seeds, even similar ones, give independent times.
     pub fn new(seed: u64, count: u64, duration: Duration, arrival: Arrival) -> Self {
         let length = Nanos::from(duration).get().max(1);
         let pending = vec![Interval { start: 0, length, count }];
         Self { random: Xoshiro256PlusPlus::seed_from_u64(seed), arrival, pending, drawn: Vec::new() }
     }
 
-    /// Draws the times of the next interval that has any; `false` when there is none.
+    /// Draws the times of the next interval that is not empty; `false` if there is none.
     fn draw(&mut self) -> bool {
         while let Some(interval) = self.pending.pop() {
-            // The chance that a request falls into the left half, where it is not its length alone.
+            // The chance that a request falls into the left half, if it does not follow from the length alone.
             let bias = match self.arrival {
                 Arrival::Bursty { bias } if interval.length > SMOOTH => Some(bias),
                 _ => None,

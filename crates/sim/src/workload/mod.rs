@@ -1,4 +1,4 @@
-//! What is replayed: requests, each with a key and a time.
+//! The traffic to replay: requests, each with a key and a time.
 
 mod arrivals;
 mod synthetic;
@@ -8,30 +8,30 @@ pub use arrivals::{Arrival, ParseArrivalError};
 pub use synthetic::{GlobalSynthetic, Synthetic, SyntheticError, Traffic};
 pub use trace::{Trace, TraceBuilder};
 
-/// Requests by key. A limit looks at one key alone, so a replay asks for one key after another, each in the order of
-/// time; the keys' order among each other does not matter and is not kept.
+/// Requests by key. A limit sees each key separately, so a replay reads one key after another, each in the order of time. The
+/// order between keys does not matter and is not kept.
 pub trait Workload: Sync {
-    /// How many keys there are; they are numbered from 0. A key may have no requests.
+    /// The number of keys; they are numbered from 0. A key may have no requests.
     fn keys(&self) -> u32;
 
-    /// All requests of all keys.
+    /// The number of requests of all keys.
     fn requests(&self) -> u64;
 
     /// The times of the first request and of the last, or bounds around them. `(0, 0)` without requests.
     fn span(&self) -> (u64, u64);
 
-    /// Whether times are nanoseconds since 1970, so that they have dates; otherwise they count from a start.
+    /// Whether times are nanoseconds since 1970, so that they have dates; otherwise they are relative to a start.
     fn has_dates(&self) -> bool;
 
-    /// A key as a person reads it. It may hold anything that a log holds: escape it for where it goes.
+    /// A key in readable form. It may contain whatever the log contains, so escape it for its destination.
     ///
     /// # Panics
-    /// When there is no such key.
+    /// If there is no such key.
     fn label(&self, key: u32) -> String;
 
-    /// When a key's requests come, in nanoseconds, never falling. The same each time it is called.
+    /// The times of a key's requests in nanoseconds, in ascending order. Every call returns the same times.
     ///
     /// # Panics
-    /// When there is no such key.
+    /// If there is no such key.
     fn times(&self, key: u32) -> impl Iterator<Item = u64>;
 }

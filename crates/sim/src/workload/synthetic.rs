@@ -1,4 +1,4 @@
-//! Made-up traffic: sources whose popularity follows Zipf's law.
+//! Synthetic traffic: sources whose popularity follows Zipf's law.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -10,20 +10,20 @@ use super::{
     arrivals::{Arrival, Arrivals, binomial},
 };
 
-/// What traffic to make.
+/// The parameters of synthetic traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// How many sources there are: 1 to 100,000,000.
+    /// The number of sources: 1 to 100,000,000.
     pub sources: u32,
-    /// How many requests all sources make together, exactly: 1 to 1,000,000,000,000.
+    /// The exact number of requests of all sources together: 1 to 1,000,000,000,000.
     pub requests: u64,
-    /// How long they take: more than nothing, at most 366 days.
+    /// The time over which the requests are spread: above zero, at most 366 days.
     pub duration: Duration,
-    /// Zipf exponent, 0 to 10: the source of rank `r` has a share in proportion to `1 / rˢ`. 0 makes all alike.
+    /// The Zipf exponent, 0 to 10: the source of rank `r` has a share in proportion to `1 / rˢ`. With 0 all are equal.
     pub zipf: f64,
     /// How each source's requests are spread over the duration.
     pub arrival: Arrival,
-    /// The same seed makes the same traffic, however many threads replay it.
+    /// The same seed gives the same traffic, however many threads replay it.
     pub seed: u64,
 }
 
@@ -40,20 +40,20 @@ impl Default for Traffic {
     }
 }
 
-/// Traffic with one key for each source. It is made while it is replayed; what is kept is one number for each source.
+/// Traffic with one key per source. It is generated during the replay; only one number per source is stored.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     traffic: Traffic,
-    /// How many requests each source makes.
+    /// The number of requests of each source.
     counts: Vec<u64>,
 }
 
 impl Synthetic {
-    /// Deals the requests to the sources: a multinomial draw, so that a source's requests vary as those of a Poisson
-    /// process do, and their sum is exact.
+    /// Distributes the requests over the sources with a multinomial draw: a source's requests vary like those of a Poisson
+    /// process, and their sum is exact.
     ///
     /// # Errors
-    /// When a number is out of its bounds (see [`Traffic`]).
+    /// If a number is out of its bounds (see [`Traffic`]).
     pub fn new(traffic: Traffic) -> Result<Self, SyntheticError> {
         if !(1..=100_000_000).contains(&traffic.sources) {
             return Err(SyntheticError::Sources);
@@ -70,7 +70,7 @@ impl Synthetic {
         Ok(Self { traffic, counts: deal(&traffic) })
     }
 
-    /// The same traffic with one key for all.
+    /// The same traffic with one key for all sources.
     #[must_use]
     pub const fn global(&self) -> GlobalSynthetic<'_> {
         GlobalSynthetic(self)
@@ -82,7 +82,7 @@ impl Synthetic {
     }
 }
 
-/// Each source's number of requests: of those that are left, a binomial share of the chances that are left.
+/// The number of requests of each source: a binomial draw from the requests left, with the source's share of the chances left.
 fn deal(traffic: &Traffic) -> Vec<u64> {
     let weight = |source: u32| (f64::from(source) + 1.0).powf(-traffic.zipf);
     // Sums from each source to the last, added up from the smallest.
@@ -144,8 +144,8 @@ impl Workload for Synthetic {
 
 /// Synthetic traffic as one key.
 ///
-/// Poisson processes add up to a Poisson process, so that one is made directly. Bursts of different sources do not add
-/// up to bursts of one; there all sources are merged, at about a kilobyte of memory for each.
+/// The sum of Poisson processes is a Poisson process, so it is generated directly. The sum of bursty sources is not one
+/// bursty source, so these are merged, at about a kilobyte of memory each.
 #[derive(Clone, Copy, Debug)]
 pub struct GlobalSynthetic<'a>(&'a Synthetic);
 
@@ -183,7 +183,7 @@ impl Workload for GlobalSynthetic<'_> {
     }
 }
 
-/// Many sources' requests in one order of time.
+/// The requests of many sources in one order of time.
 struct Merged {
     sources: Vec<Arrivals>,
     /// The next request of each source that has one.
@@ -212,7 +212,7 @@ impl Iterator for Merged {
     }
 }
 
-/// Why no such traffic can be made.
+/// Why the traffic cannot be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyntheticError {

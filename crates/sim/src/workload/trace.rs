@@ -1,4 +1,4 @@
-//! Requests that were read from a log, in memory: 16 bytes for each line, and each key once.
+//! Requests read from a log, in memory: 16 bytes per line, and each key once.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use indexmap::IndexSet;
 use super::Workload;
 use crate::input::By;
 
-/// Each key once. The hash is seeded at random: who writes into a log does not choose its collisions.
+/// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose collisions.
 type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;
 
 /// `count` requests of one key at one time.
@@ -24,7 +24,7 @@ pub struct Trace {
     by: By,
     keys: Keys,
     events: Vec<Event>,
-    /// Where in `events` each key begins, and at last where they end.
+    /// The index in `events` at which each key begins, and at the end the number of events.
     starts: Vec<usize>,
     requests: u64,
     span: (u64, u64),
@@ -34,20 +34,20 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The grain of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
+    /// The resolution of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
     #[must_use]
     pub const fn resolution(&self) -> u64 {
         self.resolution
     }
 
-    /// The requests of those keys alone for which `keep` says so of the key's label.
+    /// A trace with only the requests of the keys for whose label `keep` returns true.
     #[must_use]
     pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
         let mut builder = TraceBuilder::new(self.by.clone());
         for key in 0..self.keys() {
             if keep(&self.label(key)) {
                 for event in self.events(key) {
-                    // No more keys than there were.
+                    // There are no more keys than before.
                     let _ = builder.push(&self.keys[key as usize], event.time, event.count);
                 }
             }
@@ -104,24 +104,24 @@ impl Workload for Trace {
     }
 }
 
-/// The grains that times may have, the coarsest first.
+/// The possible resolutions of times, the coarsest first.
 const GRAINS: [u64; 7] =
     [86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1];
 
-/// Takes requests as they are read, in any order of time.
+/// Collects requests while they are read, in any order of time.
 #[derive(Debug)]
 pub struct TraceBuilder {
     by: By,
     keys: Keys,
     events: Vec<Event>,
     requests: u64,
-    /// Which of [`GRAINS`] all times so far are multiples of.
+    /// The index in [`GRAINS`] of the coarsest resolution of all times so far.
     grain: usize,
     last_time: u64,
 }
 
 impl TraceBuilder {
-    /// No requests yet; `by` says how the keys to come are put together.
+    /// A builder without requests; `by` says how keys are composed.
     #[must_use]
     pub fn new(by: By) -> Self {
         Self { by, keys: Keys::default(), events: Vec::new(), requests: 0, grain: 0, last_time: 0 }
@@ -129,11 +129,11 @@ impl TraceBuilder {
 
     /// Adds `count` requests of a key at a time (in nanoseconds, at most `Nanos::MAX`).
     ///
-    /// Returns `false`, and adds nothing, for a new key when there are 4,294,967,295 already.
+    /// Returns `false`, and adds nothing, for a new key if there are 4,294,967,295 already.
     #[must_use]
     pub fn push(&mut self, key: &[u8], time: u64, count: u32) -> bool {
         let known = match self.by.fields() {
-            // One limit for all needs no look-up.
+            // One limit for all requests needs no lookup.
             [] if !self.keys.is_empty() => Some(0),
             _ => self.keys.get_index_of(key),
         };
@@ -155,21 +155,21 @@ impl TraceBuilder {
         true
     }
 
-    /// How many requests were added.
+    /// The number of requests added.
     #[must_use]
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond that all times are whole
-    /// multiples of, in nanoseconds.
+    /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond of which all times are whole
+    /// multiples, in nanoseconds.
     #[must_use]
     pub const fn resolution(&self) -> u64 {
         GRAINS[self.grain]
     }
 
-    /// Sorts what was added. `dated` as in [`Workload::has_dates`]. A key's requests at one time come evenly over
-    /// `spread` nanoseconds; all at once when it is 0.
+    /// Sorts the requests and builds the trace. `dated` is [`Workload::has_dates`]. A key's requests with the same time are
+    /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
     #[must_use]
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
@@ -191,8 +191,8 @@ impl TraceBuilder {
     }
 }
 
-/// The events, those of each key together and in the order in which they came, and where each key's begin; at last,
-/// where they end.
+/// The events grouped by key, in their original order, and the index at which each key begins; the last index is
+/// their end.
 fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
     let mut starts = vec![0; keys + 1];
     for event in events {
@@ -211,7 +211,7 @@ fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
     (sorted, starts)
 }
 
-/// A key's events of one time as one event.
+/// Joins a key's events of the same time into one event.
 fn joined(events: &[Event], starts: &[usize]) -> (Vec<Event>, Vec<usize>) {
     let mut together: Vec<Event> = Vec::with_capacity(events.len());
     let mut new_starts = Vec::with_capacity(starts.len());

@@ -1,4 +1,4 @@
-//! Additive increase, multiplicative decrease: as TCP does it.
+//! Additive increase, multiplicative decrease, as in TCP.
 
 use super::super::InvalidRule;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use super::{
     baseline::{Baseline, Seen, kept},
 };
 
-/// One more in flight after each good window, a tenth less after each in which calls failed or were slow. It grows faster
-/// while no queue is seen.
+/// Raises the limit by one after each good window, and lowers it by a tenth after each window in which calls failed or
+/// were slow. The limit grows faster while there is no queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aimd {
-    /// The limit to begin with. Default: 20.
+    /// The initial limit. Default: 20.
     pub initial: u32,
-    /// A longer mean response time is as bad as failures. Default: `None`, which finds the bound out: what calls take
-    /// without a queue, and the queue that keeps the service busy.
+    /// A mean response time above this value counts like failures. Default: `None`, which derives the bound from the
+    /// response time without a queue and from the queue that keeps the service busy.
     pub slow: Option<Duration>,
-    /// What is left of the limit after a bad window, from 0.5 to below 1. Default: 0.9.
+    /// The factor that lowers the limit after a bad window, from 0.5 to below 1. Default: 0.9.
     pub backoff: f64,
 }
 
@@ -58,14 +58,14 @@ impl ConcurrencyLimit for Learning {
             return less;
         }
         if let Some(slow) = self.settings.slow {
-            // Not used up: nothing is known about more.
+            // The limit was not used up, so nothing is known about a higher one.
             let more = if window.blocked > 0 { limit + 1.0 } else { limit };
             return if window.mean_rt > slow { less } else { more };
         }
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,
             Seen::Idle => limit,
-            // A queue that is too long; what the service works on stays.
+            // The queue is too long. Do not go below what the service works on.
             Seen::Normal { slower, room, .. } if limit - limit / slower > room => less.max(limit / slower),
             Seen::Normal { may_grow, .. } => kept(limit, limit + 1.0, may_grow),
         }

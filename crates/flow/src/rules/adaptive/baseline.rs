@@ -1,50 +1,53 @@
-//! What the three algorithms have in common: how long a call takes without a queue, and how long a queue is worth having.
+//! The common part of the three algorithms: how long a call takes without a queue, and how long a useful queue is.
 //!
-//! Response times alone do not tell a slow service from a queue. So while calls are blocked, the limit is lowered for a
-//! moment every now and then, below what the service works on at once: what calls take then is what they take without a
-//! queue. The same is done before a sudden rise of response times is believed.
+//! Response times alone cannot distinguish a slow service from a queue. So while calls are blocked, the algorithm
+//! periodically lowers the limit for a moment, below the number of calls that the service works on at once. The
+//! response times in that moment are those without a queue. It also does this before it accepts a sudden rise of
+//! response times.
 //!
-//! How much of a queue is worth having follows from the share of the calls that is blocked. Calls come by chance, so
-//! without a queue a worker idles now and then. Where twice as many come as can be served, two in line are enough to keep
-//! all workers busy; where hardly any is blocked, it takes more than ten.
+//! The share of blocked calls determines how long the queue should be. Calls arrive at random, so without a queue a
+//! worker is sometimes idle. If twice as many calls arrive as can be served, a queue of two keeps all workers busy; if
+//! hardly any call is blocked, it takes more than ten.
 
 use std::time::Duration;
 
 use super::{CallWindow, Pace};
 
-/// Windows between two measurements, while calls are blocked.
+/// The number of windows between two measurements while calls are blocked.
 const EVERY: u32 = 30;
-/// The part of what is worked on at once that is left in flight while measuring.
+/// The part of the calls worked on at once that may be in flight during a measurement.
 const LOWERED: f64 = 0.7;
-/// A measurement lowers the limit to this part of it at most: a sudden rise of response times may not be a queue.
+/// A measurement never lowers the limit below this part of it, because a sudden rise of response times may not be a
+/// queue.
 const LEAST: f64 = 0.35;
-/// The steps of a search at first, or when the service has become faster; and when no queue was seen for some windows.
+/// The step factor of a search: `FAR` at first, or when the service has become faster; `NEAR` when there was no queue
+/// for some windows.
 const FAR: f64 = 1.5;
 const NEAR: f64 = 1.1;
-/// Means vary: so much longer is no queue yet.
+/// Means vary: a response time up to this factor longer is not yet a queue.
 const MARGIN: f64 = 1.05;
-/// The most that a queue may hold.
+/// The longest allowed queue.
 const MOST: f64 = 6.5;
-/// While a smaller share of the calls is blocked the limit does not grow: it could gain no more than that, and where the
-/// service can serve nearly all that comes, it would grow until nothing is blocked any more.
+/// The limit does not grow while the share of blocked calls is smaller than this. A higher limit could gain no more
+/// than that share, and if the service can serve nearly all calls, the limit would grow until no call is blocked.
 const WORTH_MORE: f64 = 0.01;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Baseline {
     /// The mean time of a call without a queue, in seconds; 0 before the first window.
     rt: f64,
-    /// It is a first guess, not yet measured.
+    /// Whether `rt` is only a first estimate that has not been measured.
     is_rough: bool,
-    /// The share of the calls that is blocked, over some windows.
+    /// The share of blocked calls, smoothed over some windows.
     blocked: f64,
     phase: Phase,
-    /// Windows with blocked calls since the last measurement.
+    /// The number of windows with blocked calls since the last measurement.
     since: u32,
-    /// The limit is looked for in steps by this factor; 0 where it is not.
+    /// The factor of the search steps; 0 if no search is running.
     search: f64,
-    /// Windows in a row that saw no queue.
+    /// The number of consecutive windows without a queue.
     unhurried: u32,
-    /// The last window's mean, to set the pace of a measurement.
+    /// The mean of the last window, which sets the pace of a measurement.
     last: f64,
 }
 
@@ -52,27 +55,27 @@ pub(super) struct Baseline {
 enum Phase {
     #[default]
     Normal,
-    /// The limit is lowered; it was this.
+    /// The limit is lowered. `before` is its previous value.
     Measuring { before: f64 },
 }
 
-/// What a window says.
+/// What a window shows.
 pub(super) enum Seen {
-    /// The limit is this now, whatever the algorithm thinks.
+    /// Use this limit and ignore the algorithm.
     Take(f64),
-    /// Nothing is known about more.
+    /// Nothing is known about a higher limit.
     Idle,
     Normal {
-        /// The mean response time divided by that without a queue, at least 1.
+        /// The mean response time divided by the time without a queue, at least 1.
         slower: f64,
-        /// How many calls may wait.
+        /// How many calls may queue.
         room: f64,
-        /// Whether enough calls are blocked for a higher limit to be worth it.
+        /// Whether enough calls are blocked to justify a higher limit.
         may_grow: bool,
     },
 }
 
-/// The next limit: not above the one so far unless it `may_grow`.
+/// Returns the next limit, which is not above the previous one unless it `may_grow`.
 pub(super) fn kept(limit: f64, next: f64, may_grow: bool) -> f64 {
     if may_grow { next } else { next.min(limit) }
 }
@@ -82,12 +85,12 @@ impl Baseline {
         Self { search: FAR, ..Self::default() }
     }
 
-    /// How the next window is to be cut.
+    /// Returns the pace of the next window.
     pub(super) fn pace(&self) -> Pace {
         match self.phase {
             Phase::Normal => Pace::default(),
             Phase::Measuring { .. } => {
-                // The calls that were in line before have left then.
+                // By then the calls that were queued before have ended.
                 let skip = Duration::from_secs_f64((2.0 * self.last).min(10.0));
                 let span = Duration::from_secs_f64((20.0 * self.rt).clamp(0.25, 1.0));
                 Pace { skip, span, calls: 200 }
@@ -95,7 +98,7 @@ impl Baseline {
         }
     }
 
-    /// Learns from a window that went by under `limit`.
+    /// Learns from a window that ran under `limit`.
     pub(super) fn learn(&mut self, limit: f64, window: &CallWindow) -> Seen {
         let rt = window.mean_rt.as_secs_f64().max(1e-9);
         self.last = rt;
@@ -111,7 +114,7 @@ impl Baseline {
             self.since = EVERY;
         }
         if rt < self.rt * 0.8 {
-            // The service has become faster: by how much, a measurement tells.
+            // The service has become faster. A measurement will show by how much.
             self.rt = rt;
             self.is_rough = true;
             self.search = FAR;
@@ -143,14 +146,14 @@ impl Baseline {
         Seen::Normal { slower, room, may_grow }
     }
 
-    /// Takes in a measurement; returns the limit to go on with.
+    /// Evaluates a measurement and returns the next limit.
     fn measured(&mut self, lowered: f64, before: f64, rt: f64) -> f64 {
         let known = self.rt;
         let is_new = self.is_rough || rt < known * 0.8 || rt > known * 1.35;
         self.is_rough = false;
         self.rt = if is_new { rt } else { known + (rt - known) * 0.3 };
         if rt < known * 0.8 {
-            // There was a queue still: look again with fewer.
+            // There was still a queue: measure again with fewer calls.
             self.phase = Phase::Measuring { before: lowered };
             return (lowered * LOWERED).max(1.0);
         }

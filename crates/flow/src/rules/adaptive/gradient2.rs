@@ -1,4 +1,4 @@
-//! Gradient: response times of now against those without a queue, after Netflix's concurrency-limits.
+//! Gradient: compares current response times with those without a queue, after Netflix's concurrency-limits.
 
 use super::super::InvalidRule;
 use super::{
@@ -6,18 +6,19 @@ use super::{
     baseline::{Baseline, Seen, kept},
 };
 
-/// Lowers the limit when response times rise above what calls take without a queue by more than a tolerance, and else
-/// leaves room for a small queue.
+/// Lowers the limit when response times exceed those without a queue by more than a tolerance. Otherwise it leaves room
+/// for a small queue.
 ///
-/// Netflix's algorithm compares with a long-term mean, which rises with the overload that it should show. Here the service
-/// is measured without a queue instead, so the limit does not drift upwards under traffic that never ebbs.
+/// Netflix's algorithm compares with a long-term mean, which rises with the very overload that it should detect. This
+/// one measures the service without a queue instead, so the limit does not drift upwards under sustained traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradient2 {
-    /// The limit to begin with. Default: 20.
+    /// The initial limit. Default: 20.
     pub initial: u32,
-    /// How far response times may rise above those without a queue before the limit falls, at least 1. Default: 1.
+    /// The factor by which response times may exceed those without a queue before the limit falls, at least 1. Default:
+    /// 1.
     pub tolerance: f64,
-    /// How much of a new limit is taken at once, above 0 and at most 1. Default: 0.3.
+    /// The weight of a new limit against the previous one, above 0 and at most 1. Default: 0.3.
     pub smoothing: f64,
 }
 
@@ -28,7 +29,7 @@ impl Default for Gradient2 {
 }
 
 impl Gradient2 {
-    /// The same algorithm beginning with another limit.
+    /// Sets the initial limit.
     #[must_use]
     pub fn initial(self, initial: u32) -> Self {
         Self { initial, ..self }

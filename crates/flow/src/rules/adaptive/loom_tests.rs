@@ -4,7 +4,7 @@ use loom::thread;
 
 use super::*;
 
-/// One unit more after each call.
+/// Raises the limit by one unit after each call.
 struct Counting;
 
 impl ConcurrencyLimit for Counting {
@@ -40,6 +40,6 @@ fn of_two_calls_that_end_together_one_at_least_is_learnt_from_and_the_limit_seen
         other.join().unwrap();
         assert!((1..=2).contains(&seen) && after >= seen);
         assert!((2..=3).contains(&adaptive.units()));
-        assert!(adaptive.learning.try_lock().is_ok(), "nobody holds the lock");
+        assert!(adaptive.learning.try_lock().is_ok(), "no thread holds the lock");
     });
 }

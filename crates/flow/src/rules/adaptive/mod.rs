@@ -1,16 +1,19 @@
-//! Adaptive concurrency: how much may be in flight, found out by how calls go.
+//! Adaptive concurrency: limits on the units in flight that are learned from the calls.
 //!
-//! Each algorithm is a [`ConcurrencyLimit`], and your own can stand beside them. All learn from windows of calls, at least
-//! a second and ten calls long: single response times vary too much.
+//! Each algorithm implements [`ConcurrencyLimit`], and you can add your own. All learn from windows of at least one
+//! second and ten calls, because single response times vary too much.
 //!
-//! Begin with [`Vegas`], which keeps the shortest queue. `tests/simulation` compares each algorithm with the best fixed
-//! limit (the smallest that reaches 0.98 of the most goodput): 5, 20 and 100 workers, four distributions of service times,
-//! 0.5 to 3 times the load that can be served, three seeds each. Each algorithm reaches at least 0.97 of its goodput. The
-//! 99th percentile is at most 1.5 times its, but for 1.52 in one of the 60 scenarios: with five workers, even service times
-//! and a load of 0.9 nothing is blocked at the initial limit, so nothing is learnt. Where one call in a hundred takes ten
-//! times as long, the 99th percentile lies on the edge of the slow calls; the 98th and the 99.5th are compared there. Ten
-//! seconds after calls were three times as slow for half a minute, goodput is back. `docs/src/pictures/adaptive.svg` shows a run;
-//! `cargo run --release --example adaptive_limits` draws it and prints the figures.
+//! Start with [`Vegas`], which keeps the shortest queue.
+//!
+//! `tests/simulation` compares each algorithm with the best fixed limit, which is the smallest limit that reaches 0.98
+//! of the highest goodput. The scenarios have 5, 20 and 100 workers, four distributions of service times, and 0.5 to 3
+//! times the load that can be served, with three seeds each. Each algorithm reaches at least 0.97 of the goodput of the
+//! best fixed limit. Its 99th percentile is at most 1.5 times that of the best fixed limit, except for 1.52 in one of
+//! the 60 scenarios: with five workers, even service times and a load of 0.9, nothing is blocked at the initial limit,
+//! so nothing is learned. In the scenarios where one call in a hundred takes ten times as long, the 99th percentile
+//! lies on the edge of the slow calls, so the 98th and the 99.5th percentiles are compared instead. After half a minute
+//! in which calls take three times as long, goodput recovers within ten seconds. `docs/src/pictures/adaptive.svg` shows
+//! a run; `cargo run --release --example adaptive_limits` draws it and prints the figures.
 
 mod aimd;
 mod baseline;
@@ -34,81 +37,81 @@ use tidegate_core::Nanos;
 use super::Target;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// How one call went.
+/// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CallSample {
-    /// Its response time.
+    /// The response time of the call.
     pub(crate) rt: Nanos,
-    /// The units in flight when it ended, itself included.
+    /// The units in flight when the call ended, including itself.
     pub(crate) in_flight: u64,
     pub(crate) failed: bool,
 }
 
-/// The calls that ended in one window of time.
+/// The calls that ended in one time window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CallWindow {
-    /// How many ended.
+    /// The number of calls that ended.
     pub calls: u64,
-    /// Of those, how many failed.
+    /// How many of them failed.
     pub failed: u64,
-    /// How many the limit blocked meanwhile.
+    /// How many units the limit blocked in the same time.
     pub blocked: u64,
-    /// The mean response time of those that did not fail; of all, where all failed.
+    /// The mean response time of the calls that did not fail, or of all calls if all failed.
     pub mean_rt: Duration,
     /// The most units in flight.
     pub in_flight: u64,
 }
 
 impl CallWindow {
-    /// Whether a tenth of the calls or more failed.
+    /// Whether at least a tenth of the calls failed.
     fn fails(&self) -> bool {
         self.failed * 10 >= self.calls
     }
 }
 
-/// How the next window is cut.
+/// When the next window begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Calls that end in this time are left out: under the limit of before they began.
+    /// Calls that end within this time are ignored, because they began under the previous limit.
     pub skip: Duration,
-    /// How long the window is, at least.
+    /// The shortest duration of the window.
     pub span: Duration,
-    /// How many calls it has, at least.
+    /// The smallest number of calls in the window.
     pub calls: u64,
 }
 
 impl Default for Pace {
-    /// A second, and at least ten calls.
+    /// Returns a pace of at least one second and at least ten calls.
     fn default() -> Self {
         Self { skip: Duration::ZERO, span: Duration::from_secs(1), calls: 10 }
     }
 }
 
-/// An algorithm that finds out how much may be in flight. It is told of one window of calls after the other.
+/// An algorithm that learns a limit on the units in flight. It receives one window of calls after another.
 pub trait ConcurrencyLimit: Send {
-    /// The limit to begin with.
+    /// Returns the initial limit.
     fn start(&self) -> f64;
 
-    /// The limit after one more window, given the limit so far. The caller keeps it within its bounds.
+    /// Returns the next limit, given the current one and a window. The caller clamps it to the rule's bounds.
     fn next(&mut self, limit: f64, window: &CallWindow) -> f64;
 
-    /// How the next window is cut.
+    /// Returns the pace of the next window.
     fn pace(&self) -> Pace {
         Pace::default()
     }
 }
 
-/// Which algorithm an [`AdaptiveRule`] runs.
+/// The algorithm of an [`AdaptiveRule`].
 #[derive(Clone)]
 pub enum Algorithm {
-    /// Up by one, down by a factor.
+    /// Additive increase, multiplicative decrease.
     Aimd(Aimd),
-    /// By how much response times rise above those without a queue.
+    /// Compares response times with those without a queue.
     Gradient2(Gradient2),
-    /// By the estimated queue. The one to begin with.
+    /// Estimates the queue. Start with this one.
     Vegas(Vegas),
-    /// One's own: makes a fresh one for each resource.
+    /// A custom algorithm. The closure creates one for each resource.
     Custom(Arc<dyn Fn() -> Box<dyn ConcurrencyLimit> + Send + Sync>),
 }
 
@@ -150,7 +153,7 @@ impl fmt::Debug for Algorithm {
     }
 }
 
-/// Bounds the units of a resource in flight by what its calls show it can bear.
+/// Limits the units of a resource in flight. The limit is learned from the resource's calls.
 ///
 /// ```
 /// use tidegate_flow::rules::{AdaptiveRule, Algorithm, Vegas};
@@ -159,25 +162,25 @@ impl fmt::Debug for Algorithm {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about.
+    /// The resources that the rule applies to.
     pub resource: Target,
-    /// How the limit is found.
+    /// The algorithm that finds the limit.
     pub algorithm: Algorithm,
-    /// The limit is never lower. Default: 1.
+    /// The lower bound of the limit. Default: 1.
     pub min: u32,
-    /// The limit is never higher. Default: 1,000.
+    /// The upper bound of the limit. Default: 1,000.
     pub max: u32,
 }
 
 impl AdaptiveRule {
-    /// Any limit from 1 to 1,000.
+    /// Creates a rule with a limit from 1 to 1,000.
     pub fn new(resource: impl Into<Target>, algorithm: Algorithm) -> Self {
         Self { id: None, resource: resource.into(), algorithm, min: 1, max: 1_000 }
     }
 
-    /// The same rule with other bounds.
+    /// Sets the bounds of the limit.
     #[must_use]
     pub fn bounds(self, min: u32, max: u32) -> Self {
         Self { min, max, ..self }
@@ -205,15 +208,15 @@ impl fmt::Display for AdaptiveRule {
     }
 }
 
-/// An adaptive rule at one resource.
+/// An adaptive rule of one resource, with its state.
 pub(crate) struct Adaptive {
     pub(crate) rule: AdaptiveRule,
     pub(crate) label: Arc<str>,
-    /// When the rule came into force.
+    /// When the rule became active.
     since: Nanos,
-    /// The limit's whole units, for entries.
+    /// The limit in whole units, which entries read.
     units: AtomicU64,
-    /// How many units it has blocked, ever.
+    /// How many units the rule has blocked since the start.
     blocked: AtomicU64,
     learning: Mutex<Learning>,
 }
@@ -224,12 +227,12 @@ struct Learning {
     window: Open,
 }
 
-/// A window under way.
+/// The current window.
 struct Open {
     pace: Pace,
-    /// When it began, once a call has ended after what is skipped.
+    /// When the window began; set when the first call ends after the skipped time.
     begun: Option<Nanos>,
-    /// Calls that end before are skipped.
+    /// Calls that end before this time are skipped.
     skip_until: Option<Nanos>,
     /// When the last call ended.
     last: Nanos,
@@ -238,11 +241,11 @@ struct Open {
     in_flight: u64,
     /// The sums of response times in nanoseconds: of all calls, and of those that failed.
     rt: (u128, u128),
-    /// How many units the rule had blocked when it began.
+    /// How many units the rule had blocked when the window began.
     blocked: u64,
 }
 
-/// Calls may be this far apart within a window, however short it is.
+/// Calls within a window may be this far apart, however short the window is.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
 impl Open {
@@ -260,8 +263,8 @@ impl Open {
         }
     }
 
-    /// Adds a call that ended at `now`; returns the window if it is complete. After a pause longer than the window,
-    /// [`PAUSE`] and twice the call it begins anew: what was before says nothing about now.
+    /// Adds a call that ended at `now` and returns the window if it is complete. After a pause longer than the window,
+    /// [`PAUSE`] and twice the call, the window starts again, because older calls say nothing about the present.
     fn add(&mut self, now: Nanos, call: &CallSample, blocked: u64) -> Option<CallWindow> {
         let skip_until = *self.skip_until.get_or_insert(now.saturating_add(self.pace.skip.into()));
         if now < skip_until {
@@ -314,27 +317,27 @@ impl Adaptive {
         Self { rule, label, since: Nanos::ZERO, units, blocked, learning }
     }
 
-    /// The state, to which calls that began before `at` teach nothing.
+    /// Returns a state that ignores calls that began before `at`.
     pub(crate) fn since(self, at: Nanos) -> Self {
         Self { since: at, ..self }
     }
 
-    /// How many units may be in flight now.
+    /// Returns how many units may be in flight now.
     #[inline]
     pub(crate) fn units(&self) -> u64 {
-        // Relaxed: the number stands for itself.
+        // Relaxed: the number is independent of other data.
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Notes that the limit has blocked units.
+    /// Counts units that the limit has blocked.
     #[cold]
     pub(crate) fn note_blocked(&self, units: u32) {
-        // Relaxed: only counted.
+        // Relaxed: this is only a counter.
         self.blocked.fetch_add(units.into(), Ordering::Relaxed);
     }
 
-    /// Learns from a call that ended at `now`. A call that ends while another one is learnt from is passed over: no call
-    /// waits, and one more or less makes no difference.
+    /// Learns from a call that ended at `now`. If another thread is learning from a call at the same time, this call is
+    /// skipped: no call waits, and a single call makes no difference.
     pub(crate) fn learn(&self, now: Nanos, call: &CallSample) {
         if now.saturating_since(call.rt) < self.since {
             return;
@@ -342,7 +345,8 @@ impl Adaptive {
         let Ok(mut learning) = self.learning.try_lock() else { return };
         let Learning { algorithm, limit, window } = &mut *learning;
         let Some(ended) = window.add(now, call, self.blocked.load(Ordering::Relaxed)) else { return };
-        // A guard that leaves must not panic, perhaps while it unwinds already: the limit stays then as it is.
+        // Dropping a guard must not panic, because the thread may already be unwinding. If the algorithm panics, the
+        // limit stays unchanged.
         let next = catch_unwind(AssertUnwindSafe(|| (algorithm.next(*limit, &ended), algorithm.pace())));
         let (next, pace) = next.unwrap_or((*limit, Pace::default()));
         *limit = within(&self.rule, next);
@@ -352,12 +356,12 @@ impl Adaptive {
 }
 
 fn within(rule: &AdaptiveRule, limit: f64) -> f64 {
-    // What is no number becomes the lower bound.
+    // NaN becomes the lower bound.
     limit.max(rule.min.into()).min(rule.max.into())
 }
 
 fn whole(limit: f64) -> u64 {
-    // At least 1, and a cast saturates.
+    // The limit is at least 1, and the cast saturates.
     #[allow(clippy::cast_sign_loss)]
     let units = limit as u64;
     units

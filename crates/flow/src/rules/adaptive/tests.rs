@@ -10,7 +10,7 @@ fn all() -> [Algorithm; 3] {
     ]
 }
 
-/// Calls that end 10 ms apart, from a time on.
+/// Runs calls that end 10 ms apart, starting at `from_ms`.
 fn learn(adaptive: &Adaptive, from_ms: u64, calls: u64, rt: Duration, failed: bool) {
     for call in 0..calls {
         let sample = CallSample { rt: rt.into(), in_flight: adaptive.units(), failed };
@@ -33,7 +33,7 @@ fn traffic_that_the_limit_does_not_block_teaches_nothing() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
         let before = adaptive.units();
         for round in 0..20 {
-            // Slower and faster than ever before, and with long pauses.
+            // Response times that rise and fall sharply, with long pauses.
             learn(&adaptive, round * 60_000, 500, BASE * (round as u32 % 7 + 1), false);
         }
         assert_eq!(adaptive.units(), before, "{algorithm:?}");
@@ -103,11 +103,11 @@ fn an_algorithm_of_ones_own_decides() {
     learn(&call);
     assert_eq!(adaptive.units(), 8);
     learn(&CallSample { in_flight: 9, ..call });
-    assert_eq!(adaptive.units(), 8, "a panic teaches nothing and goes nowhere");
+    assert_eq!(adaptive.units(), 8, "a panic does not change the limit and does not propagate");
     let later = Nanos::from_secs(1_000);
     (0..20).for_each(|_| adaptive.learn(later, &CallSample { failed: true, ..call }));
     for at in 0..20 {
         adaptive.learn(Nanos::from_millis(1_001_000 + at * 100), &CallSample { failed: true, ..call });
     }
-    assert_eq!(adaptive.units(), 1, "what is no number is the lower bound");
+    assert_eq!(adaptive.units(), 1, "NaN becomes the lower bound");
 }

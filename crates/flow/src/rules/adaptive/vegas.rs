@@ -1,18 +1,19 @@
-//! Vegas: the queue, estimated from how much longer calls take than without one.
+//! Vegas: estimates the queue from how much longer calls take than without one.
 
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
     baseline::{Baseline, Seen, kept},
 };
 
-/// Keeps a small queue: just as long as it takes to keep the service busy.
+/// Keeps a small queue that is just long enough to keep the service busy.
 ///
-/// What is in flight is what the service works on and a queue; without a queue, calls would take as much less as there
-/// would be fewer in flight. So the queue is known from the response times with and without one, and the limit is moved to
-/// what the service works on plus the queue that is worth having.
+/// The calls in flight are those that the service works on plus those in the queue. Without the queue, response times
+/// would be shorter in the same proportion as the number of calls in flight. The algorithm therefore derives the queue
+/// from the response times with and without one, and moves the limit to the calls that the service works on plus a
+/// useful queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vegas {
-    /// The limit to begin with. Default: 20.
+    /// The initial limit. Default: 20.
     pub initial: u32,
 }
 
@@ -23,7 +24,7 @@ impl Default for Vegas {
 }
 
 impl Vegas {
-    /// The same algorithm beginning with another limit.
+    /// Sets the initial limit.
     #[must_use]
     pub fn initial(self, initial: u32) -> Self {
         Self { initial }

@@ -30,7 +30,7 @@ fn one_probe_place_goes_to_one_thread_and_comes_back() {
                 let (breaker, inside) = (breaker.clone(), inside.clone());
                 thread::spawn(move || {
                     if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
-                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "one place, one probe");
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "one permit admits one probe");
                         inside.fetch_sub(1, Ordering::Relaxed);
                         breaker.settle(probe, Verdict::None, now, &quiet);
                     }
@@ -38,7 +38,7 @@ fn one_probe_place_goes_to_one_thread_and_comes_back() {
             })
             .collect();
         others.into_iter().for_each(|other| other.join().unwrap());
-        let probe = breaker.enter(now, &quiet).expect("the place is free again").unwrap();
+        let probe = breaker.enter(now, &quiet).expect("the permit is free again").unwrap();
         breaker.settle(probe, Verdict::Good, now, &quiet);
         assert_eq!(breaker.state(), BreakerState::Closed);
     });
@@ -58,7 +58,11 @@ fn two_verdicts_make_one_transition() {
         };
         breaker.settle(probes[1], Verdict::Bad, now, &quiet);
         other.join().unwrap();
-        assert_eq!(breaker.state(), BreakerState::Open, "one bad probe opens it, whoever reports first");
+        assert_eq!(
+            breaker.state(),
+            BreakerState::Open,
+            "one bad probe opens the breaker, in any order of reports"
+        );
     });
 }
 
@@ -78,7 +82,7 @@ fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
         let probe = breaker.enter(Nanos::from_secs(20), &quiet);
         slept.join().unwrap();
         if let Ok(Some(_)) = probe {
-            // Not lost before ten open times have passed.
+            // The probe is not lost before ten open times have passed.
             assert_eq!(breaker.enter(Nanos::from_secs(29), &quiet), Err(None));
         }
     });

@@ -1,15 +1,15 @@
-//! Circuit breakers: a resource that fails, or is slow, is left alone for a while, and then tried.
+//! Circuit breakers: a breaker blocks the calls of a failing or slow resource for a while and then sends probes.
 //!
 //! ```text
 //!             too many bad calls                open time has passed, a first probe
 //!   CLOSED ─────────────────────→ OPEN ────────────────────────────────────→ HALF OPEN
 //!     ↑                            ↑ ↑                                         │ │  │
-//!     │                            │ └──── the last probe inside was given up ─┘ │  │
+//!     │                            │ └──── the last probe is cancelled ────────┘ │  │
 //!     │                            └────── a bad probe, or one that never ended ─┘  │
 //!     └──────────────────────────────────── all probes good ────────────────────────┘
 //! ```
 //!
-//! The state is one word, so a call on a closed breaker costs one load:
+//! The state is one word, so entering through a closed breaker costs one load:
 //!
 //! ```text
 //!   [ until 62 │ 1 ]   open, until this time
@@ -17,8 +17,8 @@
 //!   [ since 62 │ 0 ]   closed, since this time
 //! ```
 //!
-//! Every transition is made while the mutex around [`Probes`] is held, so each happens once and each probe's place is
-//! given once. A closed breaker never takes the mutex; no two closed words are alike, as at least the open time lies
+//! Every transition happens under the mutex around [`Probes`], so each happens once and each probe permit is given
+//! once. A closed breaker never takes the mutex. No two closed words are equal, because at least the open time lies
 //! between them.
 
 mod rule;
@@ -39,7 +39,7 @@ const OPEN: u64 = 1;
 const HALF: u64 = 2;
 const TAG: u64 = 3;
 const SHIFT: u32 = 2;
-/// The latest time that a state can name: 146 years.
+/// The latest time that a state can hold: 146 years.
 const LATEST: u64 = (1 << 62) - 1;
 const TOTAL: usize = 0;
 const BAD: usize = 1;
@@ -48,7 +48,7 @@ const BAD: usize = 1;
 pub(crate) struct Breaker {
     pub(crate) rule: BreakerRule,
     pub(crate) label: Arc<str>,
-    /// Longer response times are slow.
+    /// A longer response time counts as slow.
     slow: Nanos,
     state: AtomicU64,
     probes: Mutex<Probes>,
@@ -57,36 +57,36 @@ pub(crate) struct Breaker {
     bad: Trailing,
 }
 
-/// What is known of the probes. Changed together with the state's word, under one mutex.
+/// The probes of a breaker. They change together with the state word, under one mutex.
 #[derive(Debug, Default)]
 struct Probes {
-    /// The probes inside, the one that started first in front.
+    /// The probes in flight, ordered by their start.
     inside: BTreeSet<Probe>,
-    /// How many have ended well since the breaker opened.
+    /// How many probes have succeeded since the breaker opened.
     good: u32,
-    /// Until when the breaker was open before it let a probe in.
+    /// The end of the open time before the first probe.
     open_until: Nanos,
-    /// How many probes there ever were.
+    /// The number of probes so far.
     count: u64,
 }
 
-/// A call that was let in to try the resource; it must come back to [`Breaker::settle`].
+/// A call that was admitted to test the resource. It must be returned to [`Breaker::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Probe {
     started: Nanos,
     number: u64,
 }
 
-/// How a probe went.
+/// The outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Good,
     Bad,
-    /// It never ran, or was cancelled: it says nothing.
+    /// The probe never ran or was cancelled, so it says nothing.
     None,
 }
 
-/// Who is told about transitions.
+/// The function that is notified of transitions.
 pub(crate) type Tell<'a> = &'a dyn Fn(&Breaker, BreakerState, BreakerState);
 
 impl Breaker {
@@ -108,7 +108,7 @@ impl Breaker {
         }
     }
 
-    /// The breaker, to which calls that began before `at` do not count.
+    /// Returns the breaker in a state that ignores calls that began before `at`.
     pub(crate) fn since(self, at: Nanos) -> Self {
         Self { state: AtomicU64::new(at.get().min(LATEST) << SHIFT | CLOSED), ..self }
     }
@@ -122,10 +122,10 @@ impl Breaker {
         self.state.load(Ordering::Acquire) & TAG == CLOSED
     }
 
-    /// Whether a call may pass: freely (`None`), or as a probe.
+    /// Admits a call, either freely (`None`) or as a probe.
     ///
     /// # Errors
-    /// With the time until a probe may be tried, while open.
+    /// The time until a probe is admitted, if the breaker is open.
     pub(crate) fn enter(&self, now: Nanos, tell: Tell<'_>) -> Result<Option<Probe>, Option<Duration>> {
         if self.is_closed() {
             return Ok(None);
@@ -133,7 +133,7 @@ impl Breaker {
         let mut probes = self.lock();
         let state = self.state.load(Ordering::Acquire);
         let answer = match state & TAG {
-            CLOSED => return Ok(None), // Closed while this thread waited for the mutex.
+            CLOSED => return Ok(None), // The breaker closed while this thread waited for the mutex.
             OPEN => match Nanos::new(state >> SHIFT).saturating_since(now) {
                 Nanos::ZERO => {
                     probes.open_until = Nanos::new(state >> SHIFT);
@@ -153,7 +153,7 @@ impl Breaker {
         answer
     }
 
-    /// What [`enter`](Self::enter) would answer; nothing is taken, and the state stays as it is.
+    /// Returns what [`enter`](Self::enter) would return, without taking a permit or changing the state.
     pub(crate) fn peek(&self, now: Nanos) -> Result<(), Option<Duration>> {
         if self.is_closed() {
             return Ok(());
@@ -172,11 +172,11 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, Probes> {
-        // Nothing in here panics half way: what a panic elsewhere left behind is whole.
+        // Ignore poisoning: no code panics halfway through a change, so the state is consistent.
         self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the probe that started first has had its time to report.
+    /// Whether the probe that started first has exceeded its timeout.
     fn is_lost(&self, probes: &Probes, now: Nanos) -> bool {
         let timeout = self.rule.probe_timeout.unwrap_or(self.rule.open_time.saturating_mul(10));
         probes.inside.first().is_some_and(|first| now.saturating_since(first.started) >= timeout.into())
@@ -191,7 +191,7 @@ impl Breaker {
     pub(crate) fn settle(&self, probe: Probe, verdict: Verdict, now: Nanos, tell: Tell<'_>) {
         let mut probes = self.lock();
         if !probes.inside.remove(&probe) {
-            return; // The breaker was decided on without it.
+            return; // The breaker has changed its state without this probe.
         }
         let state = self.state.load(Ordering::Acquire);
         let next = match verdict {
@@ -199,7 +199,7 @@ impl Breaker {
                 probes.clear();
                 self.open(now)
             }
-            // Its open time is over: the next call may try at once. Probes that ended well still count.
+            // The open time is over, so the next call may be a probe at once. Successful probes still count.
             Verdict::None if probes.inside.is_empty() => probes.open_until.get().min(LATEST) << SHIFT | OPEN,
             Verdict::None => return,
             Verdict::Good => {
@@ -208,7 +208,7 @@ impl Breaker {
                     return;
                 }
                 probes.clear();
-                // Before anybody can count as in the closed state.
+                // This happens before any thread can count in the closed state.
                 self.calls.turn_to(now);
                 self.total.forget(self.calls.tally(TOTAL));
                 self.bad.forget(self.calls.tally(BAD));
@@ -218,9 +218,9 @@ impl Breaker {
         self.change(probes, state, next, tell);
     }
 
-    /// Changes the state, and tells of it when the mutex is free again: a listener may look at the breaker.
+    /// Changes the state and notifies listeners after the mutex is released, because a listener may read the breaker.
     fn change(&self, probes: MutexGuard<'_, Probes>, from: u64, to: u64, tell: Tell<'_>) {
-        // Release: who sees a closed state sees what was forgotten for it.
+        // Release: a thread that sees the closed state also sees that the older counts were reset.
         self.state.store(to, Ordering::Release);
         drop(probes);
         if named(from) != named(to) {
@@ -228,7 +228,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a call that ended so was bad.
+    /// Whether a call with this outcome was bad.
     #[inline]
     pub(crate) fn is_bad(&self, rt: Nanos, failed: bool) -> bool {
         match self.rule.trip {
@@ -237,12 +237,12 @@ impl Breaker {
         }
     }
 
-    /// Counts a call that was no probe, and opens if there are too many bad ones.
+    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad.
     #[inline]
     pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         let state = self.state.load(Ordering::Acquire);
         if state & TAG != CLOSED || started.get() < state >> SHIFT {
-            return; // A call from before; the calls of the closed state are judged, and the probes.
+            return; // The call is older than the closed state. Only calls of the closed state, and probes, count.
         }
         self.calls.turn_to(now);
         self.calls.add(TOTAL, 1);
@@ -257,7 +257,7 @@ impl Breaker {
     #[cold]
     fn trip(&self, judged: u64, now: Nanos, tell: Tell<'_>) {
         let mut probes = self.lock();
-        // Only the period that was judged: another thread's transition stands.
+        // Open only if the state is still the one that was evaluated; otherwise another thread's transition stays.
         if self.state.load(Ordering::Acquire) == judged {
             probes.clear();
             self.change(probes, judged, self.open(now), tell);
@@ -266,7 +266,8 @@ impl Breaker {
 
     #[inline]
     fn is_over(&self) -> bool {
-        // The bad first: a call that ends in between makes the share too low, and is judged itself.
+        // Read the bad calls first. A call that ends in between makes the share too low, but then evaluates it again
+        // itself.
         let bad = self.in_view(BAD, &self.bad);
         if bad == 0 {
             return false;
@@ -296,7 +297,7 @@ impl Breaker {
 }
 
 impl Probes {
-    /// Lets one more in.
+    /// Admits one more probe.
     fn start(&mut self, now: Nanos) -> Probe {
         self.count += 1;
         let probe = Probe { started: now, number: self.count };
@@ -304,12 +305,12 @@ impl Probes {
         probe
     }
 
-    /// Places that are not free: of the probes inside, and of those that ended well.
+    /// Returns the permits in use: those of the probes in flight and of the successful ones.
     fn taken(&self) -> u64 {
         self.inside.len() as u64 + u64::from(self.good)
     }
 
-    /// Forgets all probes: a verdict of one of them comes too late.
+    /// Forgets all probes. The outcome of any of them is ignored from now on.
     fn clear(&mut self) {
         self.inside.clear();
         self.good = 0;

@@ -1,4 +1,4 @@
-//! A breaker as it is configured, and where it stands.
+//! The configuration and the states of a breaker.
 
 use super::super::InvalidRule;
 use std::{fmt, time::Duration};
@@ -7,7 +7,7 @@ use tidegate_core::{MAX_WINDOW, Nanos, stats::Layout};
 
 use crate::rules::Target;
 
-/// Leaves a resource alone for a while when too many of its calls are slow or fail.
+/// Blocks a resource for a while when too many of its calls are slow or fail.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,41 +17,41 @@ use crate::rules::Target;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct BreakerRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about, each with its own breaker.
+    /// The resources that the rule applies to. Each has its own breaker.
     pub resource: Target,
-    /// What opens it.
+    /// The condition that opens the breaker.
     pub trip: Trip,
-    /// Over what time calls are judged. Default: a second.
+    /// The statistics window of the condition. Default: one second.
     pub interval: Duration,
-    /// Into how many slots the interval is cut. Default: 10.
+    /// The number of slots in the interval. Default: 10.
     pub slots: u32,
-    /// Fewer calls than this in the interval open nothing. Default: 5.
+    /// The breaker does not open with fewer calls than this in the interval. Default: 5.
     pub min_calls: u32,
-    /// How long it stays open.
+    /// How long the breaker stays open.
     pub open_time: Duration,
-    /// How many calls are then let through to try, all of which must be good. Default: 1; at most 1,000,000.
+    /// The number of probes after the open time. All must succeed. Default: 1; at most 1,000,000.
     pub probes: u32,
-    /// How long each probe may take to end, from its own start. A probe that takes longer counts as bad once all places
-    /// are taken: a call that never ends must not keep the breaker half open. Greater than zero. Default: ten times the
-    /// open time.
+    /// The longest duration of a probe, from its start. Once all permits are in use, a probe that takes longer counts
+    /// as bad, so that a call that never ends cannot keep the breaker half-open. Must be greater than zero. Default:
+    /// ten times the open time.
     pub probe_timeout: Option<Duration>,
 }
 
-/// What opens a breaker.
+/// The condition that opens a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trip {
     /// More than this share of the calls took longer than `rt`.
     SlowRatio {
         /// The longest response time that is not slow.
         rt: Duration,
-        /// The share, from 0 to 1. At 1.0 it opens when all calls are slow.
+        /// The share, from 0 to 1. At 1.0 the breaker opens when all calls are slow.
         ratio: f64,
     },
     /// More than this share of the calls failed.
     ErrorRatio {
-        /// The share, from 0 to 1. At 1.0 it opens when all calls fail.
+        /// The share, from 0 to 1. At 1.0 the breaker opens when all calls fail.
         ratio: f64,
     },
     /// More than this many calls failed.
@@ -61,34 +61,34 @@ pub enum Trip {
     },
 }
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BreakerState {
-    /// Calls pass and are judged.
+    /// Calls pass and are counted.
     Closed,
     /// Calls are blocked.
     Open,
-    /// Probes pass, other calls are blocked.
+    /// Probes pass, and other calls are blocked.
     HalfOpen,
 }
 
-/// A breaker that changed its state: what listeners are told, on the thread whose call changed it.
+/// A state change of a breaker. Listeners receive it on the thread whose call caused the change.
 #[derive(Clone, Copy, Debug)]
 pub struct StateChange<'a> {
     /// The resource.
     pub resource: &'a str,
     /// The rule.
     pub rule: &'a BreakerRule,
-    /// The state before.
+    /// The previous state.
     pub from: BreakerState,
-    /// The state from now on.
+    /// The new state.
     pub to: BreakerState,
-    /// When.
+    /// When the state changed.
     pub at: Nanos,
 }
 
 impl BreakerRule {
-    /// Opens for `open_time`; the other settings at their defaults.
+    /// Creates a rule that opens for `open_time`, with defaults for all other settings.
     pub fn new(resource: impl Into<Target>, trip: Trip, open_time: Duration) -> Self {
         Self {
             id: None,
@@ -103,19 +103,19 @@ impl BreakerRule {
         }
     }
 
-    /// The same rule judging by another interval.
+    /// Sets the interval.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }
 
-    /// The same rule with another least number of calls.
+    /// Sets the minimum number of calls.
     #[must_use]
     pub fn min_calls(self, min_calls: u32) -> Self {
         Self { min_calls, ..self }
     }
 
-    /// The same rule with another number of probes.
+    /// Sets the number of probes.
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {
         Self { probes, ..self }
@@ -144,7 +144,7 @@ impl BreakerRule {
         self.layout().map(drop).map_err(|e| format!("the statistic interval: {e}").into())
     }
 
-    /// The interval in slots, each rounded up to a nanosecond.
+    /// Returns the slots of the interval, each rounded up to a nanosecond.
     pub(super) fn layout(&self) -> Result<Layout, tidegate_core::stats::LayoutError> {
         let slots = u64::from(self.slots.max(1));
         let interval = Nanos::from(self.interval).get().div_ceil(slots) * slots;

@@ -44,7 +44,7 @@ fn slow_calls_open_it_and_a_fast_probe_closes_it() {
     assert!(run(&breaker, 9_999, 1, false).is_err());
     assert!(run(&breaker, 11_000, 1, false).is_ok());
     assert_eq!(breaker.state(), BreakerState::Closed);
-    // The calls from before are forgotten: one slow call among few opens nothing.
+    // The earlier calls are forgotten: one slow call among few does not open the breaker.
     for _ in 0..9 {
         run(&breaker, 11_000, 60, false).unwrap();
     }
@@ -85,7 +85,7 @@ fn calls_leave_the_interval_slot_by_slot() {
     for at in (0..20_000).step_by(5_000) {
         run(&breaker, at, 1, true).unwrap();
     }
-    // The first of the four has left when the fifth comes.
+    // The first of the four has left the interval when the fifth arrives.
     run(&breaker, 20_000, 1, true).unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
     run(&breaker, 20_001, 1, true).unwrap();
@@ -109,7 +109,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     breaker.settle(probes[0], Verdict::Good, ms(5_001), &quiet);
     breaker.settle(probes[1], Verdict::Good, ms(5_001), &quiet);
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    assert_eq!(enter(), Err(None), "a good probe leaves no place for another");
+    assert_eq!(enter(), Err(None), "a successful probe keeps its permit");
     breaker.settle(probes[2], Verdict::Good, ms(5_001), &quiet);
     assert_eq!(breaker.state(), BreakerState::Closed);
 
@@ -118,7 +118,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     breaker.settle(probes[0], Verdict::Bad, ms(6_000), &quiet);
     assert_eq!(breaker.state(), BreakerState::Open);
     breaker.settle(probes[1], Verdict::Good, ms(6_000), &quiet);
-    assert_eq!(breaker.state(), BreakerState::Open, "a late probe of a period that has ended says nothing");
+    assert_eq!(breaker.state(), BreakerState::Open, "a late probe of an earlier half-open state is ignored");
     assert_eq!(breaker.enter(ms(10_999), &quiet), Err(Some(Duration::from_millis(1))));
     assert!(breaker.enter(ms(11_000), &quiet).unwrap().is_some());
 }
@@ -130,7 +130,7 @@ fn a_probe_that_did_not_run_gives_its_place_back() {
         let probe = breaker.enter(ms(at), &quiet).unwrap().unwrap();
         assert_eq!(breaker.enter(ms(at), &quiet), Err(None));
         breaker.settle(probe, Verdict::None, ms(at), &quiet);
-        assert_eq!(breaker.state(), BreakerState::Open, "nobody is inside");
+        assert_eq!(breaker.state(), BreakerState::Open, "no probe is in flight");
     }
     let probe = breaker.enter(ms(6_000), &quiet).unwrap().unwrap();
     breaker.settle(probe, Verdict::Good, ms(6_000), &quiet);
@@ -170,7 +170,7 @@ fn good_probes_close_it_however_seldom_they_come() {
     let breaker = Breaker::new(rule.probes(5));
     run(&breaker, 0, 1, true).unwrap();
     for (round, free) in [(1, 2), (2, 2), (3, 1)] {
-        // Two calls that overlap, every five seconds; of the last two the second finds all five places taken.
+        // Two overlapping calls every five seconds. The second call of the last pair finds all five permits in use.
         let calls = [(); 2].map(|()| breaker.enter(ms(round * 5_000), &quiet));
         assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free);
         for probe in calls.into_iter().flatten().flatten() {
@@ -245,7 +245,7 @@ fn sixty_four_threads_get_exactly_the_probes_of_each_period() {
             for _ in 0..64 {
                 scope.spawn(|| {
                     if let Ok(probe) = breaker.enter(ms(at), &quiet) {
-                        probes.lock().unwrap().push(probe.expect("no free pass while half open"));
+                        probes.lock().unwrap().push(probe.expect("a half-open breaker admits only probes"));
                     }
                 });
             }

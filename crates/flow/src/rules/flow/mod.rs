@@ -1,4 +1,4 @@
-//! Flow rules: how much of a resource may pass, and what to do with the rest.
+//! Flow rules: how many units of a resource may pass, and what happens to the others.
 
 mod per_node;
 mod rule;
@@ -20,38 +20,38 @@ use super::{
 use crate::{borrowed::Usage, node::Node, sample::SystemSample};
 use per_node::{Interval, PerNode};
 
-/// A flow rule at one resource, with what it remembers.
+/// A flow rule of one resource, with its state.
 pub(crate) struct Flow {
     pub(crate) rule: FlowRule,
     pub(crate) label: Arc<str>,
-    /// The node that is measured, where it is another resource's.
+    /// The measured node, if it belongs to another resource.
     pub(crate) related: Option<Arc<Node>>,
-    /// For [`Origins::Others`]: the origins that have rules of their own.
+    /// For [`Origins::Others`]: the origins with rules of their own.
     pub(crate) named: Vec<String>,
     how: How,
 }
 
 enum How {
     InFlight,
-    /// By the node's own window.
+    /// Counts in the node's own window.
     Window(Trailing),
-    /// By a window of the rule's own, as the interval is none of the node's.
+    /// Counts in the rule's own window, because the interval does not fit the node's window.
     Own(PerNode<Interval>),
-    /// By a window that another resource keeps for the rule, for the same reason.
+    /// Counts in a window that another resource keeps for the rule, for the same reason.
     Watched(Interval),
     WarmUp(PerNode<WarmUp>, Trailing),
     Throttle(PerNode<Throttle>, Nanos),
     WarmUpThrottle(PerNode<WarmUp>, PerNode<Throttle>, Nanos),
 }
 
-/// What a rule took that is not in a node's window.
+/// What a rule took outside a node's window.
 pub(crate) enum Taken {
     Reservation(Reservation),
     Own(Tally),
 }
 
 impl Flow {
-    /// `related` is the node of the resource that the rule names so.
+    /// `related` is the node of the related resource that the rule names.
     pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<Arc<Node>>) -> Self {
         let view = |view: View| if rule.strict { view.strict() } else { view };
         let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
@@ -89,12 +89,12 @@ impl Flow {
         Self { label: rule.to_string().into(), rule, related, named: Vec::new(), how }
     }
 
-    /// Whether the rule takes something beside what the node counts.
+    /// Whether the rule takes anything outside the node's window.
     pub(crate) const fn takes(&self) -> bool {
         matches!(self.how, How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..))
     }
 
-    /// The threshold, for a rule that everything passes which passes a count of units in `view` of the resource's window.
+    /// Returns the threshold of a rule that only compares the units in `view` of the resource's window with it.
     pub(crate) fn plain(&self, view: View) -> Option<u64> {
         let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
             return None;
@@ -107,16 +107,16 @@ impl Flow {
         }
     }
 
-    /// Whether a prioritized call may borrow from later slots of the window that the rule measures.
+    /// Whether a prioritized call may borrow from later slots of the measured window.
     #[inline]
     pub(crate) const fn lends(&self) -> bool {
         matches!(self.how, How::Window(_)) && !matches!(self.rule.relation, Relation::Related(_))
     }
 
-    /// Whether the window of `node` has room for `n` units more.
+    /// Checks that the window of `node` has room for `n` more units.
     ///
     /// # Errors
-    /// With the time until it has, where one can be named.
+    /// The time until there is room, if it can be given.
     #[inline]
     pub(crate) fn fits(
         &self,
@@ -136,12 +136,12 @@ impl Flow {
             }
             How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
         };
-        // Each other origin has its own window; what is kept at hand would be another's.
+        // Every other origin has its own window, so the cached position may belong to another one.
         let each = self.rule.origins == Origins::Others;
         usage.fits(trailing, limit, n, each, (now, node.window().layout().slot_nanos()))
     }
 
-    /// What [`take`](Self::take) would say.
+    /// Returns what [`take`](Self::take) would return, without taking anything.
     pub(crate) fn peek(
         &self,
         node: &Arc<Node>,
@@ -161,10 +161,10 @@ impl Flow {
         }
     }
 
-    /// Takes what the rule keeps beside the node's window; a throttle gives a place that is not before `earliest`.
+    /// Takes what the rule keeps outside the node's window. A throttle reserves a place that is not before `earliest`.
     ///
     /// # Errors
-    /// As [`fits`](Self::fits).
+    /// Same as [`fits`](Self::fits).
     pub(crate) fn take(
         &self,
         node: &Arc<Node>,
@@ -186,10 +186,10 @@ impl Flow {
         }
     }
 
-    /// Puts a throttle's place off to `start`, or to a later one if others have queued up behind it.
+    /// Postpones a throttle's place to `start`, or to a later time if other calls have queued up behind it.
     ///
     /// # Errors
-    /// As [`fits`](Self::fits).
+    /// Same as [`fits`](Self::fits).
     pub(crate) fn put_off(
         &self,
         node: &Arc<Node>,
@@ -233,7 +233,7 @@ impl Flow {
     }
 }
 
-/// The rate that a warm-up lets `node` have now.
+/// Returns the rate that a warm-up currently allows for `node`.
 fn rate(warm_up: &PerNode<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
     let last_second = || node.window().passed_last_second(now).unwrap_or(0);
     warm_up.of(node, |warm_up| warm_up.rate(now, last_second))

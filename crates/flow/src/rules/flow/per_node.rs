@@ -1,4 +1,4 @@
-//! What a rule remembers of traffic beside what the traffic's node counts.
+//! The state that a rule keeps per node, outside the node's own counts.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,14 @@ use tidegate_core::{
 
 use crate::node::Node;
 
-/// A state for the one node that a rule measures, or one for each of several.
+/// One state if a rule measures one node, or one for each of several nodes.
 pub(super) enum PerNode<T> {
     One(T),
     Each { new: Box<dyn Fn() -> T + Send + Sync>, states: RwLock<States<T>> },
 }
 
-/// By the nodes' addresses, which are nobody else's while the nodes are kept here. They are origins of one resource, so
-/// there are no more than it may have.
+/// States by the address of their node. An address is unique while the map keeps the node. The nodes are origins of one
+/// resource, so the resource's limit bounds their number.
 type States<T> = HashMap<usize, (Arc<Node>, Arc<T>)>;
 
 impl<T> PerNode<T> {
@@ -28,7 +28,7 @@ impl<T> PerNode<T> {
         if each { Self::Each { new: Box::new(new), states: RwLock::default() } } else { Self::One(new()) }
     }
 
-    /// Runs `then` on the state for `node`, which is a new one if there was none.
+    /// Runs `then` on the state of `node` and creates the state if necessary.
     pub(super) fn of<R>(&self, node: &Arc<Node>, then: impl FnOnce(&T) -> R) -> R {
         let (new, states) = match self {
             Self::One(state) => return then(state),
@@ -45,7 +45,7 @@ impl<T> PerNode<T> {
     }
 }
 
-/// The units of an interval that is none of a node's.
+/// Counts units in an interval that does not fit the node's window.
 pub(super) struct Interval {
     ring: Arc<Ring<1, 0>>,
     trailing: Trailing,
@@ -56,10 +56,10 @@ impl Interval {
         Self { ring, trailing: Trailing::new(view) }
     }
 
-    /// Whether `n` units more are within `limit`.
+    /// Checks that `n` more units stay within `limit`.
     ///
     /// # Errors
-    /// With the time until they are, where one can be named.
+    /// The time until they fit, if it can be given.
     pub(super) fn peek(&self, now: Nanos, n: u32, limit: u64) -> Result<(), Option<Duration>> {
         self.ring.turn_to(now);
         let (tally, head) = self.ring.standing(0);
@@ -69,13 +69,13 @@ impl Interval {
     /// Takes `n` units.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Same as [`peek`](Self::peek).
     pub(super) fn take(&self, now: Nanos, n: u32, limit: u64) -> Result<Tally, Option<Duration>> {
         self.ring.turn_to(now);
         self.ring.add_if(0, n, |tally, head| self.fits(tally, head, now, n.into(), limit))
     }
 
-    /// Gives units back that were [taken](Self::take), if their slot is still the newest.
+    /// Gives back units that were [taken](Self::take), if their slot is still the newest.
     pub(super) fn give_back(&self, n: u32, taken: Tally) {
         self.ring.undo(0, n, taken);
     }

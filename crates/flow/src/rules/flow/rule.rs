@@ -1,4 +1,4 @@
-//! Flow rules as they are written.
+//! The configuration of flow rules.
 
 use super::super::InvalidRule;
 use std::{fmt, time::Duration};
@@ -10,7 +10,7 @@ use crate::rules::{
     warm_up::{self, WarmUp},
 };
 
-/// At most a threshold of a resource: in each interval, or in flight.
+/// Limits the units of a resource, either per interval or in flight.
 ///
 /// ```
 /// use tidegate_flow::rules::{Behaviour, FlowRule};
@@ -19,84 +19,85 @@ use crate::rules::{
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about.
+    /// The resources that the rule applies to.
     pub resource: Target,
-    /// How much is allowed.
+    /// The highest number of units.
     pub threshold: Threshold,
-    /// Over what time, for [`Measure::Rate`]. Default: a second.
+    /// The interval of [`Measure::Rate`]. Default: one second.
     pub interval: Duration,
-    /// What is measured. Default: the rate.
+    /// The measured quantity. Default: the rate.
     pub measure: Measure,
-    /// Whose traffic is measured. Default: the resource's own.
+    /// The measured traffic. Default: the resource's own.
     pub relation: Relation,
-    /// Whose entries are checked, and measured. Default: everybody's, together.
+    /// The origins whose entries are checked and measured. Default: all origins together.
     pub origins: Origins,
-    /// What happens to an entry that does not fit. Default: it is blocked.
+    /// What the rule does with an entry over the threshold. Default: it blocks the entry.
     pub behaviour: Behaviour,
-    /// Whether the slot before the interval counts in full, for [`Behaviour::Reject`] and [`Behaviour::WarmUp`].
+    /// Whether the slot before the interval also counts in full, for [`Behaviour::Reject`] and [`Behaviour::WarmUp`].
     ///
-    /// Without (the default, as Sentinel counts) an interval is the current slot and the full slots behind it: never
-    /// more than the threshold in those, up to twice in an interval that begins anywhere. With it: never more than
-    /// the threshold in any interval.
+    /// If false (the default, as in Sentinel), an interval is the current slot and the full slots before it. These
+    /// slots never hold more than the threshold, but an arbitrary interval may hold up to twice the threshold. If true,
+    /// no interval holds more than the threshold.
     pub strict: bool,
 }
 
-/// What a flow rule measures.
+/// The quantity that a flow rule measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Measure {
-    /// Units that passed in an interval.
+    /// The units that passed in an interval.
     #[default]
     Rate,
-    /// Units in flight.
+    /// The units in flight.
     InFlight,
 }
 
-/// Whose traffic a flow rule measures.
+/// The traffic that a flow rule measures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Relation {
-    /// The resource's own.
+    /// The traffic of the rule's own resource.
     #[default]
     Direct,
-    /// That of another resource: entries are blocked while the other has more than the threshold. They do not count
-    /// in it themselves, so this bounds nothing by itself. A throttle cannot be related; a warm-up throttle spaces the
-    /// resource's own entries, at the rate that the other is warm enough for.
+    /// The traffic of another resource: the rule blocks entries while the other resource is over the threshold. The
+    /// entries do not count there, so the rule alone bounds no traffic. A throttle cannot be related. A warm-up
+    /// throttle spaces the resource's own entries at the rate to which the other resource has warmed up.
     Related(String),
-    /// The resource's own within one context; entries in other contexts are not checked.
+    /// The resource's traffic within one context. Entries in other contexts are not checked.
     Context(String),
 }
 
-/// Whose entries a rule is about.
+/// The origins whose entries a rule checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Origins {
-    /// Everybody's, together.
+    /// All origins together.
     #[default]
     Any,
-    /// Those of one origin.
+    /// One origin.
     Only(String),
-    /// Those of each origin that no other flow rule of the resource names, each origin by itself, and those without an
-    /// origin together; with another relation than [`Relation::Direct`], all of them by the traffic that it names.
+    /// Every origin that no other flow rule of the resource names, each measured separately. Entries without an origin
+    /// are measured together. With a relation other than [`Relation::Direct`], all of these entries are checked against
+    /// the traffic that the relation names.
     Others,
 }
 
-/// What a flow rule does with an entry.
+/// What a flow rule does with entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Behaviour {
-    /// Blocks what is beyond the threshold.
+    /// Blocks entries over the threshold.
     #[default]
     Reject,
-    /// Blocks what is beyond a rate that rises to the threshold.
+    /// Blocks entries over a rate that rises to the threshold.
     WarmUp {
-        /// How long the way to the full rate takes. Whole use needs an interval of one second.
+        /// How long the rise to the full rate takes. The interval must be one second.
         period: Duration,
-        /// The full rate divided by the rate at first; above 1, and usually 3.
+        /// The full rate divided by the initial rate. Must be greater than 1 (typically 3).
         cold_factor: f64,
     },
-    /// Lets entries through one after the other, evenly spaced; those that come early are delayed. An entry that several
-    /// throttles space goes when the last of them lets it, and is spaced from there in each.
+    /// Spaces entries evenly and delays those that arrive early. If several throttles space an entry, it starts at the
+    /// latest of their times, and each throttle spaces the next entry from that start.
     Throttle {
-        /// The longest delay that this rule may ask for; who would have to wait longer is blocked.
+        /// The longest delay that this rule may require. An entry that would have to wait longer is blocked.
         max_wait: Duration,
     },
     /// Spaces entries at a rate that rises to the threshold.
@@ -111,7 +112,7 @@ pub enum Behaviour {
 }
 
 impl FlowRule {
-    /// At most `threshold` a second, from everybody together; what is beyond is blocked.
+    /// Creates a rule that admits at most `threshold` units a second from all origins together and blocks the rest.
     pub fn new(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
         Self {
             id: None,
@@ -126,42 +127,42 @@ impl FlowRule {
         }
     }
 
-    /// At most `threshold` in flight.
+    /// Creates a rule that admits at most `threshold` units in flight.
     pub fn in_flight(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
         Self { measure: Measure::InFlight, ..Self::new(resource, threshold) }
     }
 
-    /// The same rule with another interval.
+    /// Sets the interval.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }
 
-    /// The same rule with another behaviour.
+    /// Sets the behaviour.
     #[must_use]
     pub fn behaviour(self, behaviour: Behaviour) -> Self {
         Self { behaviour, ..self }
     }
 
-    /// The same rule about other entries.
+    /// Sets the origins.
     #[must_use]
     pub fn origins(self, origins: Origins) -> Self {
         Self { origins, ..self }
     }
 
-    /// The same rule about other traffic.
+    /// Sets the relation.
     #[must_use]
     pub fn relation(self, relation: Relation) -> Self {
         Self { relation, ..self }
     }
 
-    /// The same rule bounding every interval (see [`strict`](Self::strict)).
+    /// Bounds every interval (see [`strict`](Self::strict)).
     #[must_use]
     pub fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
 
-    /// The slots in which the rule counts the units that pass, where its interval is no view of a node's `layout`.
+    /// Returns the slots of the rule's own window, if its interval is not a view of a node's `layout`.
     pub(crate) fn ring_layout(&self, layout: Layout) -> Option<Layout> {
         let counts = self.measure == Measure::Rate && self.behaviour == Behaviour::Reject;
         if !counts || layout.view(1, self.interval).is_ok() {
@@ -170,7 +171,7 @@ impl FlowRule {
         Some(own_layout(self.interval).unwrap_or_else(|e| unreachable!("a validated interval: {e}")))
     }
 
-    /// What makes the rule impossible, said so that it can be mended.
+    /// Checks the rule. The error says what is wrong and how to fix it.
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         self.threshold.validate()?;
@@ -183,7 +184,7 @@ impl FlowRule {
             );
         }
         if matches!(&self.origins, Origins::Only(name) if name.is_empty()) {
-            return Err("the origin has no name; give it one, or make the rule about any".into());
+            return Err("the origin has no name; give it one, or apply the rule to any origin".into());
         }
         if self.measure == Measure::InFlight {
             if self.behaviour != Behaviour::Reject {
@@ -217,7 +218,7 @@ impl FlowRule {
             Behaviour::Reject => own_layout(self.interval).map(drop),
             Behaviour::Throttle { .. } => match self.relation {
                 Relation::Related(_) => {
-                    Err("a throttle spaces the resource's own calls, whatever passes elsewhere; \
+                    Err("a throttle spaces the resource's own calls and cannot measure another resource; \
                                              make the relation direct, or the behaviour reject"
                         .into())
                 }
@@ -259,7 +260,7 @@ impl fmt::Display for FlowRule {
     }
 }
 
-/// Ten slots of the interval, or fewer where they would be too short.
+/// Returns ten slots of the interval, or fewer if they would be too short.
 fn own_layout(interval: Duration) -> Result<Layout, InvalidRule> {
     [10, 8, 5, 4, 2, 1]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Hot parameters: a share for each value of an argument.
+//! Hot parameters: a separate share for each value of an argument.
 
 mod rule;
 
@@ -15,33 +15,33 @@ use crate::{
     value_table::{Stake, ValueKey, ValueTable},
 };
 
-/// What one value has left.
+/// The state of one value's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Units used since the last renewal, or units in flight; for a throttle the largest call.
+    /// The units used since the last renewal, or the units in flight. For a throttle, the largest call.
     used: u64,
-    /// The last renewal, or for a throttle the start of the last call; plus one, 0 for never. For units in flight, which of
-    /// the rule's values they are of: one that is forgotten and comes back is another.
+    /// The time of the last renewal, plus one; 0 for never. For a throttle, the start of the last call, plus one. For
+    /// units in flight, the generation of the value: a value that is forgotten and returns gets a new one.
     since: u64,
 }
 
-/// A hot-parameter rule at one resource.
+/// A hot-parameter rule of one resource, with its state.
 pub(crate) struct HotParam {
     pub(crate) rule: HotParamRule,
     pub(crate) label: Arc<str>,
-    /// Shared with who came in before the rule's numbers were changed.
+    /// Shared with calls that entered before the rule's numbers changed.
     values: Arc<ValueTable<Share>>,
-    /// Tells values in flight apart.
+    /// The counter of generations, for units in flight.
     births: Arc<AtomicU64>,
 }
 
-/// What was taken of a value's share, so that it can be given back.
+/// The units taken from a value's share, which can be returned.
 #[derive(Debug)]
 pub(crate) struct Held {
     key: ValueKey,
     before: Share,
     after: Share,
-    /// When the call may start, and for a throttle what was asked.
+    /// When the call may start. `asked` is the request to a throttle.
     pub(crate) start: Nanos,
     asked: Option<Asked>,
 }
@@ -52,25 +52,26 @@ impl HotParam {
         Self { label: rule.to_string().into(), values, births: Arc::default(), rule }
     }
 
-    /// Whether `rule` counts the same as this one, units in flight by the same argument: then they differ in numbers only.
+    /// Whether this rule and `rule` both count units in flight by the same argument, so that they differ only in their
+    /// numbers.
     pub(crate) fn counts_as(&self, rule: &HotParamRule) -> bool {
         self.holds() && self.rule.measure == rule.measure && self.rule.key == rule.key
     }
 
-    /// The state of a rule that [counts the same](Self::counts_as): what is in flight is in flight there, too, and who came
-    /// in under this rule leaves both.
+    /// Returns the state of a rule that [counts the same](Self::counts_as). It shares the counts, so units in flight
+    /// stay counted, and calls that entered under the old rule also leave the new one.
     pub(crate) fn changed_to(&self, rule: HotParamRule) -> Self {
         self.values.keep_at_most(rule.max_values);
         let (values, births) = (self.values.clone(), self.births.clone());
         Self { label: rule.to_string().into(), values, births, rule }
     }
 
-    /// How many values were forgotten with some of their share used, ever.
+    /// Returns how many values with a partly used share have been forgotten since the start.
     pub(crate) fn forgotten(&self) -> u64 {
         self.values.forgotten()
     }
 
-    /// The argument of an entry that the rule is about.
+    /// Returns the argument of an entry that the rule checks.
     pub(crate) fn pick<'a, 'e>(
         &self,
         args: &'e [Arg<'a>],
@@ -91,10 +92,10 @@ impl HotParam {
         exception.map_or(self.rule.threshold, |(_, threshold)| *threshold).into()
     }
 
-    /// Takes `n` of the share of a value; a throttle gives it a place that is not before `earliest`.
+    /// Takes `n` units from a value's share. A throttle reserves a place that is not before `earliest`.
     ///
     /// # Errors
-    /// With the time until it has as much, where one can be named.
+    /// The time until the share has enough units, if it can be given.
     pub(crate) fn take(
         &self,
         arg: &Arg<'_>,
@@ -117,7 +118,7 @@ impl HotParam {
                 Some(asked) => start = after.queue(asked, earliest, n).map_err(Some)?,
                 None if self.rule.measure == ParamMeasure::InFlight => {
                     if before.used == 0 {
-                        // Relaxed: only that no two are equal.
+                        // Relaxed: the numbers only have to differ.
                         after.since = self.births.fetch_add(1, Ordering::Relaxed) + 1;
                     }
                     after.used += u64::from(n);
@@ -128,16 +129,16 @@ impl HotParam {
                 None => self.renew(&mut after, threshold, now, n)?,
             }
             if n > 0 {
-                *share = after; // After a question not even the renewal is written down.
+                *share = after; // A query writes nothing, not even the renewal.
             }
             Ok(Held { key, before, after: *share, start, asked })
         })
     }
 
-    /// Puts the start of a throttled call off to `start`, or to a later one if others have queued up behind it.
+    /// Postpones a throttled call to `start`, or to a later time if other calls have queued up behind it.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// Same as [`take`](Self::take).
     pub(crate) fn put_off(
         &self,
         arg: &Arg<'_>,
@@ -181,7 +182,7 @@ impl HotParam {
             share.used
         };
         if used + units > most {
-            // As many durations after the renewal as renew enough, and one at least.
+            // Wait for as many durations after the renewal as renew enough units, and at least one.
             let lacking = u128::from(share.used + units - most);
             let wait = (lacking * u128::from(duration.get())).div_ceil(threshold.into());
             let wait = Nanos::new(u64::try_from(wait).unwrap_or(u64::MAX)).max(duration);
@@ -194,7 +195,7 @@ impl HotParam {
         Ok(())
     }
 
-    /// What a value would gain by being forgotten: `None` where its share is as good as untouched.
+    /// Returns what a value would gain by being forgotten. `None` if its share is as good as untouched.
     fn stake(&self, value: &Arg<'_>, share: &Share, now: Nanos) -> Option<Stake> {
         let threshold = self.threshold(value);
         let duration = Nanos::from(self.rule.duration);
@@ -211,7 +212,7 @@ impl HotParam {
                 let until = since.saturating_add(Nanos::new(whole).max(duration));
                 Stake { used: of(share.used, most), until }
             }
-            // To calls that are not larger than those it has made, the last start makes no difference then.
+            // After that time the last start does not delay calls up to the size of the largest one so far.
             ParamMeasure::Throttle { max_wait } => {
                 let largest = u32::try_from(share.used).unwrap_or(u32::MAX);
                 let cost = throttle::cost(largest, threshold as f64, duration).unwrap_or(Nanos::MAX);
@@ -228,8 +229,8 @@ impl HotParam {
         self.values.at(held.key, |share| match self.rule.measure {
             ParamMeasure::InFlight => share.release(held, n),
             _ if *share == held.after => *share = held.before,
-            // Somebody has used it meanwhile. A throttle's place stays empty: calls must not come closer than they were
-            // told. Units come back unless they were renewed, and so have come back, meanwhile.
+            // Another call has used the share meanwhile. A throttle's place stays unused, because later calls already
+            // have their start times. Units are returned unless a renewal has already restored them.
             ParamMeasure::Rate if share.since == held.after.since => {
                 share.used = share.used.saturating_sub(n.into());
             }
@@ -237,7 +238,7 @@ impl HotParam {
         });
     }
 
-    /// Ends a call that holds some of a value's share.
+    /// Ends a call that holds part of a value's share.
     pub(crate) fn leave(&self, held: &Held, n: u32) {
         if self.holds() {
             self.values.at(held.key, |share| share.release(held, n));
@@ -250,14 +251,14 @@ impl HotParam {
 }
 
 impl Share {
-    /// Takes a throttle's next place.
+    /// Reserves a throttle's next place.
     fn queue(&mut self, asked: Asked, earliest: Nanos, n: u32) -> Result<Nanos, Duration> {
         let start = asked.start(self.since, earliest)?;
         *self = Self { used: self.used.max(n.into()), since: start.get() + 1 };
         Ok(start)
     }
 
-    /// Ends units in flight, if they are of this value as it is known now.
+    /// Removes units in flight, if they belong to the current generation of the value.
     fn release(&mut self, held: &Held, n: u32) {
         if self.since == held.after.since {
             self.used = self.used.saturating_sub(n.into());
@@ -282,7 +283,7 @@ mod tests {
         let second = take();
         assert_eq!([&first, &second].map(|held| held.start), [ms(250), ms(350)]);
         param.put_off(&arg, &mut first, 1, ms(300)).unwrap();
-        assert_eq!(first.start, ms(450), "the second goes ahead as it was told");
+        assert_eq!(first.start, ms(450), "the second call starts at its reserved time");
         param.give_back(&first, 1);
         assert_eq!(take().start, ms(450));
     }

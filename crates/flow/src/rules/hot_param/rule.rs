@@ -1,4 +1,4 @@
-//! Hot-parameter rules as they are written.
+//! The configuration of hot-parameter rules.
 
 use super::super::InvalidRule;
 use std::{fmt, time::Duration};
@@ -7,11 +7,11 @@ use tidegate_core::MAX_WINDOW;
 
 use crate::{arg::Arg, rules::Target};
 
-/// Each value of one argument gets its own threshold.
+/// Gives each value of an argument its own threshold.
 ///
-/// A value starts with `threshold + burst` units; when `duration` has passed since its units were last renewed, a call
-/// renews them by `threshold` for each duration passed, up to `threshold + burst`. Bound: twice `threshold + burst` in
-/// a duration, once at the end of one and once at the beginning of the next.
+/// A value starts with `threshold + burst` units. Once `duration` has passed since the last renewal, the next call
+/// renews the units by `threshold` for each duration passed, up to `threshold + burst`. Bound: at most twice
+/// `threshold + burst` in any duration, once at the end of one duration and once at the beginning of the next.
 ///
 /// ```
 /// use tidegate_flow::rules::{HotParamRule, ParamKey};
@@ -20,50 +20,55 @@ use crate::{arg::Arg, rules::Target};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct HotParamRule {
-    /// A name of the rule's own, for whoever reads a [`Blocked`](crate::Blocked).
+    /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
-    /// The resources it is about.
+    /// The resources that the rule applies to.
     pub resource: Target,
-    /// Which argument. Entries without it are not checked.
+    /// The argument. Entries without it are not checked.
     pub key: ParamKey,
-    /// How much each value may have.
+    /// The threshold of each value.
     pub threshold: u32,
-    /// What is measured. Default: the rate.
+    /// The measured quantity. Default: the rate.
     pub measure: ParamMeasure,
-    /// In how much time. Default: a second.
+    /// The time between renewals. Default: one second.
     pub duration: Duration,
-    /// How much more a value may have at once, for [`ParamMeasure::Rate`]. Default: 0.
+    /// Additional units that a value may use at once, for [`ParamMeasure::Rate`]. Default: 0.
     pub burst: u32,
-    /// Thresholds of certain values.
+    /// Separate thresholds for certain values.
     pub exceptions: Vec<(Arg<'static>, u32)>,
-    /// How many values are kept whole. Default: 4,000. A value that comes when all are taken replaces one that is as good
-    /// as new, or else one that has used little of its share; that one leaves a record, and goes on from it when it comes
-    /// back. There are four records for each value kept (48 bytes each, allocated when the first value has to go). Beyond
-    /// that a value is forgotten, the one that has used least first, and may have what it had used once more:
-    /// [`Resource::crowded`](crate::Resource::crowded) says how often. Nobody has a stranger's share. For units in flight,
-    /// those of a forgotten value are no longer counted for it.
+    /// How many values are kept whole. Default: 4,000.
+    ///
+    /// When the table is full, a new value replaces one whose share is untouched, or else one that has used little of
+    /// its share. The replaced value leaves a record and continues from it when it returns. There are four records for
+    /// each value kept whole (48 bytes each, allocated when the first value is replaced).
+    ///
+    /// When the records are full, too, a value is forgotten, the one that has used least first. It may then use what it
+    /// had used a second time; [`Resource::crowded`](crate::Resource::crowded) counts how often this happens. No value
+    /// gets the share of another. With [`ParamMeasure::InFlight`], the units in flight of a forgotten value are no
+    /// longer counted.
     pub max_values: usize,
 }
 
-/// Which argument of an entry a rule looks at.
+/// The argument of an entry that a rule checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ParamKey {
-    /// The argument at this place, from 0; negative ones count from the end, −1 being the last.
+    /// The argument at this position, from 0. Negative positions count from the end; −1 is the last argument.
     Index(i32),
-    /// The argument attached by this name.
+    /// The argument attached under this name.
     Name(String),
 }
 
-/// What a hot-parameter rule measures for each value.
+/// The quantity that a hot-parameter rule measures for each value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ParamMeasure {
-    /// Units that passed; what is beyond the threshold is blocked.
+    /// Units that passed. Entries over the threshold are blocked.
     #[default]
     Rate,
-    /// Units that passed, evenly spaced; who is early is delayed up to a longest time, then blocked. With other
-    /// throttles it works together as [`Behaviour::Throttle`](crate::rules::Behaviour::Throttle) says.
+    /// Units that passed, spaced evenly. The rule delays calls that arrive early and blocks those that would have to
+    /// wait too long. It combines with other throttles as described for
+    /// [`Behaviour::Throttle`](crate::rules::Behaviour::Throttle).
     Throttle {
-        /// The longest delay that this rule may ask for.
+        /// The longest delay that this rule may require.
         max_wait: Duration,
     },
     /// Units in flight.
@@ -71,7 +76,7 @@ pub enum ParamMeasure {
 }
 
 impl HotParamRule {
-    /// `threshold` a second for each value.
+    /// Creates a rule that admits `threshold` units a second for each value.
     pub fn new(resource: impl Into<Target>, key: ParamKey, threshold: u32) -> Self {
         Self {
             id: None,
@@ -86,32 +91,32 @@ impl HotParamRule {
         }
     }
 
-    /// The same rule in another time.
+    /// Sets the duration.
     #[must_use]
     pub fn duration(self, duration: Duration) -> Self {
         Self { duration, ..self }
     }
 
-    /// The same rule with a burst.
+    /// Sets the burst.
     #[must_use]
     pub fn burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 
-    /// The same rule with another measure.
+    /// Sets the measured quantity.
     #[must_use]
     pub fn measure(self, measure: ParamMeasure) -> Self {
         Self { measure, ..self }
     }
 
-    /// The same rule with another threshold for one value.
+    /// Adds a separate threshold for one value.
     #[must_use]
     pub fn exception(mut self, value: impl Into<Arg<'static>>, threshold: u32) -> Self {
         self.exceptions.push((value.into(), threshold));
         self
     }
 
-    /// The same rule keeping another number of values.
+    /// Sets how many values are kept whole.
     #[must_use]
     pub fn max_values(self, max_values: usize) -> Self {
         Self { max_values, ..self }

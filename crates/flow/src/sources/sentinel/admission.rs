@@ -1,4 +1,4 @@
-//! System, authority and isolation rules in Sentinel's words.
+//! System, authority and isolation rules in Sentinel's format.
 
 use crate::rules::InvalidRule;
 use std::{collections::BTreeSet, time::Duration};
@@ -17,14 +17,14 @@ pub(super) struct System {
     qps: Option<f64>,
     avg_rt: Option<f64>,
     max_thread: Option<f64>,
-    // Of Sentinel for Go.
+    // Fields of Sentinel for Go.
     metric_type: Option<IgnoredAny>,
     trigger_count: Option<IgnoredAny>,
 }
 
 impl System {
-    /// The rule, which may limit nothing, as dashboards write them: Sentinel's default of each limit is −1, and
-    /// whatever is negative is no limit.
+    /// Returns the rule. It may have no limit, because dashboards write such rules: Sentinel's default for each limit
+    /// is −1, and a negative value is no limit.
     pub(super) fn into_rule(self) -> Result<SystemRule, InvalidRule> {
         let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
         no_go("metricType", self.metric_type, known)?;
@@ -34,7 +34,7 @@ impl System {
             return Err(format!("the rule names no limit; it needs {known}").into());
         }
         let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
-        // A cast saturates; what is negative is no limit.
+        // The cast saturates; a negative value is no limit.
         #[allow(clippy::cast_sign_loss)]
         let units = |value| limit(value).map(|value| value as u64);
         let span = |ms: f64| Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or(Duration::MAX);

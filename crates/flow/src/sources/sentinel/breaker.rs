@@ -1,4 +1,4 @@
-//! Circuit breakers in Sentinel's words.
+//! Circuit breakers in Sentinel's format.
 
 use crate::rules::InvalidRule;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Degrade {
     #[serde(alias = "statIntervalInMs")]
     stat_interval_ms: Option<i64>,
     regex: Option<bool>,
-    // Of Sentinel for Go.
+    // Fields of Sentinel for Go.
     strategy: Option<IgnoredAny>,
     threshold: Option<IgnoredAny>,
     retry_timeout_ms: Option<IgnoredAny>,
@@ -36,7 +36,7 @@ impl Degrade {
         no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
         let count = required("count", self.count)?;
         if !count.is_finite() || count < 0.0 {
-            return Err(format!("count is {count}; it must be a number from 0 on").into());
+            return Err(format!("count is {count}; it must be a number, 0 or greater").into());
         }
         let trip = match self.grade.unwrap_or(0) {
             0 => {
@@ -44,7 +44,8 @@ impl Degrade {
                 Trip::SlowRatio { rt, ratio: self.slow_ratio_threshold.unwrap_or(1.0) }
             }
             1 => Trip::ErrorRatio { ratio: count },
-            // A cast saturates; what is negative was refused above. More than 2.5 are more than 2.
+            // The cast saturates; negative values were rejected above. For whole counts, more than 2.5 means more than
+            // 2.
             #[allow(clippy::cast_sign_loss)]
             2 => Trip::ErrorCount { count: count as u64 },
             other => {

@@ -1,4 +1,4 @@
-//! Flow rules in Sentinel's words: those of Java, and those of Go.
+//! Flow rules in Sentinel's format, for Java and Go.
 
 use crate::rules::InvalidRule;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ pub(super) struct Flow {
     limit_app: Option<String>,
     grade: Option<i64>,
     count: Option<f64>,
-    /// Go's name of `count`.
+    /// Go's name for `count`.
     threshold: Option<f64>,
     #[serde(alias = "relationStrategy")]
     strategy: Option<i64>,
@@ -36,7 +36,7 @@ pub(super) struct Flow {
     gateway: Gateway,
 }
 
-/// What the numbers of a rule's behaviour mean.
+/// The meaning of a rule's behaviour numbers.
 #[derive(Clone, Copy)]
 struct How {
     warms: bool,
@@ -58,13 +58,13 @@ impl Flow {
         let other = self.ref_resource.unwrap_or_default();
         let relation = match self.strategy {
             None | Some(0) => Relation::Direct,
-            // Sentinel's throttle looks at no traffic, whatever the strategy.
+            // Sentinel's throttle measures no traffic, whatever the strategy.
             Some(1) if how.throttles && !how.warms => Relation::Direct,
             Some(1) => Relation::Related(other),
             Some(2) => Relation::Context(other),
             Some(other) => return Err(unknown("strategy", other, "0 (direct), 1 (relate) or 2 (chain)")),
         };
-        // In Go 0 is the default.
+        // In Go, 0 means the default.
         let used = measure == Measure::Rate;
         let interval = self.stat_interval_in_ms.filter(|&ms| used && ms != 0).unwrap_or(1_000);
         Ok(FlowRule {
@@ -89,7 +89,7 @@ impl Flow {
         let by_memory = self.mem_high_water_mark_bytes.is_some_and(|mark| mark != 0);
         let how = |warms, throttles| How { warms, throttles, by_memory };
         match (self.token_calculate_strategy, behaviour) {
-            // Sentinel does not look at the behaviour of a rule about threads.
+            // Sentinel ignores the behaviour of a rule on threads.
             _ if measure == Measure::InFlight => Ok(how(false, false)),
             (None, 0) => Ok(how(false, false)),
             (None, 1 | 3) if self.count.is_none() && self.threshold.is_some() => Err(format!(
@@ -116,7 +116,7 @@ impl Flow {
 
     fn threshold(&self, how: How) -> Result<Threshold, InvalidRule> {
         if how.by_memory {
-            // Sentinel names the threshold by the memory usage: with low usage the higher one.
+            // Sentinel names each threshold after the memory usage: the one for low usage is higher.
             return Ok(Threshold::Memory(MemoryThreshold {
                 when_free: required("lowMemUsageThreshold", self.low_mem_usage_threshold)?,
                 when_scarce: required("highMemUsageThreshold", self.high_mem_usage_threshold)?,
@@ -134,7 +134,7 @@ impl Flow {
 
     fn behaviour(&self, how: How) -> Result<Behaviour, InvalidRule> {
         let period = || seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10));
-        // In Go 0 is the default.
+        // In Go, 0 means the default.
         let cold_factor = self.warm_up_cold_factor.filter(|&factor| factor != 0.0).unwrap_or(3.0);
         let longest = if self.token_calculate_strategy.is_some() { 0 } else { 500 };
         let max_wait = || millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(longest));

@@ -1,13 +1,15 @@
-//! Rules as JSON in Sentinel's field names and numbers: an array of one kind of rule.
+//! Rules as JSON with Sentinel's field names and numbers: an array of one kind of rule.
 //!
 //! A rule may be wrapped, as dashboards store it: `{"id": 7, "app": "shop", "rule": {…}}`.
 //!
-//! The fields are those of Sentinel for Java; flow and isolation rules may be those of Sentinel for Go, too: a flow rule
-//! with `tokenCalculateStrategy` is read as one of Go, where `controlBehavior` means something else. The other rules of
-//! Go are refused. A field that is `null` is as good as left out, a rule without its threshold is refused, and fields
-//! that are not known are passed over, as dashboards add their own. Cluster rules are refused: what several processes
-//! share is a limit of the shared store, not a rule of one gate. Rules of Sentinel's API gateway are refused, too: write a
-//! flow rule, or a hot-parameter rule of what `paramItem` picks.
+//! The fields are those of Sentinel for Java. Flow and isolation rules of Sentinel for Go are also read: a flow rule
+//! with `tokenCalculateStrategy` is read as a Go rule, in which `controlBehavior` has another meaning. Other Go rules
+//! are rejected.
+//!
+//! A `null` field counts as absent, a rule without its threshold is rejected, and unknown fields are ignored because
+//! dashboards add their own. Cluster rules are rejected, because a limit that several processes share belongs in the
+//! shared store and not in one gate. Rules of Sentinel's API gateway are also rejected: write a flow rule instead, or a
+//! hot-parameter rule for the value that `paramItem` selects.
 
 mod admission;
 mod breaker;
@@ -32,29 +34,29 @@ use breaker::Degrade;
 use flow::Flow;
 use params::ParamFlow;
 
-/// Which kind of rule an array holds.
+/// The kind of rules in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Flow rules.
     Flow,
     /// Circuit breakers.
     Degrade,
-    /// Hot parameters.
+    /// Hot-parameter rules.
     ParamFlow,
     /// System protection.
     System,
-    /// Authority by origin.
+    /// Authority rules.
     Authority,
-    /// Units in flight.
+    /// Isolation rules.
     Isolation,
 }
 
-/// Reads an array of rules of one kind, and checks them.
+/// Parses and validates an array of rules of one kind.
 ///
 /// # Errors
-/// [`SourceError::Format`] with the line and column of what is no JSON. For a rule that cannot be read it names the
-/// rule's place in the array (from 0), its resource, and the field, and tells all such rules at once.
-/// [`SourceError::Rules`] for rules that are impossible.
+/// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read, the error lists all of
+/// them, each with its index in the array (from 0), its resource and the field. [`SourceError::Rules`] if rules are
+/// invalid.
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
     match kind {
@@ -115,10 +117,10 @@ macro_rules! identified {
 }
 identified!(FlowRule, BreakerRule, HotParamRule, SystemRule, AuthorityRule, IsolationRule);
 
-/// A rule as it is written, perhaps within what a dashboard knows of it.
+/// A rule as written, which a dashboard may have wrapped in data of its own.
 struct Wrapped<'t> {
     rule: &'t RawValue,
-    /// The dashboard's id of it.
+    /// The dashboard's id of the rule.
     id: Option<String>,
     resource: Option<String>,
 }
@@ -135,7 +137,7 @@ impl<'t> Wrapped<'t> {
         struct Named {
             resource: Option<Value>,
         }
-        // What is no object is told when the rule itself is read.
+        // A value that is not an object is reported when the rule itself is read.
         let outer: Option<Outer<'t>> = serde_json::from_str(text.get()).ok();
         let (rule, id) = match outer {
             Some(Outer { id, rule: Some(rule) }) => {
@@ -149,7 +151,7 @@ impl<'t> Wrapped<'t> {
     }
 }
 
-/// Reads one rule of `text`; what is of the wrong type is told with its field and line.
+/// Reads one rule of `text`. A value of the wrong type is reported with its field and line.
 fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J, InvalidRule> {
     let rule = wrapped.rule.get();
     let mut reader = serde_json::Deserializer::from_str(rule);
@@ -181,7 +183,7 @@ fn unknown(field: &str, value: i64, known: &str) -> InvalidRule {
     format!("{field} is {value}; it must be {known}").into()
 }
 
-/// An id is a number in Sentinel, and often a text in what people write.
+/// An id is a number in Sentinel and often a text in files that people write.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -196,7 +198,7 @@ fn name_of(id: Option<Id>) -> Option<String> {
     }
 }
 
-/// A field that only Sentinel for Go has, and the one that says the same.
+/// Rejects a field that only Sentinel for Go has, and names the corresponding field.
 fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), InvalidRule> {
     if field.is_some() {
         return Err(
@@ -206,7 +208,7 @@ fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), Inv
     Ok(())
 }
 
-/// A system rule of the same name that limits nothing.
+/// Returns a system rule with the same id and no limits.
 fn unlimited(rule: &SystemRule) -> SystemRule {
     SystemRule { id: rule.id.clone(), ..SystemRule::default() }
 }
@@ -225,7 +227,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Refuses a gateway's rule by the first field that says so.
+    /// Rejects a gateway rule and names the first field that identifies it.
     fn refuse(self) -> Result<(), InvalidRule> {
         let flow = "a flow rule with statIntervalInMs";
         let param = "a hot-parameter rule with durationInSec and burstCount";
@@ -249,14 +251,14 @@ impl Gateway {
     }
 }
 
-/// A threshold that must be there.
+/// Returns a required threshold.
 fn required(name: &str, value: Option<f64>) -> Result<f64, InvalidRule> {
     value.ok_or_else(|| format!("{name} is missing, or misspelt; a rule needs one").into())
 }
 
-/// A whole number of a field that is used.
+/// Converts the whole number of a field in use.
 fn whole<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, InvalidRule> {
-    // Of what is not negative, only 32 bits can be too few.
+    // A value that is not negative can only fail by not fitting into 32 bits.
     T::try_from(value).map_err(|_| format!("{name} is {value}; it must be from 0 to 4294967295").into())
 }
 

@@ -1,4 +1,4 @@
-//! Hot-parameter rules in Sentinel's words.
+//! Hot-parameter rules in Sentinel's format.
 
 use crate::rules::InvalidRule;
 use serde::{Deserialize, de::IgnoredAny};
@@ -28,7 +28,7 @@ pub(super) struct ParamFlow {
     items: Option<Vec<Item>>,
     regex: Option<bool>,
     cluster_mode: Option<bool>,
-    // Of Sentinel for Go.
+    // Fields of Sentinel for Go.
     param_index: Option<IgnoredAny>,
     metric_type: Option<IgnoredAny>,
     specific_items: Option<IgnoredAny>,
@@ -51,7 +51,7 @@ impl Item {
     }
 }
 
-/// The value of an exception: to be read as its class says, or, without a class, as what it is in JSON.
+/// Reads the value of an exception according to its class or, without a class, according to its JSON type.
 fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> {
     let (text, own_class) = match object.unwrap_or_default() {
         Value::Null => return Err("an exception has no object; name the value".into()),
@@ -76,14 +76,14 @@ fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> 
             ).into());
         }
     };
-    arg.ok_or_else(|| format!("the exception {text} is no {class}").into())
+    arg.ok_or_else(|| format!("the exception {text} is not a valid {class}").into())
 }
 
 fn units(what: &str, count: f64) -> Result<u32, InvalidRule> {
     if !(0.0..=f64::from(u32::MAX)).contains(&count) {
         return Err(format!("{what} is {count}; it must be from 0 to 4294967295").into());
     }
-    // In range, checked above; whole units fit under a fraction.
+    // Checked above to be in range; only whole units fit under a fraction.
     #[allow(clippy::cast_sign_loss)]
     let units = count as u32;
     Ok(units)
@@ -111,7 +111,8 @@ impl ParamFlow {
         let key = match (self.param_key.filter(|key| !key.is_empty()), self.param_idx) {
             (Some(name), _) => ParamKey::Name(name),
             (None, Some(index)) => ParamKey::Index(index),
-            // Not the first: that is who wrote the field's name wrong. Sentinel does not load such a rule either.
+            // Do not assume the first argument: the field's name is probably misspelt. Sentinel does not load such a
+            // rule either.
             (None, None) => {
                 return Err(
                     "paramIdx is missing, or misspelt; a rule needs one (0 is the first argument, -1 the \

@@ -1,4 +1,4 @@
-//! Who and how much is let in at all: authority and system rules.
+//! Authority and system rules.
 
 use super::item::{About, Item, Written};
 use crate::rules::InvalidRule;

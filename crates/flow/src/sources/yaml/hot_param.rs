@@ -1,4 +1,4 @@
-//! Hot parameters.
+//! Hot-parameter rules.
 
 use crate::rules::InvalidRule;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct HotParam {
     max_values: Option<u32>,
 }
 
-/// A value of an argument: `5` is the number, `"5"` the text.
+/// Reads a value of an argument: `5` is a number, `"5"` is a text.
 fn value(node: &Node) -> Arg<'static> {
     let Kind::Scalar { text, plain } = &node.kind else { return String::new().into() };
     if *plain && let Ok(number) = text.parse::<i64>() {

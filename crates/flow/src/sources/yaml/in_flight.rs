@@ -1,4 +1,4 @@
-//! Rules about units in flight: isolation, and limits that learn.
+//! Rules on units in flight: isolation and adaptive limits.
 
 use crate::rules::InvalidRule;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One rule of a section, field by field.
+//! Reads one rule of a section, field by field.
 
 use crate::rules::InvalidRule;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use tidegate_core::Quota;
 
 use crate::rules::Target;
 
-/// A rule as a document writes it.
+/// A rule as written in a document.
 pub(super) trait Written: Sized {
-    /// The section that its kind has.
+    /// The section of its kind.
     const SECTION: &'static str;
-    /// What one is called.
+    /// What messages call one rule.
     const NAME: &'static str;
-    /// The fields that it may have.
+    /// The known fields.
     const FIELDS: &'static [&'static str];
-    /// What it becomes.
+    /// The resulting rule.
     type Rule;
 
     fn read(item: &mut Item<'_, '_>) -> Self;
 
-    /// The rule, or why its fields make none.
+    /// Returns the rule, or why its fields do not form one.
     fn into_rule(self) -> Result<Self::Rule, InvalidRule>;
 
     fn validate(rule: &Self::Rule) -> Result<(), InvalidRule>;
 }
 
-/// The rules of one kind. What is wrong with them becomes a complaint.
+/// Reads the rules of one kind. Every mistake becomes a complaint.
 pub(super) fn section<W: Written>(fields: &Fields<'_>, complaints: &mut Complaints) -> Vec<W::Rule> {
     let Some(node) = fields.get(W::SECTION).filter(|node| !node.is_null()) else { return Vec::new() };
     let Kind::Sequence(nodes) = &node.kind else {
@@ -52,7 +52,8 @@ pub(super) fn section<W: Written>(fields: &Fields<'_>, complaints: &mut Complain
     rules.flatten().collect()
 }
 
-/// The fields of one rule; each is `None` if it is not there, or is not what it should be, which is a complaint.
+/// The fields of one rule. Each getter returns `None` if the field is missing, or if it has a wrong value, which also
+/// becomes a complaint.
 pub(super) struct Item<'a, 'c> {
     pub(super) fields: Fields<'a>,
     pub(super) called: &'c str,
@@ -68,17 +69,17 @@ impl<'a> Item<'a, '_> {
         self.fields.flag(name, self.complaints).unwrap_or(false)
     }
 
-    /// A whole number from 0 to 4294967295.
+    /// Reads a whole number from 0 to 4294967295.
     pub(super) fn number(&mut self, name: &str) -> Option<u32> {
         self.fields.number(name, 0, self.complaints)
     }
 
-    /// A whole number from 0 on, up to 64 bits.
+    /// Reads a whole number from 0 of up to 64 bits.
     pub(super) fn large(&mut self, name: &str) -> Option<u64> {
-        self.fields.read(name, "a whole number from 0 on", self.complaints, |text| text.parse().ok())
+        self.fields.read(name, "a whole number, 0 or greater", self.complaints, |text| text.parse().ok())
     }
 
-    /// A whole number of either sign.
+    /// Reads a whole number of either sign.
     pub(super) fn signed(&mut self, name: &str) -> Option<i32> {
         self.fields.read(name, "a whole number", self.complaints, |text| text.parse().ok())
     }
@@ -97,14 +98,14 @@ impl<'a> Item<'a, '_> {
         self.fields.word(name, words, self.complaints)
     }
 
-    /// A limit such as `100/1s`.
+    /// Reads a limit such as `100/1s`.
     pub(super) fn quota(&mut self, name: &str) -> Option<Quota> {
         let node = self.fields.get(name)?;
         let quota = node.text().unwrap_or_default().parse();
         quota.map_err(|e| self.complain(node, &format!("`{name}` is {}: {e}", node.describe()))).ok()
     }
 
-    /// A list of texts.
+    /// Reads a list of texts.
     pub(super) fn texts(&mut self, name: &str) -> Option<Vec<String>> {
         let node = self.fields.get(name)?;
         let texts = match &node.kind {
@@ -117,7 +118,7 @@ impl<'a> Item<'a, '_> {
         texts
     }
 
-    /// Keys with whole numbers from 0 to 4294967295.
+    /// Reads keys with whole numbers from 0 to 4294967295.
     pub(super) fn counts(&mut self, name: &str) -> Vec<(&'a Node, u32)> {
         let Some(node) = self.fields.get(name).filter(|node| !node.is_null()) else { return Vec::new() };
         let Kind::Mapping(entries) = &node.kind else {
@@ -144,14 +145,14 @@ impl<'a> Item<'a, '_> {
         entries.iter().filter_map(count).collect()
     }
 
-    /// A mapping within the rule.
+    /// Reads a mapping within the rule.
     pub(super) fn nested(&mut self, name: &str, known: &[&'static str]) -> Option<Item<'a, '_>> {
         let node = self.fields.get(name)?;
         let fields = Fields::open(node, &format!("`{name}` of {}", self.called), known, self.complaints)?;
         Some(Item { fields, called: self.called, complaints: self.complaints })
     }
 
-    /// A field that the rule cannot do without.
+    /// Complains if a required field is missing.
     pub(super) fn missing(&mut self, name: &str, mend: &str) {
         if self.fields.get(name).is_none() {
             let problem = Problem::at(self.fields.line(), format!("{} has no `{name}`", self.called));
@@ -164,7 +165,7 @@ impl<'a> Item<'a, '_> {
     }
 }
 
-/// The resource that a rule is about.
+/// The resource that a rule applies to.
 #[derive(Debug)]
 pub(super) struct About {
     resource: Option<String>,

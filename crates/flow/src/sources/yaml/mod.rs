@@ -1,4 +1,4 @@
-//! Rules of all kinds as one YAML document.
+//! Rules of all kinds in one YAML document.
 //!
 //! ```
 //! let text = r#"
@@ -32,11 +32,12 @@
 //! # Ok::<(), tidegate_flow::sources::SourceError>(())
 //! ```
 //!
-//! `cpu`, `load` and thresholds by memory take effect once somebody tells the gate of them, as
-//! [`Gate::watch_machine`](crate::Gate::watch_machine) does.
+//! `cpu`, `load` and memory thresholds take effect once the gate has samples of the machine, for example from
+//! [`Gate::watch_machine`](crate::Gate::watch_machine).
 //!
-//! The same file may have a section `limits`, which is for `tidegate serve` and passed over here. Whatever else is not
-//! known is refused: a misspelt limit must not go unnoticed. All mistakes are told at once, each with its line.
+//! The same file may have a section `limits`, which is for `tidegate serve` and is ignored here. Any other unknown
+//! field is rejected, so that a misspelt limit does not go unnoticed. All mistakes are reported at once, each with its
+//! line.
 
 mod admission;
 mod breaker;
@@ -55,13 +56,13 @@ use item::section;
 pub const SECTIONS: [&str; 7] =
     ["flow", "isolation", "adaptive", "breakers", "hot_params", "system", "authority"];
 
-/// The section that is for `tidegate serve`.
+/// The section for `tidegate serve`.
 const LIMITS: &str = "limits";
 
-/// Reads rules, and checks them.
+/// Parses and validates rules.
 ///
 /// # Errors
-/// [`SourceError::Format`] with all that is wrong: line, reason, mend.
+/// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it.
 pub fn parse(text: &str) -> Result<Rules, SourceError> {
     let mut complaints = Complaints::default();
     let root = match tidegate_config::parse(text) {
@@ -81,7 +82,7 @@ pub fn parse(text: &str) -> Result<Rules, SourceError> {
     Err(SourceError::Format(problems.join(" | ")))
 }
 
-/// Reads the [`SECTIONS`] of a document that somebody else opened, and checks their rules.
+/// Reads the [`SECTIONS`] of a document that the caller has opened, and validates their rules.
 pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> Rules {
     Rules {
         flow: section::<flow::Flow>(fields, complaints),

@@ -1,0 +1,167 @@
+//! Quotas that Envoy decides on by itself.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tidegate_redis_servers::{eventually, free_port};
+
+use crate::{
+    envoy::{Envoy, program, route, typed},
+    program::{Serving, scratch},
+    rls::grpc,
+    web::{Client, backend},
+};
+
+/// Of `shop.second`.
+const A_SECOND: usize = 60;
+/// No test runs for so long that it sees two windows of a year.
+const A_YEAR: usize = 300;
+const CONFIG: &str = "
+domain: shop
+descriptors:
+  - {key: plan, value: second, rate_limit: {unit: second, requests_per_unit: 60}}
+  - {key: plan, value: year, rate_limit: {unit: year, requests_per_unit: 300}}
+";
+
+fn serving(name: &str, address: &str) -> Serving {
+    let file = scratch(&format!("{name}-config")).join("shop.yaml");
+    fs::write(&file, CONFIG).unwrap();
+    Serving::with(&["--envoy-config", file.to_str().unwrap(), "--grpc", address])
+}
+
+/// One bucket for each value of `x-plan`. Whoever has no assignment is denied.
+fn filter() -> Value {
+    let plan = json!({
+        "name": "plan",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
+            "header_name": "x-plan",
+        },
+    });
+    let deny = json!({ "fallback_rate_limit": { "blanket_rule": "DENY_ALL" } });
+    let settings = typed(
+        "filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
+        json!({
+            "bucket_id_builder": { "bucket_id_builder": { "plan": { "custom_value": plan } } },
+            "reporting_interval": "5s",
+            "no_assignment_behavior": deny,
+            "expired_assignment_behavior": {
+                "expired_assignment_behavior_timeout": "60s",
+                "fallback_rate_limit": { "blanket_rule": "DENY_ALL" },
+            },
+            "deny_response_settings": { "http_status": { "code": "TooManyRequests" } },
+        }),
+    );
+    let matcher = json!({
+        "predicate": { "single_predicate": {
+            "input": plan,
+            "value_match": { "safe_regex": { "google_re2": {}, "regex": ".+" } },
+        } },
+        "on_match": { "action": { "name": "quota", "typed_config": settings } },
+    });
+    let message = typed(
+        "filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+        json!({
+            "rlqs_server": { "envoy_grpc": { "cluster_name": "tidegate" } },
+            "domain": "shop",
+            "bucket_matchers": { "matcher_list": { "matchers": [matcher] } },
+        }),
+    );
+    json!({ "name": "envoy.filters.http.rate_limit_quota", "typed_config": message })
+}
+
+fn envoy(name: &str, tidegate: &str, backend: u16) -> Envoy {
+    Envoy::start(name, &filter(), &json!([route("/", json!({}))]), tidegate, backend)
+}
+
+/// Asks for about a second, much more often than the limit allows; how many were admitted.
+#[allow(clippy::disallowed_methods, reason = "clients ask at a real pace")]
+fn a_second_of(client: &mut Client, plan: &str) -> usize {
+    let start = Instant::now();
+    let mut admitted = 0;
+    while start.elapsed() < Duration::from_secs(1) {
+        match client.get("/", &[&format!("x-plan: {plan}")]).status {
+            200 => admitted += 1,
+            429 => {}
+            other => panic!("status {other}"),
+        }
+        thread::park_timeout(Duration::from_millis(3));
+    }
+    admitted
+}
+
+#[test]
+fn two_envoys_never_admit_more_than_the_limit_of_a_long_window() {
+    if program().is_none() {
+        return;
+    }
+    let server = serving("quota-year", "127.0.0.1:0");
+    let (address, backend) = (grpc(&server), backend());
+    let envoys = ["quota-year-a", "quota-year-b"].map(|name| envoy(name, &address, backend));
+    let mut clients = envoys.each_ref().map(|envoy| Client::of(envoy.port));
+    let mut admitted = 0;
+    eventually("most of the limit is admitted", || {
+        thread::scope(|scope| {
+            let asked = clients.each_mut().map(|client| scope.spawn(|| a_second_of(client, "year")));
+            admitted += asked.into_iter().map(|asked| asked.join().unwrap()).sum::<usize>();
+        });
+        assert!(admitted <= A_YEAR, "{admitted}");
+        admitted >= A_YEAR * 9 / 10
+    });
+    // What is left is small, and nothing comes beyond it.
+    for _ in 0..3 {
+        admitted += clients.iter_mut().map(|client| a_second_of(client, "year")).sum::<usize>();
+    }
+    assert!(admitted <= A_YEAR, "{admitted}");
+    assert!(server.get("/metrics").contains("\ntidegate_grpc_quota_streams 2\n"));
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the limit is one of real time")]
+fn load_moves_between_two_envoys_and_the_limit_of_a_second_goes_with_it() {
+    if program().is_none() {
+        return;
+    }
+    let server = serving("quota-second", "127.0.0.1:0");
+    let (address, backend) = (grpc(&server), backend());
+    let [one, other] = ["quota-second-a", "quota-second-b"].map(|name| envoy(name, &address, backend));
+    let (mut first, mut second) = (Client::of(one.port), Client::of(other.port));
+    let (start, mut admitted) = (Instant::now(), 0);
+    let mut all_of_it = |what: &str, client: &mut Client| {
+        eventually(what, || {
+            let now = a_second_of(client, "second");
+            admitted += now;
+            now >= A_SECOND * 3 / 4
+        });
+        // In each second the limit, and beyond it what is left in the buckets of both: a second's shares at most.
+        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
+        assert!(admitted <= A_SECOND * (seconds + 1), "{admitted} in {seconds} s");
+    };
+    all_of_it("the first has nearly all of the limit", &mut first);
+    all_of_it("the load moves to the second", &mut second);
+    all_of_it("the load moves back", &mut first);
+    // One that dies leaves its share when its time is over.
+    drop(one);
+    all_of_it("the second is alone", &mut second);
+}
+
+#[test]
+fn envoys_that_lose_us_go_by_their_assignment_until_it_ends_and_then_by_their_fallback() {
+    if program().is_none() {
+        return;
+    }
+    let address = format!("127.0.0.1:{}", free_port());
+    let server = serving("quota-restart", &address);
+    let envoy = envoy("quota-restart", &address, backend());
+    let mut client = Client::of(envoy.port);
+    eventually("it has an assignment", || a_second_of(&mut client, "second") > 0);
+    server.signal("KILL");
+    assert_eq!(server.ended(), None, "killed");
+    assert!(a_second_of(&mut client, "second") > 0, "the assignment goes on");
+    eventually("the assignment has ended", || a_second_of(&mut client, "second") == 0);
+    let _again = serving("quota-restart", &address);
+    eventually("it has an assignment again", || a_second_of(&mut client, "second") >= A_SECOND * 3 / 4);
+}

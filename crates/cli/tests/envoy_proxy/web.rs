@@ -1,0 +1,101 @@
+//! The two ends: clients, and the backend.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    thread,
+};
+
+use crate::program::PATIENCE;
+
+/// Starts a backend that answers every request; its port. What follows `/unused/` in a path comes back in `x-unused`.
+pub fn backend() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    port
+}
+
+fn serve(stream: TcpStream) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let mut requests = BufReader::new(stream.try_clone().ok()?);
+    let mut answers = stream;
+    loop {
+        let (line, _) = head(&mut requests)?;
+        let unused = line.split(' ').nth(1).and_then(|path| path.strip_prefix("/unused/"));
+        let unused = unused.map_or(String::new(), |unused| format!("x-unused: {unused}\r\n"));
+        let answer = format!("HTTP/1.1 200 OK\r\n{unused}content-length: 7\r\n\r\nbackend");
+        answers.write_all(answer.as_bytes()).ok()?;
+    }
+}
+
+/// The first line and the header fields; `None` at the end of the connection.
+fn head(from: &mut impl BufRead) -> Option<(String, HashMap<String, String>)> {
+    let mut line = || {
+        let mut line = String::new();
+        let read = from.read_line(&mut line).ok()?;
+        (read > 0).then(|| line.trim_end().to_owned())
+    };
+    let first = line()?;
+    let mut fields = HashMap::new();
+    loop {
+        let field = line()?;
+        let Some((name, value)) = field.split_once(':') else { return Some((first, fields)) };
+        fields.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+}
+
+/// One connection to Envoy, which stays open.
+pub struct Client {
+    answers: BufReader<TcpStream>,
+}
+
+/// What a client was answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub fields: HashMap<String, String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        self.field(name).parse().unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
+    }
+}
+
+impl Client {
+    pub fn of(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { answers: BufReader::new(stream) }
+    }
+
+    /// Asks with further header fields, as in `["x-user: ada"]`.
+    pub fn get(&mut self, path: &str, fields: &[&str]) -> Answer {
+        let fields = [&["host: shop"], fields, &["\r\n"]].concat().join("\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\n{fields}");
+        self.answers.get_mut().write_all(request.as_bytes()).unwrap();
+        let (line, fields) = head(&mut self.answers).expect("Envoy answers");
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
+        let length = fields.get("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.answers.read_exact(&mut body).unwrap();
+        Answer { status, fields, body: String::from_utf8_lossy(&body).into_owned() }
+    }
+
+    /// The statuses of so many requests.
+    pub fn statuses(&mut self, count: usize, path: &str, fields: &[&str]) -> Vec<u16> {
+        (0..count).map(|_| self.get(path, fields).status).collect()
+    }
+}

@@ -1,0 +1,518 @@
+//! TLS and rights on every listener, with curl, redis-cli and this program as clients.
+#![cfg(feature = "servers")]
+
+mod program;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use program::{PATIENCE, Serving, scratch, tidegate};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tidegate_redis_servers::eventually;
+
+const RULES: &str = "limits:
+  - {name: shop.cart, limit: 1000000/1h}
+  - {name: mail, limit: 5/1h}
+  - {name: seats, limit: 2, algorithm: concurrency}
+";
+
+/// An authority of certificates, with its files.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    directory: PathBuf,
+    name: &'static str,
+}
+
+impl Authority {
+    fn new(directory: &Path, name: &'static str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for self-signed whose authority has the same name.
+        params.distinguished_name.push(DnType::CommonName, format!("the authority {name}"));
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
+        Self { issuer: Issuer::new(params, key), directory: directory.to_owned(), name }
+    }
+
+    fn file(&self) -> String {
+        self.path(&format!("{}.pem", self.name))
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.directory.join(file).to_str().unwrap().to_owned()
+    }
+
+    /// A certificate for these names, and its key, in files of this name. They appear by renaming, as tools that renew them do.
+    fn issue(&self, file: &str, names: &[&str]) -> [String; 2] {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        [("pem", certificate.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
+            let path = self.path(&format!("{file}.{kind}"));
+            fs::write(format!("{path}.new"), text).unwrap();
+            fs::rename(format!("{path}.new"), &path).unwrap();
+            path
+        })
+    }
+}
+
+/// A token, and what the access file holds of it.
+fn token() -> [String; 2] {
+    let output = tidegate().args(["token", "anybody"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let token = text.lines().map(str::trim).find(|line| line.starts_with("tg_")).unwrap().to_owned();
+    let entry = text.lines().find(|line| line.contains("tokens:")).unwrap();
+    let digest = entry.split('\'').nth(1).unwrap().to_owned();
+    [token, digest]
+}
+
+struct Secured {
+    server: Serving,
+    ours: Authority,
+    directory: PathBuf,
+    ops: String,
+    shop: String,
+    shop_digest: String,
+}
+
+impl Secured {
+    fn new(name: &str, more: &[&str]) -> Self {
+        let directory = scratch(name);
+        let ours = Authority::new(&directory, "ours");
+        let [cert, key] = ours.issue("server", &["localhost", "127.0.0.1"]);
+        let [[ops, ops_digest], [shop, shop_digest]] = [token(), token()];
+        fs::write(
+            directory.join("access.yaml"),
+            format!(
+                "access:
+  - {{name: ops, roles: [operate], tokens: ['{ops_digest}']}}
+  - {{name: shop, roles: [decide], limits: [shop., seats], tokens: ['{shop_digest}']}}
+  - {{name: robot, roles: [decide, operate], certificates: [robot.example]}}
+"
+            ),
+        )
+        .unwrap();
+        fs::write(directory.join("rules.yaml"), RULES).unwrap();
+        let path = |file: &str| directory.join(file).to_str().unwrap().to_owned();
+        let (rules, access) = (path("rules.yaml"), path("access.yaml"));
+        let arguments = ["--rules", &rules, "--access", &access, "--tls-cert", &cert, "--tls-key", &key];
+        let server = Serving::with(&[&arguments, more].concat());
+        Self { server, ours, directory, ops, shop, shop_digest }
+    }
+
+    /// curl's standard output, and what it says of the answer: status and version.
+    fn curl(&self, address: &str, path: &str, arguments: &[&str]) -> (String, String) {
+        let url = format!("https://{address}{path}");
+        let output = Command::new("curl")
+            .args(["-sS", "--cacert", &self.ours.file(), "-w", "\n%{http_code} %{http_version}", &url])
+            .args(arguments)
+            .output()
+            .expect("curl is installed by scripts/test.sh");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (body, told) = text.rsplit_once('\n').unwrap();
+        (body.to_owned(), told.to_owned() + &String::from_utf8_lossy(&output.stderr))
+    }
+
+    fn status(&self, address: &str, path: &str, arguments: &[&str]) -> String {
+        let told = self.curl(address, path, arguments).1;
+        told.get(..3).unwrap_or(&told).to_owned()
+    }
+
+    fn redis(&self, arguments: &[&str], commands: &str) -> String {
+        redis(&self.server.resp, &self.ours.file(), arguments, commands)
+    }
+
+    fn tidegate(&self, token: &str, arguments: &[&str]) -> Output {
+        tidegate()
+            .args(arguments)
+            .args(["--ca", &self.ours.file(), "--timeout", "20s"])
+            .env("TIDEGATE_TOKEN", token)
+            .output()
+            .unwrap()
+    }
+}
+
+/// What redis-cli prints for these commands, a line each.
+fn redis(address: &str, ca: &str, arguments: &[&str], commands: &str) -> String {
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let mut child = Command::new("redis-cli")
+        .args(["-h", host, "-p", port, "--tls", "--cacert", ca])
+        .args(arguments)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("redis-cli is installed by scripts/test.sh");
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        // It answers while it is still told more.
+        scope.spawn(move || stdin.write_all(commands.as_bytes()).unwrap());
+        child.wait_with_output().unwrap()
+    });
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
+
+#[test]
+fn every_listener_speaks_tls_and_a_token_opens_what_its_roles_allow() {
+    let secured = Secured::new("secure-roles", &[]);
+    let (http, admin) = (secured.server.http.clone(), secured.server.admin.clone());
+    let (ops, shop) = (bearer(&secured.ops), bearer(&secured.shop));
+    let cart = r#"{"limit":"shop.cart","key":"ada"}"#;
+    let (body, told) = secured.curl(&http, "/v1/acquire", &["-H", &shop, "-d", cart]);
+    assert!(body.contains("\"allowed\":true") && told == "200 2", "{body} {told}");
+    let (_, told) =
+        secured.curl(&http, "/v1/acquire", &["--http1.1", "--tls-max", "1.2", "-H", &shop, "-d", cart]);
+    assert_eq!(told, "200 1.1");
+    // Without TLS nothing is served at all.
+    assert!(!program::request(&http, "GET", "/healthz", "").starts_with("HTTP/1.1 200"));
+    // Anybody hears about health; nobody else about anything.
+    assert_eq!(secured.status(&http, "/healthz", &[]), "200");
+    assert_eq!(secured.status(&admin, "/readyz", &[]), "200");
+    assert_eq!(secured.status(&http, "/v1/acquire", &["-d", cart]), "401");
+    assert_eq!(secured.status(&admin, "/metrics", &[]), "401");
+    assert_eq!(secured.status(&admin, "/metrics", &["-H", "Authorization: Bearer tg_wrong"]), "401");
+    assert_eq!(secured.status(&admin, "/metrics", &["-H", "Authorization: nonsense"]), "401");
+    // Each has its role, and its limits.
+    let mail = r#"{"limit":"mail","key":"ada"}"#;
+    assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", mail]), "403");
+    let all = r#"{"all":[{"limit":"shop.cart","key":"ada"},{"limit":"mail","key":"ada"}]}"#;
+    assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", all]), "403");
+    assert_eq!(secured.status(&http, "/v1/check/mail?key=ada", &["-H", &shop]), "403");
+    assert_eq!(secured.status(&admin, "/metrics", &["-H", &shop]), "403");
+    assert_eq!(secured.status(&admin, "/v1/block", &["-H", &shop, "-d", cart]), "403");
+    assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &ops, "-d", mail]), "403");
+    assert_eq!(secured.status(&admin, "/metrics", &["-H", &ops]), "200");
+    // A client may be named as browsers name it.
+    assert_eq!(secured.status(&admin, "/v1/rules", &["-u", &format!("ops:{}", secured.ops)]), "200");
+    assert_eq!(secured.status(&admin, "/v1/rules", &["-u", &format!("shop:{}", secured.ops)]), "401");
+    // A permit is given back by who had it; what a rate counted only by an operator.
+    let seat = r#"{"limit":"seats","key":"room"}"#;
+    assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", seat]), "200");
+    assert_eq!(secured.status(&http, "/v1/refund", &["-H", &shop, "-d", seat]), "200");
+    assert_eq!(secured.status(&http, "/v1/refund", &["-H", &shop, "-d", cart]), "403");
+}
+
+#[test]
+fn redis_clients_give_a_name_and_a_token_and_lose_their_rights_with_it() {
+    let secured = Secured::new("secure-resp", &["--reload-interval", "50ms"]);
+    assert!(secured.redis(&[], "ACQUIRE shop.cart ada\n").contains("NOAUTH"));
+    let shop = ["--user", "shop", "--pass", &secured.shop, "--no-auth-warning"];
+    let told = secured.redis(&shop, "ACQUIRE shop.cart ada\nACQUIRE mail ada\nBLOCK shop.cart ada\nREFUND shop.cart ada\nINFO limits\nCL.THROTTLE a 1 1 1\n");
+    assert!(told.starts_with("0\n1000000\n"), "{told}");
+    assert_eq!(
+        told.matches("NOPERM").count(),
+        4,
+        "mail, BLOCK, REFUND and CL.THROTTLE are not the shop's: {told}"
+    );
+    assert!(!told.contains("shop.cart:keys"), "{told}");
+    let told = secured.redis(&["-a", &secured.ops, "--no-auth-warning"], "BLOCK mail ada\nINFO limits\n");
+    assert!(
+        told.starts_with("OK") && told.contains("mail:keys="),
+        "a token opens without its name, too: {told}"
+    );
+    assert!(
+        secured
+            .redis(&["--user", "ops", "--pass", &secured.shop, "--no-auth-warning"], "PING\n")
+            .contains("WRONGPASS")
+    );
+    // Many commands at once, and long replies, come through TLS whole.
+    let pings = "PING\n".repeat(5_000) + &format!("ECHO {}\n", "x".repeat(4_000)).repeat(100);
+    let told = secured.redis(&shop, &pings);
+    assert_eq!((told.matches("PONG").count(), told.matches('x').count()), (5_000, 400_000));
+
+    // One token is put beside the other, then the old one is taken out. A connection that used it loses its rights.
+    let path = secured.directory.join("access.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let [new, new_digest] = token();
+    let both = text.replace(&secured.shop_digest, &format!("{}', '{new_digest}", secured.shop_digest));
+    let mut old = Tls::to(&secured.server.resp, &secured.ours.file());
+    old.ask(&format!("AUTH shop {}", secured.shop), "+OK");
+    fs::write(&path, &both).unwrap();
+    let opens = |token: &str| {
+        let shop = ["--user", "shop", "--pass", token, "--no-auth-warning"];
+        secured.redis(&shop, "PEEK shop.cart ada\n").starts_with("0\n")
+    };
+    eventually("the new token is taken", || opens(&new));
+    assert!(opens(&secured.shop));
+    old.ask("PEEK shop.cart ada", "*5");
+    // A file with a mistake changes nothing.
+    fs::write(&path, "access: [{name: shop}]").unwrap();
+    secured.server.logs("access file rejected");
+    assert!(opens(&new));
+    fs::write(&path, text.replace(&secured.shop_digest, &new_digest)).unwrap();
+    eventually("the old token is refused", || !opens(&secured.shop));
+    assert!(opens(&new));
+    old.ask("PEEK shop.cart ada", "-NOAUTH");
+}
+
+#[test]
+fn certificates_have_roles_and_those_of_strangers_do_not_pass() {
+    let directory = scratch("secure-mtls-ca");
+    let clients = Authority::new(&directory, "clients");
+    let secured = Secured::new("secure-mtls", &["--tls-client-ca", &clients.file()]);
+    let [cert, key] = clients.issue("robot", &["robot.example"]);
+    let robot = ["--cert", &cert, "--key", &key];
+    let mail = r#"{"limit":"mail","key":"ada"}"#;
+    let ask = [&robot[..], &["-d", mail]].concat();
+    assert_eq!(secured.status(&secured.server.http, "/v1/acquire", &ask), "200");
+    assert_eq!(secured.status(&secured.server.admin, "/v1/block", &ask), "200");
+    assert_eq!(secured.redis(&robot, "ACQUIRE mail bob\n").lines().next(), Some("0"));
+    // A token goes before a certificate.
+    let shop = bearer(&secured.shop);
+    let with_token = [&ask[..], &["-H", &shop]].concat();
+    assert_eq!(secured.status(&secured.server.http, "/v1/acquire", &with_token), "403");
+    // A certificate that nobody named, none at all, and one of another authority.
+    let [cert, key] = clients.issue("unnamed", &["unnamed.example"]);
+    assert_eq!(
+        secured.status(&secured.server.http, "/v1/acquire", &["--cert", &cert, "--key", &key, "-d", mail]),
+        "401"
+    );
+    assert!(secured.redis(&["--cert", &cert, "--key", &key], "PEEK mail bob\n").contains("NOAUTH"));
+    assert_eq!(secured.status(&secured.server.http, "/v1/acquire", &["-d", mail]), "401");
+    assert_eq!(secured.status(&secured.server.http, "/readyz", &[]), "200");
+    let [cert, key] = Authority::new(&directory, "strangers").issue("stranger", &["robot.example"]);
+    let (_, told) = secured.curl(&secured.server.http, "/readyz", &["--cert", &cert, "--key", &key]);
+    assert!(told.starts_with("000"), "{told}");
+    let told = secured.redis(&["--cert", &cert, "--key", &key], "PEEK mail bob\n");
+    assert!(!told.starts_with('0') && !told.contains("NOAUTH"), "{told}");
+    // The program itself, with a certificate.
+    let url = format!("https://{}", secured.server.admin);
+    let [cert, key] = clients.issue("robot", &["robot.example"]);
+    let arguments = ["reset", "mail", "--server", &url, "--client-cert", &cert, "--client-key", &key];
+    assert_eq!(secured.tidegate("", &arguments).status.code(), Some(0));
+}
+
+#[test]
+fn the_program_asks_over_tls_with_a_token() {
+    let secured = Secured::new("secure-client", &[]);
+    let [http, admin] =
+        [&secured.server.http, &secured.server.admin].map(|address| format!("https://{address}"));
+    let code = |token: &str, arguments: &[&str]| secured.tidegate(token, arguments).status.code();
+    assert_eq!(code("", &["health", "--server", &http]), Some(0));
+    assert_eq!(code(&secured.shop, &["acquire", "shop.cart", "ada", "--server", &http]), Some(0));
+    assert_eq!(code(&secured.ops, &["block", "shop.cart", "ada", "--server", &admin]), Some(0));
+    assert_eq!(code(&secured.shop, &["peek", "shop.cart", "ada", "--server", &http]), Some(1));
+    let refused = secured.tidegate(&secured.shop, &["unblock", "shop.cart", "ada", "--server", &admin]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(3) && told.contains("needs the role `operate`"), "{told}");
+    let untrusted = tidegate().args(["health", "--server", &http]).output().unwrap();
+    let told = String::from_utf8(untrusted.stderr).unwrap();
+    assert!(untrusted.status.code() == Some(3) && told.contains("certificate"), "{told}");
+}
+
+#[cfg(feature = "grpc")]
+#[test]
+fn grpc_speaks_tls_and_asks_for_a_token_of_its_domain() {
+    let envoy = scratch("secure-grpc-config").join("shop.yaml");
+    fs::write(
+        &envoy,
+        "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 10}}\n",
+    )
+    .unwrap();
+    let secured =
+        Secured::new("secure-grpc", &["--envoy-config", envoy.to_str().unwrap(), "--grpc", "127.0.0.1:0"]);
+    let address = secured.server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
+    let address = address.trim().split(',').next().unwrap().to_owned();
+    // A message that is only a domain: it lacks descriptors, which is told to those who may ask.
+    let message = secured.directory.join("message");
+    let status = |domain: &str, arguments: &[&str]| {
+        let mut bytes = vec![
+            0,
+            0,
+            0,
+            0,
+            u8::try_from(domain.len() + 2).unwrap(),
+            0x0a,
+            u8::try_from(domain.len()).unwrap(),
+        ];
+        bytes.extend(domain.as_bytes());
+        fs::write(&message, bytes).unwrap();
+        let data = format!("@{}", message.display());
+        let fixed =
+            ["-H", "content-type: application/grpc", "-H", "te: trailers", "--data-binary", &data, "-D", "-"];
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let (told, _) = secured.curl(&address, path, &[&fixed[..], arguments].concat());
+        let line = told.lines().find_map(|line| line.strip_prefix("grpc-status: "));
+        line.unwrap_or_else(|| panic!("no status in {told}")).trim().to_owned()
+    };
+    let (shop, ops) = (bearer(&secured.shop), bearer(&secured.ops));
+    assert_eq!(status("shop", &[]), "16");
+    assert_eq!(status("shop", &["-H", &ops]), "7", "an operator does not decide");
+    assert_eq!(status("other", &["-H", &shop]), "7", "the shop has no right to that domain");
+    assert_eq!(status("shop", &["-H", &shop]), "3", "the descriptors are missing");
+}
+
+#[test]
+fn a_listener_that_others_can_reach_is_refused_without_protection() {
+    let refused = |arguments: &[&str]| {
+        let mut command = tidegate();
+        command.env("TIDEGATE_HTTP", "127.0.0.1:0").env("TIDEGATE_RESP", "127.0.0.1:0");
+        let output = command.arg("serve").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for option in ["--http", "--admin", "--resp"] {
+        let told = refused(&[option, "0.0.0.0:0"]);
+        for part in
+            [option, "neither TLS nor credentials", "--tls-cert", "--access", "127.0.0.1", "--insecure"]
+        {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+    }
+    let directory = scratch("secure-exposed");
+    let [cert, key] = Authority::new(&directory, "ours").issue("server", &["localhost"]);
+    let told = refused(&["--http", "0.0.0.0:0", "--tls-cert", &cert, "--tls-key", &key]);
+    assert!(told.contains("no credentials") && told.contains("--tls-client-ca"), "{told}");
+    let access = directory.join("access.yaml");
+    fs::write(&access, format!("access: [{{name: a, roles: [decide], tokens: ['{}']}}]", token()[1]))
+        .unwrap();
+    let told = refused(&["--http", "[::]:0", "--access", access.to_str().unwrap()]);
+    assert!(told.contains("no TLS") && told.contains("--tls-key"), "{told}");
+    let told = refused(&["--tls-cert", &key, "--tls-key", &cert]);
+    assert!(told.contains("BEGIN CERTIFICATE"), "{told}");
+
+    // Whoever comes from elsewhere, where that is allowed, may ask and see, and changes nothing.
+    let run = |more: &[&str]| {
+        let arguments = ["serve", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0", "--admin", "0.0.0.0:0"];
+        Serving::run(tidegate().args(arguments).args(more))
+    };
+    let open = run(&["--insecure"]);
+    let here = |address: &str| address.replace("0.0.0.0", "127.0.0.1");
+    let ask = |address: &str, method: &str, path: &str| {
+        program::request(&here(address), method, path, r#"{"limit":"per-user","key":"ada"}"#)[9..12]
+            .to_owned()
+    };
+    assert_eq!(ask(&open.http, "POST", "/v1/acquire"), "200");
+    assert_eq!(ask(&open.http, "POST", "/v1/refund"), "403");
+    assert_eq!(ask(&open.admin, "GET", "/metrics"), "200");
+    assert_eq!(ask(&open.admin, "GET", "/v1/rules"), "200");
+    for path in ["/v1/block", "/v1/unblock", "/v1/reset", "/v1/reload"] {
+        assert_eq!(ask(&open.admin, "POST", path), "403", "{path}");
+    }
+    assert!(open.ask("ACQUIRE per-user ada").starts_with("*5 :0"));
+    assert!(open.ask("BLOCK per-user ada").starts_with("-NOPERM"));
+}
+
+/// A RESP client with TLS, in this process.
+struct Tls(StreamOwned<ClientConnection, TcpStream>);
+
+impl Tls {
+    fn to(address: &str, ca: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        Self(StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream))
+    }
+
+    /// Sends a line, and reads until what has come begins with `told` and ends a line.
+    fn ask(&mut self, line: &str, told: &str) {
+        let reply = self.try_ask(line).unwrap();
+        assert!(reply.starts_with(told), "{line}: {reply}");
+    }
+
+    fn try_ask(&mut self, line: &str) -> std::io::Result<String> {
+        self.0.write_all(format!("{line}\r\n").as_bytes())?;
+        let mut reply = String::new();
+        // An array of five has six lines.
+        while reply.lines().count() < if reply.starts_with('*') { 6 } else { 1 } || !reply.ends_with('\n') {
+            let mut piece = [0; 512];
+            let read = self.0.read(&mut piece)?;
+            if read == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            reply.push_str(str::from_utf8(&piece[..read]).unwrap());
+        }
+        Ok(reply)
+    }
+}
+
+#[test]
+fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
+    let secured = Secured::new("secure-renew", &["--reload-interval", "50ms"]);
+    let (ca, resp) = (secured.ours.file(), secured.server.resp.clone());
+    let log_in = format!("AUTH shop {}", secured.shop);
+    let begin = || {
+        let mut client = Tls::to(&resp, &ca);
+        client.ask(&log_in, "+OK");
+        client
+    };
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // A new authority signs the new certificate. Its certificate must be trusted by those who come later.
+    let theirs = Authority::new(&secured.directory, "theirs");
+    let renewed = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|at| {
+                let (mut client, stop, answered) = (begin(), &stop, &answered);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        client.ask(&format!("ACQUIRE shop.cart key-{at}"), "*5");
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let before = |count: usize| {
+            eventually("the clients are answered", || answered.load(Ordering::Relaxed) > count);
+        };
+        before(100);
+        // A certificate without its key: refused, and the old one stays.
+        let key = fs::read(secured.ours.path("server.key")).unwrap();
+        theirs.issue("server", &["localhost", "127.0.0.1"]);
+        let new_key = fs::read(secured.ours.path("server.key")).unwrap();
+        fs::write(secured.ours.path("server.key"), key).unwrap();
+        secured.server.logs("certificates rejected");
+        begin();
+        fs::write(secured.ours.path("server.key"), new_key).unwrap();
+        secured.server.logs("certificates loaded");
+        let renewed = Tls::to(&resp, &theirs.file()).try_ask(&log_in).is_ok_and(|reply| reply == "+OK\r\n");
+        before(answered.load(Ordering::Relaxed) + 100);
+        stop.store(true, Ordering::Relaxed);
+        // Each would have panicked had its connection been lost.
+        for client in clients {
+            client.join().unwrap();
+        }
+        renewed
+    });
+    assert!(renewed, "new connections see the new certificate");
+    assert!(Tls::to(&resp, &ca).try_ask(&log_in).is_err(), "and not the old one");
+    let told = Command::new("curl")
+        .args(["-sS", "--cacert", &theirs.file(), &format!("https://{}/readyz", secured.server.http)])
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[test]
+fn a_token_is_made_with_its_entry_and_a_wrong_role_is_told() {
+    let output = tidegate().args(["token", "shop", "--roles", "decide,observe"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("{name: shop, roles: [decide, observe], tokens: ['sha256:"), "{text}");
+    let wrong = tidegate().args(["token", "shop", "--roles", "root"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("no role `root`"));
+}

@@ -1,0 +1,220 @@
+//! Reading the access file.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tidegate_config::{Complaints, Fields, Kind, Node, Problem, parse as parse_yaml};
+
+use super::{Digest, Entry, Known, Rights, Role};
+
+/// The longest name of a client.
+const MAX_NAME: usize = 64;
+const ROLES: [Role; 3] = [Role::Decide, Role::Observe, Role::Operate];
+
+/// Reads an access file's text.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the lines. No problem repeats a token.
+pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
+    let mut complaints = Complaints::default();
+    let root = parse_yaml(text).map_err(|problem| vec![problem])?;
+    let entries = match &root {
+        Some(root) => read(root, &mut complaints),
+        None => None,
+    };
+    if entries.is_none() && complaints.is_empty() {
+        complaints.add(
+            Problem::overall("there is no `access:`").mend(
+                "write a list of clients, as in `access: [{name: shop, roles: [decide], tokens: [...]}]`",
+            ),
+        );
+    }
+    match entries {
+        Some(entries) if complaints.is_empty() => Ok(Known { entries }),
+        _ => Err(complaints.into_sorted()),
+    }
+}
+
+fn read(root: &Node, complaints: &mut Complaints) -> Option<Vec<Entry>> {
+    let fields = Fields::open(root, "the file", &["access"], complaints)?;
+    let node = fields.get("access")?;
+    let Kind::Sequence(items) = &node.kind else {
+        complaints.add(
+            Problem::at(node.line, format!("`access` is {}", node.describe()))
+                .mend("write a list of clients"),
+        );
+        return None;
+    };
+    let mut taken = Taken::default();
+    Some(items.iter().filter_map(|item| read_entry(item, &mut taken, complaints)).collect())
+}
+
+/// What entries must not share.
+#[derive(Default)]
+struct Taken {
+    names: BTreeSet<String>,
+    tokens: BTreeSet<Digest>,
+    certificates: BTreeSet<String>,
+}
+
+fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Option<Entry> {
+    let known = ["name", "roles", "limits", "tokens", "certificates"];
+    let fields = Fields::open(node, "a client", &known, complaints)?;
+    let name = read_name(&fields, taken, complaints);
+    let roles = read_roles(&fields, complaints);
+    let mut prefixes = Vec::new();
+    for (line, prefix) in texts(&fields, "limits", complaints) {
+        if prefix.is_empty() {
+            let problem = Problem::at(line, "`limits` has an empty text, with which every name begins");
+            complaints.add(problem.mend("leave `limits` out to allow all limits"));
+        }
+        prefixes.push(prefix.into());
+    }
+    if fields
+        .get("limits")
+        .is_some_and(|node| matches!(&node.kind, Kind::Sequence(items) if items.is_empty()))
+    {
+        let problem = Problem::at(fields.line(), "`limits` is an empty list");
+        complaints.add(problem.mend("name what limits begin with, or leave it out to allow all"));
+    }
+    let mut tokens = Vec::new();
+    for (line, token) in texts(&fields, "tokens", complaints) {
+        // Nothing of it is repeated: somebody may have written the token itself.
+        let Some(digest) = read_digest(token) else {
+            let problem =
+                Problem::at(line, "`tokens` has something else than `sha256:` and 64 hexadecimal digits");
+            complaints.add(problem.mend("`tidegate token` makes a token and what belongs here"));
+            continue;
+        };
+        if !taken.tokens.insert(digest) {
+            complaints.add(Problem::at(line, "the token is there twice").mend("give each client its own"));
+        }
+        tokens.push(digest);
+    }
+    let mut certificates = Vec::new();
+    for (line, name) in texts(&fields, "certificates", complaints) {
+        if !taken.certificates.insert(name.to_owned()) {
+            complaints.add(
+                Problem::at(line, format!("the certificate name `{name}` is there twice")).mend("keep one"),
+            );
+        }
+        certificates.push(name.into());
+    }
+    if fields.get("tokens").is_none() && fields.get("certificates").is_none() {
+        let problem = Problem::at(fields.line(), "the client has neither `tokens` nor `certificates`");
+        complaints.add(problem.mend("add one of them: nobody could be this client"));
+    }
+    let rights = Rights::new(&name?, &roles?, prefixes.into());
+    Some(Entry { rights: Arc::new(rights), tokens, certificates })
+}
+
+fn read_name(fields: &Fields<'_>, taken: &mut Taken, complaints: &mut Complaints) -> Option<String> {
+    let Some(node) = fields.get("name") else {
+        complaints.add(Problem::at(fields.line(), "a client has no `name`").mend("add one, for the log"));
+        return None;
+    };
+    let letter = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
+    let name =
+        node.text().filter(|name| !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(letter));
+    let Some(name) = name else {
+        complaints.add(
+            Problem::at(node.line, format!("`name` is {}", node.describe()))
+                .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:`, `/`, `@` or `-`")),
+        );
+        return None;
+    };
+    if !taken.names.insert(name.to_owned()) {
+        let problem = Problem::at(node.line, format!("the name `{name}` is there twice"));
+        complaints.add(problem.mend("a client may have several tokens: put them into one entry"));
+    }
+    Some(name.to_owned())
+}
+
+fn read_roles(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Vec<Role>> {
+    let mend = "write some of decide, observe and operate, as in `roles: [decide]`";
+    let mut roles = Vec::new();
+    for (line, text) in texts(fields, "roles", complaints) {
+        match ROLES.iter().find(|role| role.name() == text) {
+            Some(role) => roles.push(*role),
+            None => complaints.add(Problem::at(line, format!("there is no role `{text}`")).mend(mend)),
+        }
+    }
+    if roles.is_empty() && complaints.is_empty() {
+        complaints.add(Problem::at(fields.line(), "a client has no role").mend(mend));
+    }
+    (!roles.is_empty()).then_some(roles)
+}
+
+fn read_digest(text: &str) -> Option<Digest> {
+    let text = text.strip_prefix("sha256:").filter(|text| text.len() == 64 && text.is_ascii())?;
+    let mut digest = Digest::default();
+    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// The texts of a list, with their lines.
+fn texts<'a>(fields: &Fields<'a>, name: &str, complaints: &mut Complaints) -> Vec<(usize, &'a str)> {
+    let Some(node) = fields.get(name) else { return Vec::new() };
+    let Kind::Sequence(items) = &node.kind else {
+        let problem = Problem::at(node.line, format!("`{name}` is not a list"));
+        complaints.add(problem.mend(format!("write `{name}: [...]`")));
+        return Vec::new();
+    };
+    let mut texts = Vec::new();
+    for item in items {
+        match item.text() {
+            Some(text) => texts.push((item.line, text)),
+            None => {
+                complaints.add(Problem::at(item.line, format!("`{name}` has something that is not a text")));
+            }
+        }
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_never_with_a_token() {
+        let digest = "ab".repeat(32);
+        for (text, told) in [
+            ("", "there is no `access:`"),
+            ("access: 5", "line 1: `access` is `5`"),
+            ("clients: []", "no option `clients`"),
+            ("access:\n  - {name: a, roles: [decide]}", "line 2: the client has neither"),
+            ("access:\n  - {name: a, roles: [root], tokens: []}", "there is no role `root`"),
+            ("access:\n  - {name: a, roles: [], tokens: []}", "a client has no role"),
+            ("access:\n  - {name: a b, roles: [decide], tokens: []}", "`name` is `a b`"),
+            ("access:\n  - {name: a, roles: decide, tokens: []}", "`roles` is not a list"),
+            ("access:\n  - {name: a, roles: [decide], limits: [], tokens: []}", "empty list"),
+            ("access:\n  - {name: a, roles: [decide], limits: [''], tokens: []}", "empty text"),
+            ("access:\n  - {name: a, roles: [decide], tokens: [my-secret-token]}", "`tidegate token`"),
+            (
+                "access:\n  - {name: a, roles: [decide], tokens: []}\n  - {name: a, roles: [decide], tokens: []}",
+                "line 3: the name `a`",
+            ),
+            (
+                &format!(
+                    "access:\n  - {{name: a, roles: [decide], tokens: ['sha256:{digest}']}}\n  - {{name: b, roles: [decide], tokens: ['sha256:{digest}']}}"
+                ),
+                "line 3: the token is there twice",
+            ),
+        ] {
+            let problems: Vec<String> = parse(text).unwrap_err().iter().map(ToString::to_string).collect();
+            let all = problems.join("\n");
+            assert!(all.contains(told), "{text}: {all}");
+            assert!(!all.contains("my-secret-token") && !all.contains(&digest), "{all}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text: String) {
+            let _ = parse(&text);
+            let _ = parse(&format!("access:\n  - {text}"));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! How much of a limit is given out for a second, and to whom.
+
+/// Of what is left of a longer window, the Envoys of this server get at most this part for a second: shares shrink towards the
+/// limit, and others find something, too.
+const PART_OF_ROOM: u64 = 4;
+/// Of a longer window's limit, the part that all Envoys together may spend in a second without having reported as much.
+const PART_OF_LIMIT: u64 = 20;
+
+/// How many seconds an Envoy may follow an assignment after it was sent; each second sends another. So it lasts while Envoy
+/// connects again.
+pub(super) const TIME_TO_LIVE: u64 = 5;
+
+/// What a limit says, as far as shares go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// So many in a window.
+    pub limit: u64,
+    /// The window in whole seconds, at least 1.
+    pub window: u64,
+    /// Whether what was not used can be given back: then windows are aligned to multiples of their length.
+    pub gives_back: bool,
+}
+
+impl Terms {
+    /// The window that holds this second, where that matters.
+    pub fn window_of(&self, second: u64) -> u64 {
+        second / self.window
+    }
+
+    /// What one of so many Envoys may spend in a second whatever it has reported: nobody reports before five seconds are
+    /// over, and its load may grow meanwhile.
+    pub fn floor(&self, envoys: u64) -> u64 {
+        let steady = self.limit / self.window / (2 * envoys.max(1));
+        if self.window > 1 && self.gives_back {
+            steady.max(self.limit / (PART_OF_LIMIT * envoys.max(1)))
+        } else {
+            steady
+        }
+    }
+
+    /// What an Envoy may spend that has not told its load.
+    pub fn unknown(&self, envoys: u64) -> u64 {
+        match self {
+            // The seconds are on their own: what is left of one is lost.
+            Self { window: 1, .. } => u64::MAX,
+            Self { gives_back: true, .. } => self.floor(envoys).max(1),
+            Self { limit, window, .. } => (limit / window / envoys.max(1)).max(1),
+        }
+    }
+
+    /// How many seconds assignments of so many tokens a second may last, where so much is left after this second is paid: at
+    /// least this one.
+    pub fn lasting(&self, room: u64, shares: u64) -> u64 {
+        if self.window == 1 { TIME_TO_LIVE } else { (1 + room / shares.max(1)).min(TIME_TO_LIVE) }
+    }
+
+    /// How much may be given out for a second where so much is left.
+    pub fn budget(&self, room: u64) -> u64 {
+        if self.window == 1 { room } else { room.div_ceil(PART_OF_ROOM) }
+    }
+}
+
+/// Divides units among those who want so many: nobody gets more than it wants, and nobody less than another one who wants as
+/// much, but for the last units, which go round with the turns.
+pub(super) fn divide(wants: &[u64], units: u64, turn: u64) -> Vec<u64> {
+    let count = wants.len();
+    let turn = usize::try_from(turn % (count.max(1) as u64)).unwrap_or(0);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|at| (wants[*at], (at + turn) % count));
+    let mut parts = vec![0; count];
+    let mut left = units;
+    for (done, at) in order.into_iter().enumerate() {
+        parts[at] = wants[at].min(left / (count - done) as u64);
+        left -= parts[at];
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_assignment_lasts_as_long_as_it_could_be_paid() {
+        let hour = Terms { limit: 100, window: 3_600, gives_back: true };
+        assert_eq!(
+            [(40, 10), (39, 10), (9, 10), (0, 10), (0, 0)].map(|(room, shares)| hour.lasting(room, shares)),
+            [5, 4, 1, 1, 1]
+        );
+        assert_eq!(Terms { window: 1, ..hour }.lasting(0, 100), 5, "each second has its own");
+    }
+
+    #[test]
+    fn units_go_to_those_who_want_them_and_evenly_where_there_are_too_few() {
+        assert_eq!(divide(&[], 5, 0), Vec::<u64>::new());
+        assert_eq!(divide(&[10, 20], 100, 0), [10, 20]);
+        assert_eq!(divide(&[u64::MAX, 20, u64::MAX], 100, 0), [40, 20, 40]);
+        assert_eq!(divide(&[50, 50], 60, 3), [30, 30]);
+        let single: Vec<Vec<u64>> = (0..3).map(|turn| divide(&[5, 5, 5], 1, turn)).collect();
+        let sums: Vec<u64> = (0..3).map(|at| single.iter().map(|parts| parts[at]).sum()).collect();
+        assert_eq!(sums, [1, 1, 1], "each has its turn");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_given_twice_and_nothing_wanted_is_kept(
+            wants in prop::collection::vec(0..200_u64, 0..8), units in 0..1_000_u64, turn: u64,
+        ) {
+            let parts = divide(&wants, units, turn);
+            let wanted: u64 = wants.iter().sum();
+            prop_assert_eq!(parts.iter().sum::<u64>(), wanted.min(units));
+            for (part, want) in parts.iter().zip(&wants) {
+                prop_assert!(part <= want);
+                // Whoever gets less than it wants gets as much as anybody, but for one unit.
+                prop_assert!(part == want || parts.iter().all(|other| *other <= part + 1));
+            }
+        }
+    }
+}

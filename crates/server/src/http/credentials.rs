@@ -1,0 +1,47 @@
+//! Who asks: a token in the head of a request, or the certificate of the connection.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, header};
+use base64::{Engine, prelude::BASE64_STANDARD};
+
+use crate::access::{Door, Rights, Shown, Stranger, digest_of};
+
+/// The longest `Authorization` field that is read.
+const MAX_FIELD: usize = 1024;
+
+/// The rights of whoever sent this head on a connection with a certificate of these names. A token goes before a certificate.
+pub(crate) fn http_rights(
+    door: &Door,
+    headers: &HeaderMap,
+    names: Option<&[String]>,
+) -> Result<Arc<Rights>, Stranger> {
+    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+    let field = match (fields.next(), fields.next()) {
+        (Some(field), None) => field.as_bytes(),
+        (Some(_), Some(_)) => return Err(Stranger::Wrong),
+        (None, _) => return door.rights(names.map_or(Shown::Nothing, Shown::Certificate)),
+    };
+    if field.len() > MAX_FIELD {
+        return Err(Stranger::Wrong);
+    }
+    let (scheme, rest) = split_at_blank(field);
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return door.rights(Shown::Token(None, &digest_of(rest)));
+    }
+    if scheme.eq_ignore_ascii_case(b"basic")
+        && let Ok(pair) = BASE64_STANDARD.decode(rest)
+        && let Some(at) = pair.iter().position(|byte| *byte == b':')
+    {
+        return door.rights(Shown::Token(Some(&pair[..at]), &digest_of(&pair[at + 1..])));
+    }
+    // Where nothing is asked for, what is shown does not matter either.
+    door.rights(Shown::Nothing).map_err(|_| Stranger::Wrong)
+}
+
+fn split_at_blank(field: &[u8]) -> (&[u8], &[u8]) {
+    match field.iter().position(|byte| *byte == b' ') {
+        Some(at) => (&field[..at], field[at..].trim_ascii()),
+        None => (field, &[]),
+    }
+}

@@ -1,0 +1,99 @@
+//! How many connections one client may have, so that it cannot take all of them.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The connections of a listener, by the address of the client.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// `None`: as many as there are.
+    most: Option<usize>,
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A client's connection; dropped, it makes room for another.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    peers: Arc<Peers>,
+    address: IpAddr,
+}
+
+impl Peers {
+    pub fn new(most: Option<usize>) -> Arc<Self> {
+        Arc::new(Self { most, open: Mutex::default() })
+    }
+
+    /// One more connection of this client.
+    ///
+    /// # Errors
+    /// When it has as many as it may have. `Ok(None)` where nobody counts.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Option<Peer>, TooMany> {
+        let Some(most) = self.most else { return Ok(None) };
+        let address = subnet(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= most {
+            return Err(TooMany);
+        }
+        *count += 1;
+        Ok(Some(Peer { peers: Arc::clone(self), address }))
+    }
+}
+
+/// A client has as many connections as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let mut open = self.peers.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// A client has all addresses of an IPv6 network of 64 bits.
+fn subnet(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_so_many_connections_and_others_have_theirs() {
+        let peers = Peers::new(Some(2));
+        let enter = |address: &str| peers.enter(address.parse().unwrap());
+        let one = enter("10.0.0.1").unwrap();
+        let _two = enter("::ffff:10.0.0.1").unwrap();
+        assert_eq!(enter("10.0.0.1").unwrap_err(), TooMany);
+        let _other = enter("10.0.0.2").unwrap();
+        drop(one);
+        let _three = enter("10.0.0.1").unwrap();
+        let _six = [enter("2001:db8::1").unwrap(), enter("2001:db8::2").unwrap()];
+        assert_eq!(enter("2001:db8::3").unwrap_err(), TooMany);
+        let _neighbour = enter("2001:db8:0:1::1").unwrap();
+        let unbounded = Peers::new(None);
+        assert!((0..9).all(|_| matches!(unbounded.enter([10, 0, 0, 1].into()), Ok(None))));
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_those_who_left() {
+        let peers = Peers::new(Some(1));
+        for last in 0..=255 {
+            drop(peers.enter([10, 0, 0, last].into()).unwrap());
+        }
+        assert!(peers.open.lock().unwrap().is_empty());
+    }
+}

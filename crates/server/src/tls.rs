@@ -1,0 +1,287 @@
+//! TLS for all listeners: certificates from files, which are loaded again when they change.
+//!
+//! A connection keeps the configuration that it began with, so a change of the files cuts nobody off.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use rustls::{
+    RootCertStore, ServerConfig, ServerConnection,
+    crypto::{CryptoProvider, ring::default_provider},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{VerifierBuilderError, WebPkiClientVerifier},
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// How long a client may take for its handshake.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// Where certificates and keys are, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and those between it and its authority.
+    pub cert: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+    /// The authority of the clients' certificates; `None` to ask for none.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect()
+    }
+}
+
+/// Why the files cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or has no PEM of the kind that is wanted.
+    #[error("{what} {}: {source}", path.display())]
+    Read {
+        /// What should be there.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What is in the way.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A file has no certificate.
+    #[error("{} has no certificate: it must be in PEM, as in -----BEGIN CERTIFICATE-----", path.display())]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Certificate and key do not fit, or are of a kind that is not known.
+    #[error("{} and {}: {source}; is it the key of this certificate?", cert.display(), key.display())]
+    Unfit {
+        /// The certificate.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+        /// What TLS says.
+        source: rustls::Error,
+    },
+    /// The authority of the clients' certificates cannot be used.
+    #[error("{}: {source}", path.display())]
+    Authority {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: VerifierBuilderError,
+    },
+}
+
+/// The protocols above TLS, by the listener: RESP has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Above {
+    Http,
+    #[cfg(feature = "grpc")]
+    Grpc,
+    Resp,
+}
+
+/// TLS as the files say it now.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    files: TlsFiles,
+    http: ArcSwap<ServerConfig>,
+    #[cfg(feature = "grpc")]
+    grpc: ArcSwap<ServerConfig>,
+    resp: ArcSwap<ServerConfig>,
+}
+
+impl Tls {
+    pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
+        let plain = load(&files)?;
+        let with = |above| ArcSwap::from(for_protocol(&plain, above));
+        Ok(Self {
+            http: with(Above::Http),
+            #[cfg(feature = "grpc")]
+            grpc: with(Above::Grpc),
+            resp: with(Above::Resp),
+            files,
+        })
+    }
+
+    /// Reads the files again. Those in force stay where that fails.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let plain = load(&self.files)?;
+        self.http.store(for_protocol(&plain, Above::Http));
+        #[cfg(feature = "grpc")]
+        self.grpc.store(for_protocol(&plain, Above::Grpc));
+        self.resp.store(for_protocol(&plain, Above::Resp));
+        Ok(())
+    }
+
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
+    }
+
+    /// What a new connection begins with.
+    pub fn config(&self, above: Above) -> Arc<ServerConfig> {
+        match above {
+            Above::Http => self.http.load_full(),
+            #[cfg(feature = "grpc")]
+            Above::Grpc => self.grpc.load_full(),
+            Above::Resp => self.resp.load_full(),
+        }
+    }
+}
+
+fn for_protocol(plain: &ServerConfig, above: Above) -> Arc<ServerConfig> {
+    let mut config = plain.clone();
+    let names: &[&[u8]] = match above {
+        Above::Http => &[b"h2", b"http/1.1"],
+        #[cfg(feature = "grpc")]
+        Above::Grpc => &[b"h2"],
+        Above::Resp => &[],
+    };
+    config.alpn_protocols = names.iter().map(|name| name.to_vec()).collect();
+    Arc::new(config)
+}
+
+fn load(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(default_provider());
+    let certificates = read_certificates("--tls-cert", &files.cert)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
+        what: "--tls-key",
+        path: files.key.clone(),
+        source,
+    })?;
+    let unfit = |source| TlsError::Unfit { cert: files.cert.clone(), key: files.key.clone(), source };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(unfit)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
+    };
+    builder.with_single_cert(certificates, key).map_err(unfit)
+}
+
+/// A client without a certificate passes the handshake, so that it can be told what it lacks, and asked for a token; it has no
+/// rights. A certificate of another authority does not pass.
+fn verifier(
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates("--tls-client-ca", path)? {
+        // What is no authority is found below, where none is left.
+        let _ = roots.add(certificate);
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .allow_unauthenticated()
+        .build()
+        .map_err(|source| TlsError::Authority { path: path.to_owned(), source })
+}
+
+fn read_certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = |source| TlsError::Read { what, path: path.to_owned(), source };
+    let certificates: Vec<_> =
+        CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+    if certificates.is_empty() {
+        return Err(TlsError::Empty { path: path.to_owned() });
+    }
+    Ok(certificates)
+}
+
+/// The names in a client's certificate that was verified: DNS names and URIs. `None` without a certificate.
+pub(crate) fn names_of(connection: &ServerConnection) -> Option<Arc<[String]>> {
+    let certificate = connection.peer_certificates()?.first()?;
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    Some(parsed.valid_dns_names().chain(parsed.valid_uri_names()).map(str::to_owned).collect())
+}
+
+/// A connection, with TLS or without.
+#[derive(Debug)]
+pub(crate) enum Stream<S> {
+    Plain(S),
+    Tls(Box<TlsStream<S>>),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
+    /// Begins a connection: with a handshake, where there is TLS.
+    pub async fn begin(stream: S, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+        let Some(config) = config else { return Ok(Self::Plain(stream)) };
+        let handshake = TlsAcceptor::from(config).accept(stream);
+        match tokio::time::timeout(HANDSHAKE_TIME, handshake).await {
+            Ok(done) => done.map(|stream| Self::Tls(Box::new(stream))),
+            Err(_) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not end its TLS handshake"))
+            }
+        }
+    }
+
+    /// The names in the client's certificate; `None` without one.
+    pub fn names(&self) -> Option<Arc<[String]>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => names_of(stream.get_ref().1),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Envoy's quota service, asked by a gRPC client.
+#![cfg(feature = "grpc")]
+
+mod harness;
+
+use std::{path::Path, time::Duration};
+
+use envoy_types::pb::envoy::{
+    service::rate_limit_quota::v3::{
+        BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+        rate_limit_quota_response::bucket_action::BucketAction as Action,
+        rate_limit_quota_service_client::RateLimitQuotaServiceClient,
+        rate_limit_quota_usage_reports::BucketQuotaUsage,
+    },
+    r#type::v3::rate_limit_strategy::{BlanketRule, Strategy},
+};
+use futures_util::stream;
+use harness::{PATIENCE, Running, scratch};
+use tidegate_core::Nanos;
+use tidegate_server::{Ended, Options, Order};
+use tokio::{runtime::Runtime, sync::mpsc};
+use tonic::{Code, Status, Streaming, transport::Channel};
+
+/// A quarter of an hour after noon of some day.
+const START: Nanos = Nanos::from_secs(1_700_049_600 + 900);
+
+const CONFIG: &str = "
+domain: shop
+descriptors:
+  - {key: plan, value: second, rate_limit: {unit: second, requests_per_unit: 100}}
+  - {key: plan, value: hour, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: plan, value: all, rate_limit: {unlimited: true}}
+  - {key: plan, value: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: plan, value: pair, descriptors: [{key: zone, rate_limit: {unit: second, requests_per_unit: 10}}]}
+";
+
+fn serving(name: &str) -> Running {
+    serving_from(&scratch(name).join("shop.yaml"))
+}
+
+fn serving_from(path: &Path) -> Running {
+    std::fs::write(path, CONFIG).unwrap();
+    let (grpc, envoy_config) = (Some("127.0.0.1:0".to_owned()), Some(path.to_owned()));
+    Running::start_at(Options { grpc, envoy_config, ..Options::default() }, START)
+}
+
+/// One stream, as an Envoy opens it.
+struct Envoy {
+    runtime: Runtime,
+    say: Option<mpsc::UnboundedSender<RateLimitQuotaUsageReports>>,
+    said: Streaming<RateLimitQuotaResponse>,
+    _channel: Channel,
+}
+
+impl Envoy {
+    fn of(server: &Running) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = format!("http://{}", server.grpc);
+        let channel = runtime.block_on(Channel::from_shared(address).unwrap().connect()).unwrap();
+        let (say, reports) = mpsc::unbounded_channel();
+        let reports = stream::unfold(reports, async |mut reports| Some((reports.recv().await?, reports)));
+        let mut client = RateLimitQuotaServiceClient::new(channel.clone());
+        let said = runtime.block_on(client.stream_rate_limit_quotas(reports)).unwrap().into_inner();
+        Self { runtime, say: Some(say), said, _channel: channel }
+    }
+
+    fn report_as(&self, domain: &str, bucket: &[(&str, &str)], allowed: u64, denied: u64) {
+        let pairs = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let usage = BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket: pairs.collect() }),
+            time_elapsed: None,
+            num_requests_allowed: allowed,
+            num_requests_denied: denied,
+        };
+        let report =
+            RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages: vec![usage] };
+        self.say.as_ref().unwrap().send(report).unwrap();
+    }
+
+    fn report(&self, plan: &str, allowed: u64, denied: u64) {
+        self.report_as("shop", &[("plan", plan)], allowed, denied);
+    }
+
+    fn next(&mut self) -> Result<Option<RateLimitQuotaResponse>, Status> {
+        let said = self.said.message();
+        self.runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, said).await.expect("something is said") })
+    }
+
+    /// What the next answer assigns to its only bucket: tokens a second, `all`, or `none`; or that it is to be forgotten.
+    fn told(&mut self) -> String {
+        let answer = self.next().unwrap().expect("the stream goes on");
+        let [action] = answer.bucket_action.as_slice() else { panic!("one action: {answer:?}") };
+        match action.bucket_action.as_ref().unwrap() {
+            Action::AbandonAction(_) => "forget".to_owned(),
+            Action::QuotaAssignmentAction(assigned) => {
+                let seconds = assigned.assignment_time_to_live.unwrap().seconds;
+                let strategy = assigned.rate_limit_strategy.as_ref().unwrap().strategy.as_ref().unwrap();
+                let is_all = matches!(strategy, Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll));
+                assert!(if is_all { seconds == 60 } else { (1..=5).contains(&seconds) }, "{assigned:?}");
+                match strategy {
+                    Strategy::TokenBucket(bucket) => {
+                        assert_eq!(bucket.fill_interval.unwrap().seconds, 1);
+                        assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
+                        bucket.max_tokens.to_string()
+                    }
+                    Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => {
+                        "all".to_owned()
+                    }
+                    Strategy::BlanketRule(_) => "none".to_owned(),
+                    Strategy::RequestsPerTimeUnit(_) => panic!("Envoy ignores it"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_first_report_is_answered_at_once_and_each_second_brings_a_share() {
+    let server = serving("quota-first");
+    let mut one = Envoy::of(&server);
+    one.report("second", 0, 1);
+    assert_eq!(one.told(), "50", "half of the second: Envoy's bucket is full and fills again");
+    server.advance(Duration::from_secs(1));
+    assert_eq!(one.told(), "100");
+    // All of this second is assigned; the next one is shared.
+    let mut other = Envoy::of(&server);
+    other.report("second", 0, 1);
+    assert_eq!(other.told(), "none");
+    server.advance(Duration::from_secs(1));
+    let shares = [one.told(), other.told()];
+    assert_eq!(shares, ["50", "25"], "half of it each, the second with a full bucket");
+    server.advance(Duration::from_secs(1));
+    assert_eq!([one.told(), other.told()], ["50", "50"]);
+    assert_eq!(server.metric("tidegate_grpc_quota_streams"), 2);
+    assert_eq!(server.metric("tidegate_grpc_quota_buckets"), 2);
+}
+
+#[test]
+fn what_has_no_limit_is_admitted_and_a_quiet_bucket_is_forgotten() {
+    let server = serving("quota-free");
+    for plan in ["all", "shadow", "unknown"] {
+        let mut envoy = Envoy::of(&server);
+        envoy.report(plan, 1, 0);
+        assert_eq!(envoy.told(), "all", "{plan}");
+        for _ in 0..2 {
+            server.advance(Duration::from_secs(5));
+            envoy.report(plan, 0, 0);
+            assert_eq!(envoy.told(), "all", "{plan}");
+        }
+        server.advance(Duration::from_secs(5));
+        envoy.report(plan, 0, 0);
+        assert_eq!(envoy.told(), "forget", "{plan}");
+        envoy.report(plan, 1, 0);
+        assert_eq!(envoy.told(), "all", "{plan}: it may begin again");
+    }
+    assert_eq!(server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="plan_all"}"#), 2);
+}
+
+#[test]
+fn a_bucket_s_entries_have_no_order() {
+    let server = serving("quota-order");
+    for (zone, bucket) in [("a", [("zone", "a"), ("plan", "pair")]), ("b", [("plan", "pair"), ("zone", "b")])]
+    {
+        let mut envoy = Envoy::of(&server);
+        envoy.report_as("shop", &bucket, 0, 1);
+        assert_eq!(envoy.told(), "5", "{zone}");
+    }
+}
+
+#[test]
+fn quotas_and_calls_spend_the_same_limit_and_what_is_not_used_comes_back() {
+    let server = serving("quota-same");
+    let left = || {
+        let body = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "plan", "value": "hour"}], "hits_addend": 0}]}"#;
+        let answer = server.post("/json", body).body;
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
+        answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+    };
+    assert_eq!(left(), 1_000);
+    let mut envoy = Envoy::of(&server);
+    envoy.report("hour", 1, 0);
+    assert_eq!(envoy.told(), "50");
+    assert_eq!(left(), 899, "the request before, a full bucket, and what comes in a second");
+    for _ in 0..4 {
+        server.advance(Duration::from_secs(1));
+        assert_eq!(envoy.told(), "50");
+    }
+    assert_eq!(left(), 699);
+    server.advance(Duration::from_secs(1));
+    assert_eq!(envoy.told(), "50");
+    // It used 20; 100 it may still use.
+    envoy.report("hour", 20, 0);
+    tidegate_redis_servers::eventually("the rest comes back", || left() == 1_000 - 21 - 100);
+}
+
+#[test]
+fn a_change_of_the_configuration_reaches_an_open_stream() {
+    let path = scratch("quota-reload").join("shop.yaml");
+    let mut server = serving_from(&path);
+    let mut envoy = Envoy::of(&server);
+    envoy.report("second", 0, 1);
+    assert_eq!(envoy.told(), "50");
+    let change = |text: &str| {
+        std::fs::write(&path, CONFIG.replace("{unit: second, requests_per_unit: 100}", text)).unwrap();
+    };
+    let orders = server.orders();
+    server.reloading(|| {
+        change("{unit: second, requests_per_unit: 30}");
+        orders.blocking_send(Order::Reload).unwrap();
+    });
+    server.advance(Duration::from_secs(1));
+    assert_eq!(envoy.told(), "30");
+    server.reloading(|| {
+        change("{unlimited: true}");
+        orders.blocking_send(Order::Reload).unwrap();
+    });
+    envoy.report("second", 5, 5);
+    assert_eq!(envoy.told(), "all");
+}
+
+#[test]
+fn streams_that_make_no_sense_are_told_so_and_all_end_with_the_server() {
+    let server = serving("quota-wrong");
+    for (first, second) in [("", ""), ("shop", "other")] {
+        let mut envoy = Envoy::of(&server);
+        envoy.report_as(first, &[("plan", "all")], 1, 0);
+        if first.is_empty() {
+            let error = envoy.next().unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument, "{error:?}");
+            assert!(error.message().contains("domain"), "{error:?}");
+            continue;
+        }
+        assert_eq!(envoy.told(), "all");
+        envoy.report_as(second, &[("plan", "all")], 1, 0);
+        assert_eq!(envoy.next().unwrap_err().code(), Code::InvalidArgument);
+    }
+    let mut envoy = Envoy::of(&server);
+    envoy.report("all", 1, 0);
+    assert_eq!(envoy.told(), "all");
+    assert_eq!(server.stop(), Ended::Complete, "an open stream keeps no server from stopping");
+    assert!(matches!(envoy.next(), Ok(None) | Err(_)), "and it ends");
+}
