@@ -13,6 +13,7 @@ use std::{
 };
 
 use program::{PATIENCE, Serving, scratch, tidegate};
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::{Reply, Server, eventually};
 
 /// A server process with these rules on this store, once it has reached it; generous, so that a busy machine does not make
@@ -263,5 +264,81 @@ fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
             assert!(words.iter().all(|word| line.contains(word)), "{place} says nothing of {words:?}");
         }
         assert_eq!(rights(text), needed, "{place}");
+    }
+}
+
+/// What `tidegate simulate` says that so many servers, and one place, admit of requests at even moments.
+fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
+    let log = scratch(&format!("even-{nodes}")).join("log.jsonl");
+    let line = |nth: u32| {
+        format!(
+            "{{\"time\": {:.4}, \"user\": \"key\"}}\n",
+            1_700_000_000.0 + f64::from(nth) / f64::from(rate)
+        )
+    };
+    fs::write(&log, (0..requests).map(line).collect::<String>()).unwrap();
+    let nodes = nodes.to_string();
+    let shape = ["--limit", "300/2s", "--algorithm", "token-bucket", "--by", "user"];
+    let shared = ["--nodes", &nodes, "--mode", "leased", "--format", "json"];
+    let output =
+        tidegate().args(["simulate", log.to_str().unwrap()]).args(shape).args(shared).output().unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    // The only ones of their names.
+    let number = |name: &str| {
+        let (_, rest) = report.split_once(&format!("\"{name}\":")).expect("the report has it");
+        let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("it is a number")
+    };
+    (number("admitted"), number("admitted_in_one_place"))
+}
+
+#[test]
+#[ignore = "half a minute of requests in real time; a busy machine makes it fail"]
+fn servers_admit_what_is_simulated_within_two_points() {
+    let (rate, seconds) = (240, 8);
+    let requests = rate * seconds;
+    let redis = Server::start(&[]);
+    let clock = SystemClock::new();
+    for nodes in 2..=4 {
+        let name = format!("even-servers-{nodes}");
+        let rules = scratch(&name).join("rules.yaml");
+        let limit = "{name: hot, limit: 300/2s, algorithm: token-bucket, sharing: leased}";
+        fs::write(&rules, format!("limits: [{limit}]")).unwrap();
+        let servers: Vec<Serving> = (0..nodes)
+            .map(|_| {
+                let (rules, address) = (rules.to_str().unwrap(), redis.address());
+                let arguments = ["--rules", rules, "--store", &address, "--store-prefix", &name];
+                let server = Serving::with(&arguments);
+                eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+                server
+            })
+            .collect();
+        let mut streams: Vec<_> = servers
+            .iter()
+            .map(|server| {
+                let stream = TcpStream::connect(&server.resp).unwrap();
+                stream.set_nodelay(true).unwrap();
+                BufReader::new(stream)
+            })
+            .collect();
+        let (mut admitted, mut line) = (0, String::new());
+        let begun = clock.now();
+        for nth in 0..requests {
+            let due = begun.saturating_add(Nanos::from_micros(u64::from(nth) * 1_000_000 / u64::from(rate)));
+            while clock.now() < due {
+                thread::park_timeout(due.saturating_since(clock.now()).into());
+            }
+            let stream = &mut streams[nth as usize % nodes];
+            stream.get_mut().write_all(b"ACQUIRE hot key\r\n").unwrap();
+            for at in 0..6 {
+                line.clear();
+                stream.read_line(&mut line).unwrap();
+                admitted += u64::from(at == 1 && line == ":0\r\n");
+            }
+        }
+        let (model, one_place) = simulated(nodes, requests, rate);
+        println!("{nodes} servers: {admitted} admitted, {model} simulated, {one_place} in one place");
+        assert!(one_place < u64::from(requests) && admitted <= one_place + u64::from(rate) / 10);
+        assert!(50 * admitted.abs_diff(model) <= one_place, "{nodes} servers: {admitted}, not {model}");
     }
 }
