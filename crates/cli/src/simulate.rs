@@ -139,7 +139,7 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     // Writing into a string cannot fail.
     let _ = write_duration(&mut length, duration);
     report.source = format!(
-        "made-up traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
+        "synthetic traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
     );
     let by = if by == By::GLOBAL { "global" } else { "source" };
     Ok(Report { by: by.to_owned(), ..report })

@@ -25,7 +25,7 @@ pub enum SimulateError {
     #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,
     /// Synthetic traffic has no such keys.
-    #[error("made-up traffic has sources and nothing else: use --by ip (a source each) or --by global")]
+    #[error("synthetic traffic has only sources: use --by ip (one key per source) or --by global")]
     SyntheticBy,
     /// A limit does not suit an algorithm.
     #[error("{0}; or leave it out of --algorithm")]
