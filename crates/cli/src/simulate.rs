@@ -1,4 +1,4 @@
-//! `tidegate simulate`: from the command line to the simulator and back.
+//! `tidegate simulate`: runs the simulator with the options of the command line, and prints the findings.
 
 mod args;
 mod error;
@@ -33,20 +33,20 @@ use args::Output;
 use error::SimulateError;
 use progress::ProgressLine;
 
-/// Replays what the arguments say and prints what came out, or what went wrong.
+/// Runs the simulation and prints the findings, or the error.
 pub fn run(args: &Args) -> ExitCode {
     match simulate(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // When standard error is gone too, the exit code still tells.
+            // If standard error is closed too, the exit code still shows the failure.
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Fails when the input cannot be read, an argument makes no sense, or the findings cannot be written. A reader of standard
-/// output that goes away is none.
+/// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A reader that closes standard
+/// output is not a failure.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
     if args.follow {
         return follow::follow(args);
@@ -88,7 +88,7 @@ fn print_with(write: impl Fn(&mut BufWriter<io::StdoutLock<'static>>) -> io::Res
     out.flush()
 }
 
-/// A reader that has gone away is no failure.
+/// A reader that has closed the output is not a failure.
 fn written(result: io::Result<()>) -> Result<(), SimulateError> {
     result.or_else(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
@@ -96,7 +96,7 @@ fn written(result: io::Result<()>) -> Result<(), SimulateError> {
     })
 }
 
-/// The command line, with quotes where a shell needs them.
+/// The command line, quoted for a shell.
 fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./,:=%+@".contains(c);
     let quoted = |word: String| {
@@ -114,7 +114,7 @@ fn now() -> String {
     format!("{} UTC", input::write_utc(SystemClock::new().now().get()))
 }
 
-/// Finds out before the work whether its findings will have a place; what is there stays as it is.
+/// Checks before the replay that the report can be written. An existing file stays unchanged.
 fn check_writable(path: &Path) -> Result<(), SimulateError> {
     let existed = path.exists();
     File::options()
@@ -139,7 +139,7 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     // Writing into a string cannot fail.
     let _ = write_duration(&mut length, duration);
     report.source = format!(
-        "made-up traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
+        "synthetic traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
     );
     let by = if by == By::GLOBAL { "global" } else { "source" };
     Ok(Report { by: by.to_owned(), ..report })
@@ -182,7 +182,7 @@ fn options(args: &Args) -> input::Options {
     }
 }
 
-/// Where times are no finer than a window, all algorithms see the same: everything of a window at once.
+/// If times are no finer than a window, all algorithms see the same: all requests of a window at once.
 fn warn_of_grain(trace: &Trace, window: Duration, spread: bool) -> Option<String> {
     let grain = Duration::from_nanos(trace.resolution());
     if spread || grain < window || trace.requests() < 2 || trace.span().0 == trace.span().1 {
@@ -204,7 +204,7 @@ fn warn_of_grain(trace: &Trace, window: Duration, spread: bool) -> Option<String
     ))
 }
 
-/// Suggests what is to be suggested, and replays the workload through all limits, given or suggested.
+/// Suggests limits if requested, and replays the workload through all limits, given or suggested.
 fn examine<W: Workload>(
     workload: &W,
     by: &str,
@@ -257,7 +257,7 @@ fn threads(args: &Args) -> NonZeroUsize {
     asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
 }
 
-/// The algorithms asked for; all where nobody asks, but for those that such a quota does not suit.
+/// The requested algorithms; by default all, except for those that the quota does not suit.
 fn algorithms(args: &Args, quota: Quota) -> Vec<AlgorithmSpec> {
     if let Some(lists) = &args.algorithms {
         return lists.concat();
@@ -272,7 +272,7 @@ fn algorithms(args: &Args, quota: Quota) -> Vec<AlgorithmSpec> {
     suited
 }
 
-/// What was suggested.
+/// The suggested limits.
 struct Proposals {
     goal: Goal,
     found: Vec<(AlgorithmSpec, Suggestion)>,
@@ -307,7 +307,7 @@ fn propose<W: Workload>(
             match suggestion {
                 Ok(suggestion) => found.push((spec.clone(), suggestion)),
                 Err(error) => {
-                    // One after another, so that of several failures the last is the run's own error.
+                    // Each replaces the one before, so that the last of several failures becomes the error of the run.
                     if let Some(before) = failed.replace(error) {
                         note(&format!("no limit is suggested: {before}"));
                     }
@@ -332,7 +332,7 @@ fn propose<W: Workload>(
     Ok(Proposals { goal, found, busiest: surveys.iter().map(BusiestWindow::new).collect(), recommended })
 }
 
-/// Names the first of the lines that are no requests.
+/// Prints the first of the lines that are not requests.
 fn warn_of_unparsed(unparsed: &Unparsed, lines: u64, parts: &str) {
     if unparsed.count == 0 {
         return;
@@ -349,8 +349,8 @@ fn warn_of_unparsed(unparsed: &Unparsed, lines: u64, parts: &str) {
 
 fn note(text: &str) {
     let mut out = io::stderr().lock();
-    // A terminal may show a line of progress, which this takes the place of.
+    // A terminal may show a progress line, which this text replaces.
     let wipe = if out.is_terminal() { "\r\x1b[K" } else { "" };
-    // Where standard error is gone, the findings still matter.
+    // If standard error is closed, the findings still matter.
     let _ = writeln!(out, "{wipe}{text}");
 }

@@ -1,4 +1,4 @@
-//! Why there are no findings.
+//! The errors of a simulation.
 
 use std::{
     io,
@@ -18,30 +18,30 @@ pub enum SimulateError {
     /// The log cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// No such traffic can be made.
+    /// The parameters of the synthetic traffic are invalid.
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
-    /// One log is followed at a time.
+    /// Only one log can be followed.
     #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,
-    /// Made-up traffic has no such keys.
-    #[error("made-up traffic has sources and nothing else: use --by ip (a source each) or --by global")]
+    /// Synthetic traffic has no such keys.
+    #[error("synthetic traffic has only sources: use --by ip (one key per source) or --by global")]
     SyntheticBy,
     /// A limit does not suit an algorithm.
     #[error("{0}; or leave it out of --algorithm")]
     Trial(#[from] TrialError),
-    /// The rules file is not good.
+    /// The rules file is invalid.
     #[error(transparent)]
     Rules(#[from] RulesError),
     /// No limit of the rules file can be replayed.
     #[error("no limit of {} can be replayed: `concurrency` limits what is in flight, and a log does not say when a request ended", _0.display())]
     NothingToReplay(PathBuf),
-    /// A limit's `match` or `by` is nothing that a log has.
+    /// A limit's `match` or `by` is invalid for logs.
     #[error("limit `{limit}`: {error}")]
     RuleField {
         /// The limit.
         limit: String,
-        /// What is wrong with it.
+        /// The reason.
         #[source]
         error: ByError,
     },

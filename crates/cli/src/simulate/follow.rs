@@ -1,4 +1,4 @@
-//! `simulate --follow`: limits on a log while it is written, a line a second.
+//! `simulate --follow`: limits on a log while it is written, with one line of output per second.
 
 use std::{
     fs::{File, Metadata},
@@ -19,21 +19,21 @@ use tidegate_sim::{
 use super::{Args, Output, SimulateError, note, options};
 
 const SECOND: u64 = 1_000_000_000;
-/// How often a file that has come to its end is looked at again.
+/// How often a file is read again after its end was reached.
 const POLL: Duration = Duration::from_millis(100);
 const CHUNK: usize = 64 * 1024;
-/// What is put aside for the second's end; more is decided on before.
+/// How many bytes wait for the end of the second; more are decided on earlier.
 const PENDING: usize = 8 << 20;
 
-/// Puts every request to the limits as it is logged, and prints a line a second until the input ends.
+/// Runs every request through the limits as it is logged, and prints a line per second until the input ends.
 ///
-/// Standard input is read from its beginning; a file from its end, and again from the beginning of the file that takes its
-/// place when logs are rotated.
+/// Standard input is read from its beginning, and a file from its end. After a rotation, the new file is read from its
+/// beginning.
 pub fn follow(args: &Args) -> Result<(), SimulateError> {
     let [source] = args.files.as_slice() else { return Err(SimulateError::FollowOne) };
     let specs = match &args.algorithms {
         Some(lists) => lists.concat(),
-        // All of them would make a long line.
+        // All algorithms would make a long line.
         None => AlgorithmSpec::all().into_iter().filter(|spec| spec.label() == "sliding-window").collect(),
     };
     let trials = args.limits.iter().map(|quota| Trial::new(*quota, &specs)).collect::<Result<Vec<_>, _>>()?;
@@ -48,7 +48,7 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
     loop {
         let ended = gather(&chunks, &clock, &mut pending);
         let ended = ended.map_err(|error| input_error(source, error))?;
-        // A line that has no end yet waits for it.
+        // An incomplete line waits for its end.
         let complete = if ended {
             pending.len()
         } else {
@@ -75,7 +75,7 @@ fn input_error(source: &Path, error: io::Error) -> SimulateError {
     input::InputError::Open { source_name: source.display().to_string(), error }.into()
 }
 
-/// Gathers what comes until the second is over; true if the input has ended.
+/// Collects input until the second is over; returns true if the input has ended.
 fn gather(
     chunks: &Receiver<io::Result<Vec<u8>>>,
     clock: &SystemClock,
@@ -83,7 +83,7 @@ fn gather(
 ) -> io::Result<bool> {
     let end = (clock.now().get() / SECOND + 1) * SECOND;
     loop {
-        // However the clock is set meanwhile, a line comes every second.
+        // Even if the clock is set meanwhile, there is one line per second.
         let left = Duration::from_nanos(end.saturating_sub(clock.now().get()).min(SECOND));
         if left.is_zero() || pending.len() > PENDING {
             return Ok(false);
@@ -127,7 +127,7 @@ enum Tail {
     File {
         path: PathBuf,
         file: File,
-        /// What has taken the file's place.
+        /// The file that has replaced this one.
         next: Option<File>,
     },
 }
@@ -159,7 +159,7 @@ impl Tail {
                 }
                 (Ok(0), Self::Stdin) => return,
                 (Ok(0), Self::File { path, file, next }) => {
-                    // Once more to the end: a last line may have come before the new file was there.
+                    // Read to the end once more: a last line may have come before the new file existed.
                     match next.take() {
                         Some(new) => *file = new,
                         None => *next = replaced(path, file),
@@ -181,8 +181,8 @@ impl Tail {
     }
 }
 
-/// The file that has taken the place of one that was read to its end, from its beginning: another of the same name, or the
-/// same if it was cut off. `None` too while there is none.
+/// The file that has replaced one that was read to its end, from its beginning: another file of the same name, or the same
+/// file if it was truncated. `None` if there is none (yet).
 fn replaced(path: &Path, file: &mut File) -> Option<File> {
     let (old, position) = (file.metadata().ok()?, file.stream_position().ok()?);
     let new = File::open(path).ok()?;
@@ -196,7 +196,7 @@ fn is_other(old: &Metadata, new: &Metadata) -> bool {
     (new.dev(), new.ino()) != (old.dev(), old.ino())
 }
 
-/// Elsewhere a file that was replaced is known by its length alone.
+/// On other systems, only a file's length shows that it was replaced.
 #[cfg(not(unix))]
 fn is_other(_: &Metadata, _: &Metadata) -> bool {
     false

@@ -1,5 +1,5 @@
-//! Says on standard error how far a long run has come: one line that is drawn anew on a terminal, and elsewhere (a log of
-//! a job) a line every ten seconds.
+//! Shows the progress of a long run on standard error: one line that is redrawn on a terminal, or a new line every ten
+//! seconds elsewhere (in a job's log).
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -30,7 +30,7 @@ impl ProgressLine {
         let (stop, stopped) = mpsc::channel::<()>();
         let over = move |wait| !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
         let on_terminal = io::stderr().is_terminal();
-        // Where a line cannot be written, the run is more important.
+        // If a line cannot be written, the run continues.
         let thread = thread::spawn(move || {
             if !on_terminal {
                 while !over(LINES) {
@@ -55,7 +55,7 @@ impl ProgressLine {
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        // The thread sees that the sender is gone.
+        // The thread sees that the sender was dropped.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

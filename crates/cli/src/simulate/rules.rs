@@ -1,4 +1,4 @@
-//! `--rules`: each limit of a rules file on the requests of the log that concern it.
+//! `--rules`: replays each limit of a rules file on its requests in the log.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use super::{
     args::Args, error::SimulateError, note, options, source_names, sources, threads, warn_of_unparsed,
 };
 
-/// A limit with what is replayed through it: the limit itself, or one of its overrides.
+/// A policy to replay with its requests: the limit itself, or one of its overrides.
 struct Part<'a> {
     name: String,
     policy: &'a PolicySpec,
     trace: Trace,
 }
 
-/// Replays a rules file's limits over the log. Each decides by itself, as it does for a caller who asks for one at a time.
+/// Replays the limits of a rules file over the log. Each decides separately, as for a caller who asks for one at a time.
 pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let rules = server_rules::load(path, Keeping::Memory)?;
     let limits: Vec<&LimitSpec> = rules.limits.iter().filter(|limit| is_replayed(limit)).collect();
@@ -83,7 +83,7 @@ fn selector(limit: &LimitSpec) -> Result<Selector, SimulateError> {
     Ok(Selector { conditions: limit.traffic.conditions.iter().filter_map(condition).collect(), by })
 }
 
-/// What the numbers of a limit do not say by themselves.
+/// Warnings about a limit that its numbers do not show.
 fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &Selected, requests: u64) {
     let name = &limit.name;
     if selected.trace.requests() == 0 {
@@ -111,7 +111,7 @@ fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &
     }
 }
 
-/// The limit without the keys that have a policy of their own, and each of these.
+/// The limit without the keys that have their own policy, and each of these keys.
 fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
     let is_apart = |key: &str| limit.overrides.contains_key(key) || limit.deny.contains(key);
@@ -131,12 +131,12 @@ fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<Part<'a>> {
 }
 
 fn quota(policy: &PolicySpec) -> tidegate_core::Quota {
-    // The rules were checked.
+    // The rules were validated.
     let quota = tidegate_core::Quota::new(policy.limit, policy.window.unwrap_or_default());
     quota.expect("a checked policy other than concurrency has a quota")
 }
 
-/// The policy as the command line writes it: `sliding-window:slots=60:mode=balanced`.
+/// The policy in the form of the command line: `sliding-window:slots=60:mode=balanced`.
 fn spec(policy: &PolicySpec) -> AlgorithmSpec {
     let options = policy.options().replace(", ", ":").replace(": ", "=");
     let separator = if options.is_empty() { "" } else { ":" };

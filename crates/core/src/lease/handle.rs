@@ -18,7 +18,7 @@ use super::{
 /// caller (or whoever drives the lease) sends the [`Request`] to the authority, which answers with [`Terms::serve`], and
 /// passes the [`Grant`] to [`granted`](Self::granted).
 ///
-/// See the [module](super) for an example and for the guarantees.
+/// See the [module](crate::lease) for an example and for the guarantees.
 pub struct Lease {
     piece: Piece,
     terms: Terms,

@@ -268,8 +268,8 @@ impl Generation {
         let Some(oldest) = older.last() else { return false };
         let next = match *sweep {
             Sweep::Close(at, from) => {
-                // A thread that began in a table before it was retired may still add a key there, move it there from an older one, or
-                // move another.
+                // A thread that began in a table before it was retired may still add a key there, move it there from an
+                // older one, or move another.
                 let table = &older[at].table;
                 Some(match table.close_next(from) {
                     Some(next) => Sweep::Close(at, next),
