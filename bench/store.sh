@@ -30,10 +30,10 @@ RULES
 redis_port=16479 shared_port=16480 memory_port=16481
 redis-server --port $redis_port --bind 127.0.0.1 --save "" --appendonly no --dir "$scratch" >"$scratch/redis.log" &
 redis=$!
-"$tidegate" serve --http off --resp 127.0.0.1:$shared_port --rules "$scratch/shared.yaml" \
+"$tidegate" serve --http off --admin off --resp 127.0.0.1:$shared_port --rules "$scratch/shared.yaml" \
     --store redis://127.0.0.1:$redis_port --store-deadline 1s >"$scratch/shared.log" 2>&1 &
 shared=$!
-"$tidegate" serve --http off --resp 127.0.0.1:$memory_port --rules "$scratch/memory.yaml" >"$scratch/memory.log" 2>&1 &
+"$tidegate" serve --http off --admin off --resp 127.0.0.1:$memory_port --rules "$scratch/memory.yaml" >"$scratch/memory.log" 2>&1 &
 memory=$!
 reach() { # a process at its port
     until redis-cli -p "$2" PING >/dev/null 2>&1; do

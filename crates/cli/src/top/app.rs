@@ -4,7 +4,7 @@ use ratatui::crossterm::event::KeyCode;
 
 use super::{
     Sort,
-    data::{Key, Limit, Overview, Standing, Top},
+    data::{HeavyKey, Limit, Overview, Standing, Top},
 };
 
 /// What is on the screen.
@@ -88,10 +88,10 @@ impl App {
         let limits = &mut self.overview.limits;
         match self.sort {
             Sort::Denied => {
-                limits.sort_by(|a, b| number(a.denied_per_second).total_cmp(&number(b.denied_per_second)))
+                limits.sort_by(|a, b| number(a.denied_per_second).total_cmp(&number(b.denied_per_second)));
             }
             Sort::Share => {
-                limits.sort_by(|a, b| number(a.share_denied()).total_cmp(&number(b.share_denied())))
+                limits.sort_by(|a, b| number(a.share_denied()).total_cmp(&number(b.share_denied())));
             }
             Sort::Admitted => {
                 limits
@@ -116,7 +116,7 @@ impl App {
     }
 
     /// The keys of the limit on the screen.
-    pub fn keys(&self) -> &[Key] {
+    pub fn keys(&self) -> &[HeavyKey] {
         match (&self.top, self.list) {
             (None, _) => &[],
             (Some(top), List::Asked) => &top.asked_most,
@@ -195,7 +195,7 @@ impl App {
             Screen::Limit { limit } => {
                 let key = self.keys().get(self.selected)?;
                 if key.not_utf8 {
-                    self.message = "this key is not text: use redis-cli for it".to_owned();
+                    "this key is not text: use redis-cli for it".clone_into(&mut self.message);
                     return None;
                 }
                 Screen::Key { limit: limit.clone(), key: key.key.clone() }
@@ -222,13 +222,13 @@ impl App {
     fn ask_about_key(&mut self, block: bool) {
         let (limit, key) = match &self.screen {
             Screen::Overview => {
-                self.message = "open a limit first: a block is of one of its keys".to_owned();
+                "open a limit first: a block is of one of its keys".clone_into(&mut self.message);
                 return;
             }
             Screen::Limit { limit } => match self.keys().get(self.selected) {
                 Some(key) if !key.not_utf8 => (limit.clone(), key.key.clone()),
                 _ => {
-                    self.message = "there is no key to block here".to_owned();
+                    "there is no key to block here".clone_into(&mut self.message);
                     return;
                 }
             },

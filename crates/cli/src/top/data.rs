@@ -68,12 +68,12 @@ pub struct Heaviest {
 pub struct Top {
     pub seconds: f64,
     pub one_in: u64,
-    pub asked_most: Vec<Key>,
-    pub denied_most: Vec<Key>,
+    pub asked_most: Vec<HeavyKey>,
+    pub denied_most: Vec<HeavyKey>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Key {
+pub struct HeavyKey {
     pub key: String,
     #[serde(default)]
     pub not_utf8: bool,

@@ -60,7 +60,12 @@ async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallibl
 
 /// Each line of the data is a field of its own.
 fn event(data: &str) -> String {
-    let lines: String = data.split(['\n', '\r']).map(|line| format!("data: {line}\n")).collect();
+    let mut lines = String::with_capacity(data.len() + 64);
+    for line in data.split(['\n', '\r']) {
+        lines.push_str("data: ");
+        lines.push_str(line);
+        lines.push('\n');
+    }
     lines + "\n"
 }
 
