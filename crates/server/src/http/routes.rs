@@ -228,7 +228,7 @@ pub(crate) fn router(app: Arc<App>, plane: Plane) -> Router {
 }
 
 async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result<Response<Body>, Refused> {
-    refuse_foreign_pages(app, request.headers())?;
+    refuse_foreign_pages(app, plane, request.headers())?;
     let rights = match route.needs() {
         None => None,
         Some(role) => match permit(app, plane, role, &request) {
@@ -324,9 +324,11 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
 /// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells the
 /// page's origin, and only origins that the operator named are let through. The Host field proves nothing: a page whose
 /// name is made to lead to this machine has its own name there.
-fn refuse_foreign_pages(app: &App, headers: &HeaderMap) -> Result<(), Refused> {
+fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap) -> Result<(), Refused> {
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
-    let is_let_in = |origin: &HeaderValue| named(origin) || is_own_page(origin, headers);
+    // Only the control plane has pages of its own.
+    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(origin, headers);
+    let is_let_in = |origin: &HeaderValue| named(origin) || is_own(origin);
     if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
         return Ok(());
     }
