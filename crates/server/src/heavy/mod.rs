@@ -5,7 +5,7 @@
 //!             (two multiplications)               (a lock)    └─► Summary of who is denied
 //! ```
 //!
-//! Up to a [budget](HeavyKeys::set_budget) of decisions in a second every decision is counted, and the counts are exact. Above
+//! Up to a budget of decisions in a second every decision is counted, and the counts are exact. Above
 //! it one in 2, 4, 8 … is, and weighs as many, so that the cost stays the same however busy the limit is. A hash of the
 //! decision's number says which ones, so no rhythm in the traffic hides a key.
 //!
