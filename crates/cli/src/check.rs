@@ -18,7 +18,7 @@ use tidegate_server::{
 /// Prints the limits in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
 /// cannot be used.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = format!("{REFERENCE}\n\n{STORE}"))]
+#[command(after_long_help = format!("{REFERENCE}\n\n{STORE}", STORE = crate::about_store::STORE))]
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config
     file: PathBuf,
@@ -102,26 +102,6 @@ the library's gate. Such a program follows the file itself; the server only chec
               # name: N instead of arg; in_flight: N or max_wait; max_values
   system:     [{ qps: 5000, cpu: 0.9 }]                          # load, mean_rt, in_flight
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
-
-/// What operators must know about a store that shares limits.
-pub const STORE: &str = "\
-About the store:
-  Lost data      what Redis forgets is admitted once more: writes lost in a crash or a failover,
-                 FLUSHALL, and limits whose keys were evicted
-  Persistence    appendonly yes: a crash loses about one second of writes
-  Eviction       maxmemory-policy noeviction: when the memory is full, Redis refuses writes and
-                 each limit follows its on_error. volatile-ttl where the server also holds other
-                 data
-  Clock          limits follow the clock of the Redis server. If it steps forward, limits recover
-                 early by that step; if it steps back, limits do not recover until it has caught
-                 up
-  Left unused    exact: nothing. leased: what one server holds is denied to the others until it
-                 is used or given back (slack). reported: a server that has used its unreported
-                 units denies until its report is answered. `tidegate simulate --nodes N --mode
-                 MODE` shows how much that is
-  Rights (ACL)   ~PREFIX:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen
-                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard; in a cluster also
-                 the commands by which a client finds the slots. PREFIX is serve's --store-prefix";
 
 pub fn run(args: &Args) -> ExitCode {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };

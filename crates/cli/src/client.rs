@@ -327,7 +327,7 @@ impl Target<'_> {
         Self::accepted(self.ask("GET", path, "")?)
     }
 
-    /// Whoever answers is no Tidegate server, or one of another version.
+    /// The error for an answer that no Tidegate server of this version gives.
     pub fn no_tidegate(&self) -> ClientError {
         ClientError::NoHttp { server: self.server.to_string(), option: self.option }
     }

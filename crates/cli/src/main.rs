@@ -1,5 +1,6 @@
 //! The `tidegate` command.
 
+mod about_store;
 mod check;
 mod client;
 mod import;

@@ -31,7 +31,7 @@ const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 /// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
 /// control plane on port 8082. SIGHUP loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = crate::check::STORE)]
+#[command(after_long_help = crate::about_store::STORE)]
 pub struct Args {
     /// Address to serve HTTP on; `off` serves none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
@@ -87,7 +87,7 @@ pub struct Args {
     access: Option<PathBuf>,
     /// Listen on addresses that other machines can reach without TLS or without credentials
     ///
-    /// Whoever comes there without credentials may ask for decisions and see metrics and rules, and change nothing.
+    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change anything.
     #[arg(long, env = "TIDEGATE_INSECURE")]
     insecure: bool,
     /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
@@ -106,7 +106,7 @@ pub struct Args {
     /// Heavy keys that each limit remembers by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
     ///
     /// The keys that ask most, and those that are denied most, in the last five to ten minutes. Only these keys' names are
-    /// kept, in memory alone, and whoever may ask the server can read them.
+    /// kept, in memory alone. Clients with the role `observe` can read them.
     #[arg(long, value_name = "N", env = "TIDEGATE_TOP_KEYS", default_value_t = TOP_KEYS, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     top_keys: u32,
     /// Memory for the history of what each limit decided, as in 64MiB; `off` keeps none

@@ -1,4 +1,4 @@
-//! What systemd tells a service and is told by it: sockets that listen already, readiness, the watchdog.
+//! systemd's protocol for services: sockets that already listen, readiness and the watchdog.
 //!
 //! Other supervisors that speak the same protocol are served alike. Without one nothing here does anything.
 
@@ -53,7 +53,7 @@ impl Notifier {
         Self { every: sd_notify::watchdog_enabled().map(|within| within / 2) }
     }
 
-    /// Passes the orders on, and tells of them.
+    /// Forwards the orders, and reports each to systemd.
     pub fn watch(self, mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
         let (pass, passed) = mpsc::channel(8);
         tokio::spawn(async move {
