@@ -225,7 +225,7 @@ fn what_is_used_while_a_report_is_out_is_no_more_than_may_be_unreported() {
 }
 
 #[test]
-fn a_piece_that_arrives_ends_the_denials_that_it_could_have_answered() {
+fn an_allotment_that_arrives_ends_the_denials_that_it_could_have_answered() {
     let policy = Policy::sliding_window(Quota::per_hour(1_000));
     let terms = Terms::leased(policy, Terms::SLACK);
     let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
@@ -233,7 +233,7 @@ fn a_piece_that_arrives_ends_the_denials_that_it_could_have_answered() {
     let first = lease.ask(1, now).request().unwrap();
     let second = lease.ask(20, now).request().unwrap();
     assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
-    // Somebody else takes all that is left, beyond the piece; the next cost is more than that piece.
+    // Somebody else takes all that is left, beyond the allotment; the next cost is more than that allotment.
     assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
     let left = u32::try_from(policy.check(&shared, now, 0).remaining()).unwrap();
     assert!(policy.decide(&mut shared, now, left).is_allowed());
@@ -241,7 +241,7 @@ fn a_piece_that_arrives_ends_the_denials_that_it_could_have_answered() {
     assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());
     assert!(lease.ask(200, now).decision().is_some_and(|denied| denied.is_denied()), "remembered");
     policy.give_back(&mut shared, now, now, left);
-    // The piece reaches its mark, and another comes as a reserve.
+    // The allotment reaches its mark, and another comes as a reserve.
     let renewal = (0..1_000).find_map(|_| lease.ask(1, now).request()).unwrap();
     assert_eq!(renewal.cost, 0);
     let grant = terms.serve(&mut shared, now, &renewal);
@@ -315,13 +315,13 @@ fn who_asks_after_a_probe_that_failed_is_not_denied_for_it() {
 }
 
 #[test]
-fn answers_that_are_always_too_late_cost_one_piece_and_not_the_quota() {
+fn answers_that_are_always_too_late_cost_one_allotment_and_not_the_quota() {
     let policy = Policy::sliding_window(Quota::per_hour(100_000));
     let terms = Terms::leased(policy, Terms::SLACK);
     let (mut shared, mut now) = (vec![0; policy.words()], Nanos::from_secs(5));
     let lease = Lease::new(terms);
     let later = |now: Nanos| now.saturating_add(Nanos::from_millis(1));
-    // Well used, so that pieces are worth their round trip.
+    // Well used, so that allotments are worth their round trip.
     for _ in 0..1_000 {
         now = later(now);
         if let Some(request) = lease.ask(1, now).request() {
@@ -330,21 +330,21 @@ fn answers_that_are_always_too_late_cost_one_piece_and_not_the_quota() {
     }
     let used = policy.used(&shared, now);
     let mut asked = 0;
-    let mut pieces = 0;
+    let mut allotments = 0;
     for _ in 0..5_000 {
         now = later(now);
         if let Some(request) = lease.ask(1, now).request() {
             // Charged, and the answer comes when nobody waits for it any more.
-            pieces += u32::from(terms.serve(&mut shared, now, &request).units > 0);
+            allotments += u32::from(terms.serve(&mut shared, now, &request).units > 0);
             asked += request.cost;
             lease.failed(request);
         }
     }
     // And the one that is in reserve, where it was asked for before.
-    assert!(pieces <= 1, "{pieces} pieces lost");
+    assert!(allotments <= 1, "{allotments} allotments lost");
     let lost = policy.used(&shared, now) - used - asked;
     assert!(asked > 4_000 && lost <= 200, "{lost} lost beside {asked}");
-    // The first answer that is in time brings the next piece.
+    // The first answer that is in time brings the next allotment.
     let request = lease.ask(1, now).request().unwrap();
     let _ = lease.granted(request, &terms.serve(&mut shared, now, &request), now);
     assert!((0..100).any(|_| {

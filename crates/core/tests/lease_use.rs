@@ -1,4 +1,4 @@
-//! How much of a limit leased nodes admit, beside one place that decides everything: a piece that one node holds is denied to
+//! How much of a limit leased nodes admit, beside one place that decides everything: an allotment that one node holds is denied to
 //! the others, and what nobody uses must come back.
 
 mod fleet;

@@ -23,8 +23,8 @@ fn terms(limit: &str) -> Terms {
     Terms::leased(Policy::fixed_window(limit.parse().unwrap()), Terms::SLACK)
 }
 
-/// A lease that holds a piece of `units`.
-fn with_piece(terms: Terms, shared: &mut [u64], units: u32) -> Lease {
+/// A lease that holds an allotment of `units`.
+fn with_allotment(terms: Terms, shared: &mut [u64], units: u32) -> Lease {
     let lease = Lease::new(terms);
     let request = Request { cost: 0, ahead: units, back: None, spent: 0, sent: NOW };
     let grant = terms.serve(shared, NOW, &request);
@@ -37,7 +37,7 @@ fn with_piece(terms: Terms, shared: &mut [u64], units: u32) -> Lease {
 fn no_unit_is_spent_twice() {
     every_interleaving(|| {
         let terms = terms("8/10s");
-        let lease = Arc::new(with_piece(terms, &mut [0; 2], 2));
+        let lease = Arc::new(with_allotment(terms, &mut [0; 2], 2));
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let lease = lease.clone();
@@ -52,14 +52,14 @@ fn no_unit_is_spent_twice() {
     });
 }
 
-/// A thread spends while another ends the piece, gives back what is left and opens the next: each unit is spent or given
+/// A thread spends while another ends the allotment, gives back what is left and opens the next: each unit is spent or given
 /// back, and none after its time.
 #[test]
 fn a_unit_is_spent_or_given_back() {
     every_interleaving(|| {
         let terms = terms("16/10s");
         let shared = Arc::new(Mutex::new(vec![0; 2]));
-        let lease = Arc::new(with_piece(terms, &mut shared.lock().unwrap(), 4));
+        let lease = Arc::new(with_allotment(terms, &mut shared.lock().unwrap(), 4));
         let spender = {
             let lease = lease.clone();
             thread::spawn(move || (0..2).filter(|_| lease.ask(1, NOW).decision().is_some()).count())
@@ -80,7 +80,7 @@ fn a_unit_is_spent_or_given_back() {
 fn what_is_put_back_is_there_once() {
     every_interleaving(|| {
         let terms = terms("8/10s");
-        let lease = Arc::new(with_piece(terms, &mut [0; 2], 2));
+        let lease = Arc::new(with_allotment(terms, &mut [0; 2], 2));
         let undecided = {
             let lease = lease.clone();
             thread::spawn(move || {
@@ -98,14 +98,14 @@ fn what_is_put_back_is_there_once() {
     });
 }
 
-/// A thread takes and puts back while another ends the piece: what it puts back is given back or stays charged, and is
+/// A thread takes and puts back while another ends the allotment: what it puts back is given back or stays charged, and is
 /// never spent.
 #[test]
 fn what_is_put_back_too_late_stays_charged() {
     every_interleaving(|| {
         let terms = terms("16/10s");
         let shared = Arc::new(Mutex::new(vec![0; 2]));
-        let lease = Arc::new(with_piece(terms, &mut shared.lock().unwrap(), 4));
+        let lease = Arc::new(with_allotment(terms, &mut shared.lock().unwrap(), 4));
         let undecided = {
             let lease = lease.clone();
             thread::spawn(move || {
@@ -120,20 +120,20 @@ fn what_is_put_back_too_late_stays_charged() {
             let _ = lease.granted(request, &grant, NOW);
         }
         undecided.join().unwrap();
-        assert!(lease.take(1, NOW).is_err(), "a piece that has ended holds nothing");
+        assert!(lease.take(1, NOW).is_err(), "an allotment that has ended holds nothing");
         let used = terms.policy().used(&shared.lock().unwrap(), NOW);
         assert!(used == 0 || used == 3, "{used}");
     });
 }
 
-/// A piece whose time is over and the next one: a thread that is late never spends from one by the other's time.
+/// An allotment whose time is over and the next one: a thread that is late never spends from one by the other's time.
 #[test]
-fn a_piece_is_not_spent_by_the_time_of_the_next() {
+fn an_allotment_is_not_spent_by_the_time_of_the_next() {
     every_interleaving(|| {
         let terms = terms("16/10s");
-        let lease = Arc::new(with_piece(terms, &mut [0; 2], 2));
+        let lease = Arc::new(with_allotment(terms, &mut [0; 2], 2));
         let later = NOW.saturating_add(Terms::SLACK);
-        // The first piece is over at `later`, the second holds one unit that is not.
+        // The first allotment is over at `later`, the second holds one unit that is not.
         let spender = {
             let lease = lease.clone();
             thread::spawn(move || (0..2).filter(|_| lease.ask(1, later).decision().is_some()).count())

@@ -1,8 +1,8 @@
 //! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
 
+mod allotments;
 mod changes;
 mod holders;
-mod pieces;
 mod refunds;
 mod writers;
 

@@ -64,7 +64,7 @@ pub enum StoreError {
     /// A prefix that is empty, or has a `:`, `{` or `}` in it.
     #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
-    /// Nodes hold pieces of the limit, or have used what they have not reported yet: only an exact limit gives back.
+    /// Nodes hold allotments of the limit, or have used what they have not reported yet: only an exact limit gives back.
     #[error(
         "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact"
     )]

@@ -20,12 +20,12 @@
 //! | mode | promise, over all nodes | a decision costs | when nodes come and go |
 //! |---|---|---|---|
 //! | [`Exact`](Mode::Exact) | the algorithm's own decisions | a round trip, shared with callers at the same time; none for a denial that is remembered | nothing changes |
-//! | [`Leased`](Mode::Leased) | never over: whatever is admitted, the algorithm asked at that moment would have admitted | nothing but memory while a piece lasts; a round trip for keys that are rarely asked for, and near the limit | one that leaves gives back; one that dies takes its pieces (each at most a quarter of what was left) with it until the algorithm forgets them |
+//! | [`Leased`](Mode::Leased) | never over: whatever is admitted, the algorithm asked at that moment would have admitted | nothing but memory while an allotment lasts; a round trip for keys that are rarely asked for, and near the limit | one that leaves gives back; one that dies takes its allotments (each at most a quarter of what was left) with it until the algorithm forgets them |
 //! | [`Reported`](Mode::Reported) | over by at most nodes × [`unreported`](LimitBuilder::unreported) in any window | the same, and a round trip when that much is out | one that dies has not reported at most that much, once for each death |
 //!
 //! The price of a lease is in denials: what one node holds is denied to the others, for at most the
-//! [slack](LimitBuilder::slack). A piece is what the node will use in a quarter of that, as measured, and at most a quarter of
-//! what is left; so pieces shrink towards the limit until every request is decided by the store. What a quiet node holds
+//! [slack](LimitBuilder::slack). An allotment is what the node will use in a quarter of that, as measured, and at most a quarter of
+//! what is left; so allotments shrink towards the limit until every request is decided by the store. What a quiet node holds
 //! comes back by itself within about half the slack, or of a token bucket after the slack. `tidegate simulate --nodes` shows what a mode costs a workload.
 //!
 //! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token

@@ -18,7 +18,7 @@ pub struct Stats {
     pub decided: u64,
     /// Denials remembered from an earlier answer.
     pub remembered: u64,
-    /// Requests admitted from pieces of a quota that this node held.
+    /// Requests admitted from allotments of a quota that this node held.
     pub leased: u64,
     /// Decisions made in memory while the store was down.
     pub local: u64,

@@ -96,7 +96,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     assert_eq!(store.stats().errors_of("server"), 0, "{:?}", store.stats());
 }
 
-/// Asks until the limit is used up, which is a denial for long; how much was admitted, and how much of that from pieces.
+/// Asks until the limit is used up, which is a denial for long; how much was admitted, and how much of that from allotments.
 async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
     let (mut admitted, mut leased) = (0, 0);
     let (waiting, mut used_up) = (Until::new("the limit is used up"), false);
@@ -118,7 +118,7 @@ async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_hold_pieces_are_never_over_while_a_slot_moves_and_refunds_come_once() {
+async fn nodes_that_hold_allotments_are_never_over_while_a_slot_moves_and_refunds_come_once() {
     let cluster = Cluster::start(3);
     let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let total = 200_000;
@@ -140,13 +140,13 @@ async fn nodes_that_hold_pieces_are_never_over_while_a_slot_moves_and_refunds_co
     let (slot, from, to) = move_of(&cluster);
     cluster.begin_move(slot, from, to);
     cluster.end_move(slot, from, to);
-    let (mut of_each, mut from_pieces) = ([0; 3], 0);
+    let (mut of_each, mut from_allotments) = ([0; 3], 0);
     for (key, task) in tasks {
         let (admitted, leased) = task.await.expect("no task panics");
         of_each[keys.iter().position(|&known| known == key).expect("it is one of them")] += admitted;
-        from_pieces += leased;
+        from_allotments += leased;
     }
-    assert!(from_pieces > 0, "nothing was decided in memory");
+    assert!(from_allotments > 0, "nothing was decided in memory");
     // Had a key not moved along, all of it would be there once more.
     for (key, admitted) in keys.iter().zip(&mut of_each) {
         *admitted += drain(&nodes[0], key).await.0;
@@ -274,7 +274,7 @@ async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_onc
         let leased = leased.build().expect("the policy can be shared");
         let keys = ["a", "b", "{c}d", "e}f", "{}g"];
         let mut used = [0_u64; 5];
-        let leased_often = Until::new("a thousand decisions are made from pieces");
+        let leased_often = Until::new("a thousand decisions are made from allotments");
         while leased_often.is_yet_to_be(node.stats().leased >= 1_000) {
             for (key, used) in keys.iter().zip(&mut used) {
                 *used += u64::from(leased.acquire(key, 1).await.is_allowed());

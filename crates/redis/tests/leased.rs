@@ -58,7 +58,7 @@ async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
             return admitted;
         }
     }
-    panic!("the node takes no piece: {:?}", limit.store());
+    panic!("the node takes no allotment: {:?}", limit.store());
 }
 
 /// Waits until the store has so much left of a key.
@@ -200,7 +200,7 @@ async fn what_a_quiet_node_or_one_that_leaves_holds_comes_back() {
 }
 
 #[test]
-fn a_node_that_dies_loses_its_pieces_and_no_more() {
+fn a_node_that_dies_loses_its_allotments_and_no_more() {
     let server = Server::start(&[]);
     let runtime = || tokio::runtime::Runtime::new().expect("the system has threads");
     let (node, others) = (runtime(), runtime());
@@ -214,7 +214,7 @@ fn a_node_that_dies_loses_its_pieces_and_no_more() {
     node.shutdown_background();
     drop(limit);
     let rest = others.block_on(async { use_up(&leased(&store(&server), policy), "k").await });
-    // Each of at most two pieces is at most a quarter of what was left.
+    // Each of at most two allotments is at most a quarter of what was left.
     assert!((5_000..=10_000).contains(&(used + rest)), "{used} and {rest}");
 }
 
@@ -320,7 +320,7 @@ async fn through_a_servers_death_each_life_admits_its_limit_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_store_a_piece_is_used_until_its_end_and_then_the_limit_fails_as_told() {
+async fn without_the_store_an_allotment_is_used_until_its_end_and_then_the_limit_fails_as_told() {
     let mut server = Server::start(&[]);
     let limit = |on_error, slack| {
         let limit = store(&server).limit("x", window("100000/1h")).mode(Mode::Leased);
@@ -332,7 +332,7 @@ async fn without_the_store_a_piece_is_used_until_its_end_and_then_the_limit_fail
         if closed.acquire("k", 1).await.source == Source::Lease {
             break;
         }
-        assert!(at < 100_000, "the node takes no piece: {:?}", closed.store());
+        assert!(at < 100_000, "the node takes no allotment: {:?}", closed.store());
     }
     assert!(local.acquire("k", 1).await.is_allowed());
     server.kill();
@@ -344,7 +344,7 @@ async fn without_the_store_a_piece_is_used_until_its_end_and_then_the_limit_fail
             break;
         }
         held += u32::from(answer.source == Source::Lease);
-        assert!(held <= 50_000, "a piece has an end");
+        assert!(held <= 50_000, "an allotment has an end");
     }
     eventually_local(&local).await;
     server.start_again();

@@ -1,4 +1,4 @@
-//! Leased limits of a server that forgets, or stands still, while nodes take pieces and give them back.
+//! Leased limits of a server that forgets, or stands still, while nodes take allotments and give them back.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -57,7 +57,7 @@ impl Hot {
                         if limit.acquire("hot", cost).await.is_allowed() {
                             admitted += u64::from(cost);
                         }
-                        // Others want the machine too, and pieces are to be left over now and then.
+                        // Others want the machine too, and allotments are to be left over now and then.
                         let pause = if turn % 50 == 0 { 30 } else { 1 };
                         tokio::time::sleep(Duration::from_millis(pause)).await;
                     }
@@ -68,7 +68,7 @@ impl Hot {
         Self { nodes, stop, tasks }
     }
 
-    /// Until nodes have decided from pieces so often; or know that nothing is left, which they remember for long.
+    /// Until nodes have decided from allotments so often; or know that nothing is left, which they remember for long.
     async fn until_leased(&self, times: u64) {
         let sum = |count: fn(&Stats) -> u64| -> u64 {
             self.nodes.iter().map(|node| count(&node.store().stats())).sum()
@@ -80,7 +80,7 @@ impl Hot {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the nodes take no pieces: {:?}", self.nodes[0].store());
+        panic!("the nodes take no allotments: {:?}", self.nodes[0].store());
     }
 
     /// What all of them were admitted, when everything unused is back.
@@ -228,7 +228,7 @@ async fn a_server_that_is_full_makes_nobody_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_takes_over_knows_what_pieces_took() {
+async fn a_replica_that_takes_over_knows_what_allotments_took() {
     let policy = Policy::sliding_window(quota("3000/360d"));
     let mut master = Server::start(&[]);
     let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);

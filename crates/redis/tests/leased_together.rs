@@ -1,4 +1,4 @@
-//! Decisions over several leased limits: in memory where all pieces are there, and all or nothing either way.
+//! Decisions over several leased limits: in memory where all allotments are there, and all or nothing either way.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn node(server: &Server, mode: Mode, each: u32, all: u32) -> [SharedLimit; 2] {
     let store = Store::open(&server.address()).expect("the address is well formed");
     [("each", each), ("all", all)].map(|(name, limit)| {
         let limit = store.limit(name, window(limit)).mode(mode).unreported(100);
-        // Pieces that last, however busy the machine is.
+        // Allotments that last, however busy the machine is.
         let limit = limit.slack(Duration::from_hours(1)).deadline(PATIENCE).on_error(OnError::Closed);
         limit.build().expect("the policy can be shared")
     })
@@ -43,11 +43,11 @@ async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
             return admitted;
         }
     }
-    panic!("the node takes no piece: {:?}", limit.store());
+    panic!("the node takes no allotment: {:?}", limit.store());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pieces_that_are_all_there_decide_together_in_memory_and_are_given_back() {
+async fn allotments_that_are_all_there_decide_together_in_memory_and_are_given_back() {
     let server = Server::start(&[]);
     let limits = node(&server, Mode::Leased, 10_000, 100_000);
     let of_user = until_leased(&limits[0], "alice").await;
@@ -72,7 +72,7 @@ async fn pieces_that_are_all_there_decide_together_in_memory_and_are_given_back(
     limits[0].store().close().await;
     let of_user = 10_000 - of_user - 2_000;
     assert_eq!(left(&server, "each", 10_000, "alice").await, of_user, "{stats:?}");
-    // What is put back the moment the next piece is opened stays charged.
+    // What is put back the moment the next allotment is opened stays charged.
     let (left, most) = (left(&server, "all", 100_000, "*").await, 100_000 - of_all - 2_100);
     assert!((most - 100..=most).contains(&left), "{left}, not {most}: {stats:?}");
 }

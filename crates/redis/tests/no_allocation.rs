@@ -1,4 +1,4 @@
-//! What a decision from a piece allocates: nothing.
+//! What a decision from an allotment allocates: nothing.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -14,7 +14,7 @@ use tidegate_redis_servers::{PATIENCE, Server};
 
 // Only the caller's thread is counted, and everything else runs on the worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_decision_from_a_piece_or_a_remembered_denial_allocates_nothing() {
+async fn a_decision_from_an_allotment_or_a_remembered_denial_allocates_nothing() {
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit = |name, quota: &str| {
@@ -32,7 +32,7 @@ async fn a_decision_from_a_piece_or_a_remembered_denial_allocates_nothing() {
             let poll = || first = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let allocations = measure(poll).count_total;
             match first {
-                // A few renew the piece, for which a task is made.
+                // A few renew the allotment, for which a task is made.
                 Poll::Ready(answer) => free += u32::from(answer.source == wanted && allocations == 0),
                 Poll::Pending => drop(answer.await),
             }

@@ -1,4 +1,4 @@
-//! Decides how large the next piece should be, from recent demand.
+//! Decides how large the next allotment should be, from recent demand.
 
 use crate::Nanos;
 
@@ -11,9 +11,9 @@ pub(crate) struct Demand {
     before: Option<u64>,
 }
 
-/// The first piece is at most this many times the demand during its measurement: a few requests say little about a rate.
+/// The first allotment is at most this many times the demand during its measurement: a few requests say little about a rate.
 const GROWTH: u128 = 8;
-/// A span is this many times as long as a piece should last: a few requests at the same moment are not a rate.
+/// A span is this many times as long as an allotment should last: a few requests at the same moment are not a rate.
 const SPAN: u128 = 4;
 
 impl Demand {
@@ -25,7 +25,7 @@ impl Demand {
     ///
     /// A rarely used key therefore takes nothing ahead: its requests are decided one by one.
     /// `steady`: demand counts only if it came in both spans.
-    pub fn piece(&mut self, now: Nanos, target: Nanos, steady: bool) -> u32 {
+    pub fn allotment(&mut self, now: Nanos, target: Nanos, steady: bool) -> u32 {
         let units = u128::from(self.units);
         let Some(since) = self.since else {
             self.begin(now, None);
@@ -61,25 +61,25 @@ mod tests {
     /// A demand whose first span has ended with this many units.
     fn after_a_span_of(units: u32) -> Demand {
         let mut demand = Demand::default();
-        demand.piece(Nanos::ZERO, TARGET, false);
+        demand.allotment(Nanos::ZERO, TARGET, false);
         demand.add(units);
-        demand.piece(Nanos::from_millis(100), TARGET, false);
+        demand.allotment(Nanos::from_millis(100), TARGET, false);
         demand
     }
 
     #[test]
-    fn a_piece_lasts_for_the_target_at_the_rate_of_late() {
+    fn an_allotment_lasts_for_the_target_at_the_rate_of_late() {
         let mut demand = Demand::default();
-        assert_eq!(demand.piece(Nanos::ZERO, TARGET, false), 0);
+        assert_eq!(demand.allotment(Nanos::ZERO, TARGET, false), 0);
         demand.add(400);
-        assert_eq!(demand.piece(Nanos::from_millis(10), TARGET, false), 1_000);
+        assert_eq!(demand.allotment(Nanos::from_millis(10), TARGET, false), 1_000);
         demand.add(3_600);
-        assert_eq!(demand.piece(Nanos::from_millis(100), TARGET, false), 1_000);
+        assert_eq!(demand.allotment(Nanos::from_millis(100), TARGET, false), 1_000);
         demand.add(2_000);
-        assert_eq!(demand.piece(Nanos::from_millis(150), TARGET, false), 1_000);
-        assert_eq!(demand.piece(Nanos::from_millis(175), TARGET, false), 750, "and shrinks with it");
-        assert_eq!(demand.piece(Nanos::from_millis(400), TARGET, false), 166);
-        assert_eq!(demand.piece(Nanos::from_millis(500), TARGET, false), 0);
+        assert_eq!(demand.allotment(Nanos::from_millis(150), TARGET, false), 1_000);
+        assert_eq!(demand.allotment(Nanos::from_millis(175), TARGET, false), 750, "and shrinks with it");
+        assert_eq!(demand.allotment(Nanos::from_millis(400), TARGET, false), 166);
+        assert_eq!(demand.allotment(Nanos::from_millis(500), TARGET, false), 0);
     }
 
     #[test]
@@ -87,31 +87,31 @@ mod tests {
         let mut demand = Demand::default();
         for second in 0..5 {
             demand.add(1);
-            assert_eq!(demand.piece(Nanos::from_secs(second), TARGET, false), 0);
+            assert_eq!(demand.allotment(Nanos::from_secs(second), TARGET, false), 0);
         }
     }
 
     #[test]
     fn a_few_requests_at_once_are_no_rate() {
         let mut demand = Demand::default();
-        demand.piece(Nanos::ZERO, TARGET, false);
+        demand.allotment(Nanos::ZERO, TARGET, false);
         demand.add(3);
-        assert_eq!(demand.piece(Nanos::ZERO, TARGET, false), 24, "of a rate nothing is known yet");
+        assert_eq!(demand.allotment(Nanos::ZERO, TARGET, false), 24, "of a rate nothing is known yet");
         let mut demand = after_a_span_of(0);
         demand.add(3);
-        assert_eq!(demand.piece(Nanos::from_millis(101), TARGET, false), 0, "nobody asked before");
+        assert_eq!(demand.allotment(Nanos::from_millis(101), TARGET, false), 0, "nobody asked before");
         demand.add(u32::MAX);
         demand.add(u32::MAX);
-        assert_eq!(demand.piece(Nanos::ZERO, Nanos::MAX, false), 1 << 31);
+        assert_eq!(demand.allotment(Nanos::ZERO, Nanos::MAX, false), 1 << 31);
     }
 
     #[test]
     fn a_burst_after_a_pause_is_not_counted_on_where_only_a_steady_rate_is() {
         let mut burst = after_a_span_of(0);
         burst.add(1_000);
-        assert_eq!(burst.piece(Nanos::from_millis(101), TARGET, true), 0);
+        assert_eq!(burst.allotment(Nanos::from_millis(101), TARGET, true), 0);
         let mut steady = after_a_span_of(800);
         steady.add(800);
-        assert_eq!(steady.piece(Nanos::from_millis(200), TARGET, true), 200);
+        assert_eq!(steady.allotment(Nanos::from_millis(200), TARGET, true), 200);
     }
 }

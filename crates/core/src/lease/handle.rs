@@ -6,7 +6,7 @@ use crate::{Decision, Nanos};
 
 use super::{
     Answer, Grant, Request, Terms,
-    piece::{Generation, Piece, Spend},
+    allotment::{Allotment, Generation, Spend},
     state::LeaseState,
     sync::{Mutex, MutexGuard},
 };
@@ -20,7 +20,7 @@ use super::{
 ///
 /// See the [module](crate::lease) for an example and for the guarantees.
 pub struct Lease {
-    piece: Piece,
+    allotment: Allotment,
     terms: Terms,
     limit: u32,
     state: Mutex<LeaseState>,
@@ -43,7 +43,7 @@ impl Lease {
     #[must_use]
     pub fn new(terms: Terms) -> Self {
         Self {
-            piece: Piece::default(),
+            allotment: Allotment::default(),
             terms,
             limit: terms.limit(),
             state: Mutex::new(LeaseState::default()),
@@ -62,10 +62,10 @@ impl Lease {
     /// left when they were taken. Other nodes may have taken some of that since. A cost of 0 is a peek.
     #[inline]
     pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
-        match self.piece.spend(self.limit, cost, now) {
+        match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low: false, .. } => Answer::Decided(decision),
             Spend::Spent { decision, low: true, .. } => self.spent_to_the_mark(decision, now),
-            Spend::Short => match self.piece.refusal(self.limit, cost, now) {
+            Spend::Short => match self.allotment.refusal(self.limit, cost, now) {
                 Some(denied) => Answer::Decided(denied),
                 None => self.ask_slowly(cost, now),
             },
@@ -80,7 +80,7 @@ impl Lease {
     /// If the node holds too few units. The error contains a request to send if it is worth asking for more units. It is for
     /// the background: the decision must be made in another way.
     pub fn take(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
-        match self.piece.spend(self.limit, cost, now) {
+        match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low, of } => {
                 let renew = if low { self.spent_to_the_mark(decision, now).request() } else { None };
                 Ok(Taken { decision, renew, cost, of })
@@ -97,10 +97,10 @@ impl Lease {
         if let Some((decision, renew, of)) = self.spend_reserves(&mut state, cost, now) {
             return Ok(Taken { decision, renew, cost, of });
         }
-        Err(state.ahead_for(&self.piece, &self.terms, cost, now))
+        Err(state.ahead_for(&self.allotment, &self.terms, cost, now))
     }
 
-    /// Spends from the current piece, which another thread may have opened meanwhile, or from the spare one.
+    /// Spends from the current allotment, which another thread may have opened meanwhile, or from the spare one.
     fn spend_reserves(
         &self,
         state: &mut LeaseState,
@@ -108,31 +108,31 @@ impl Lease {
         now: Nanos,
     ) -> Option<(Decision, Option<Request>, Generation)> {
         loop {
-            if let Spend::Spent { decision, low, of } = self.piece.spend(self.limit, cost, now) {
-                state.look(&self.piece, &self.terms, now);
+            if let Spend::Spent { decision, low, of } = self.allotment.spend(self.limit, cost, now) {
+                state.look(&self.allotment, &self.terms, now);
                 let renewal = if low { state.renewal(&self.terms, now) } else { None };
                 return Some((decision, renewal, of));
             }
-            state.look(&self.piece, &self.terms, now);
-            state.end_if_over(&self.piece, &self.terms, now);
-            if !state.open_spare(&self.piece, &self.terms, now) {
+            state.look(&self.allotment, &self.terms, now);
+            state.end_if_over(&self.allotment, &self.terms, now);
+            if !state.open_spare(&self.allotment, &self.terms, now) {
                 return None;
             }
         }
     }
 
-    /// Puts back what was taken. If the piece has ended meanwhile (it has expired, another one was opened, or a denial was
+    /// Puts back what was taken. If the allotment has ended meanwhile (it has expired, another one was opened, or a denial was
     /// written to it), the units stay charged, as if they had been used.
     #[allow(clippy::needless_pass_by_value)] // What was put back is gone.
     pub fn put_back(&self, taken: Taken) {
-        self.piece.put_back(taken.of, taken.cost);
+        self.allotment.put_back(taken.of, taken.cost);
     }
 
     #[cold]
     #[inline(never)]
     fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
         let mut state = self.state();
-        state.look(&self.piece, &self.terms, now);
+        state.look(&self.allotment, &self.terms, now);
         match state.renewal(&self.terms, now) {
             Some(request) => Answer::Renew(decision, request),
             None => Answer::Decided(decision),
@@ -143,16 +143,16 @@ impl Lease {
     #[inline(never)]
     fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
         if cost > self.limit {
-            return Answer::Decided(Decision::too_large(self.limit, self.piece.left().into(), 1, 0));
+            return Answer::Decided(Decision::too_large(self.limit, self.allotment.left().into(), 1, 0));
         }
         let mut state = self.state();
         if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {
             return renewal.map_or(Answer::Decided(decision), |request| Answer::Renew(decision, request));
         }
-        if let Some(denied) = state.refusal(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.refusal(&self.allotment, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
-        if let Some(denied) = state.probe(&self.piece, &self.terms, cost, now) {
+        if let Some(denied) = state.probe(&self.allotment, &self.terms, cost, now) {
             return Answer::Decided(denied);
         }
         state.asked_for(cost);
@@ -162,7 +162,7 @@ impl Lease {
     /// Processes the authority's answer. Returns the decision for the caller who waits for it, if there is one.
     #[must_use = "the decision is the waiting caller's"]
     pub fn granted(&self, request: Request, grant: &Grant, now: Nanos) -> Decision {
-        self.state().granted(&self.piece, &self.terms, &request, grant, now);
+        self.state().granted(&self.allotment, &self.terms, &request, grant, now);
         grant.decision
     }
 
@@ -170,28 +170,28 @@ impl Lease {
     /// have taken are not used; they stay charged until the algorithm forgets them. Until the next answer, each caller gets a
     /// request of its own for the authority.
     pub fn failed(&self, request: Request) {
-        self.state().failed(&self.piece, &request);
+        self.state().failed(&self.allotment, &request);
     }
 
     /// A request that no caller waits for, if one is due: it returns units that are no longer needed, or reports use. Call it
     /// about every quarter of the [slack](Terms::slack), or whenever something is sent to the authority anyway.
     pub fn returning(&self, now: Nanos) -> Option<Request> {
-        self.state().idle(&self.piece, &self.terms, now)
+        self.state().idle(&self.allotment, &self.terms, now)
     }
 
     /// Whether the lease holds nothing and has nothing to send. Then [`returning`](Self::returning) need not be called before
     /// the next [`ask`](Self::ask).
     pub fn is_idle(&self, now: Nanos) -> bool {
         let mut state = self.state();
-        state.look(&self.piece, &self.terms, now);
+        state.look(&self.allotment, &self.terms, now);
         state.is_idle(&self.terms)
     }
 
     /// Returns everything, because the node leaves. The authority decides all later requests.
     pub fn close(&self, now: Nanos) -> Vec<Request> {
         let mut state = self.state();
-        state.close(&self.piece, &self.terms, now);
-        std::iter::from_fn(|| state.idle(&self.piece, &self.terms, now)).collect()
+        state.close(&self.allotment, &self.terms, now);
+        std::iter::from_fn(|| state.idle(&self.allotment, &self.terms, now)).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, LeaseState> {
@@ -204,7 +204,7 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("terms", &self.terms)
-            .field("left", &self.piece.left())
+            .field("left", &self.allotment.left())
             .finish_non_exhaustive()
     }
 }

@@ -35,18 +35,18 @@
 //! | `leased` | never over: the nodes admit only what the algorithm, asked at the same moments, would have admitted | if the node holds no units: a rarely used key, the first request of a slot or window, near the limit |
 //! | `reported` | over by at most nodes × [`unreported`](Terms::unreported) in any window | at the node's first request, and when it has that much unreported |
 //!
-//! *Leased*: a node takes a batch of units, a *piece*, from the shared state before it uses them.
+//! *Leased*: a node takes a batch of units, an *allotment*, from the shared state before it uses them.
 //! [`Policy::ahead`](crate::Policy::ahead) explains for each algorithm why the bound holds at the time of use, and what
-//! that costs. The price is denials: units that one node holds are denied to the others. A piece is at most a quarter of
-//! what is left, so pieces shrink towards the limit until the authority decides each request. A piece is also no more than
+//! that costs. The price is denials: units that one node holds are denied to the others. An allotment is at most a quarter of
+//! what is left, so allotments shrink towards the limit until the authority decides each request. An allotment is also no more than
 //! the node will use in a quarter of the slack, as measured over the whole slack, so a node whose traffic stops holds few
 //! units, and only for a short time. Units of a token bucket lose value while they are held, because the bucket refills
 //! meanwhile. A node therefore takes them only at a steady rate, and keeps them for the whole slack in case they are used.
 //!
 //! Leased nodes that are 0.2 ms from the authority admit at least 97 % of what one place would admit, with 1 to 16 nodes and a
 //! demand of 0.5 to 1.5 times the limit. If callers come in groups of five at the same moment, they admit at least 90 %.
-//! (`tests/lease_use.rs` measures both.) A round trip that takes a large part of a slot costs more: a piece expires when its
-//! slot ends, and much of the slot has passed when the piece arrives.
+//! (`tests/lease_use.rs` measures both.) A round trip that takes a large part of a slot costs more: an allotment expires when its
+//! slot ends, and much of the slot has passed when the allotment arrives.
 //!
 //! Near the limit (something was denied, and the node got fewer units than it wanted), only one caller of a node at a time
 //! asks the authority. The others are denied until its answer arrives, and their `retry_after` is the time at which it is
@@ -65,9 +65,9 @@
 //! A new node starts with nothing and asks the authority. A node that shuts down returns exactly what it holds
 //! ([`Lease::close`]), whatever others took in between ([`Policy::give_back`](crate::Policy::give_back)).
 //!
-//! If a *leased* node dies, its piece is lost to the others until the algorithm forgets what was charged (a token
+//! If a *leased* node dies, its allotment is lost to the others until the algorithm forgets what was charged (a token
 //! bucket refills it, a window ends). That is at most a quarter of what was left at its last request, and usually what it
-//! would have used in half a slack (it may have one piece open and one in reserve). The limit is never exceeded. (A
+//! would have used in half a slack (it may have one allotment open and one in reserve). The limit is never exceeded. (A
 //! `first-hit` window may then have begun with a unit that nobody used. It still admits its limit, and any window at most
 //! twice that, but the algorithm asked only at the admissions would have begun its windows at other times.) If a *reported*
 //! node dies, what it used since its last report is never charged: at most `unreported` units over, once for each death.
@@ -77,10 +77,10 @@
 //!
 //! Requests and grants may be lost, delayed or reordered, but must not be repeated: each is one step of the authority.
 
+mod allotment;
 mod demand;
 mod handle;
 mod message;
-mod piece;
 mod refusals;
 mod state;
 mod sync;

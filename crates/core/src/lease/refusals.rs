@@ -2,7 +2,7 @@
 
 use crate::{Decision, Nanos};
 
-use super::piece::Refusal;
+use super::allotment::Refusal;
 
 /// How many costs are remembered. Callers of one limit rarely have more.
 const KEPT: usize = 8;

@@ -1,28 +1,28 @@
-//! The part of a lease under the lock: what it does when the piece does not suffice for a decision.
+//! The part of a lease under the lock: what it does when the allotment does not suffice for a decision.
 
 use crate::{Decision, Nanos};
 
 use super::{
     GiveBack, Grant, Mode, Request, Terms,
+    allotment::{Allotment, Open, Refusal},
     demand::Demand,
-    piece::{Open, Piece, Refusal},
     refusals::Refusals,
 };
 
-/// The maximum number of pieces that wait to be returned: older ones stay charged until the algorithm forgets them.
+/// The maximum number of allotments that wait to be returned: older ones stay charged until the algorithm forgets them.
 const BACK: usize = 8;
 
-/// Near the limit, a piece smaller than this is not renewed ahead.
+/// Near the limit, an allotment smaller than this is not renewed ahead.
 const FEW: u32 = 16;
 
-/// A piece, and when the authority's state counted it, on the authority's clock.
+/// An allotment, and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     open: Open,
     taken: Nanos,
 }
 
-/// The progress of the next piece.
+/// The progress of the next allotment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Next {
     #[default]
@@ -35,11 +35,11 @@ enum Next {
 
 #[derive(Debug, Default)]
 pub(crate) struct LeaseState {
-    /// The values with which the piece was opened.
+    /// The values with which the allotment was opened.
     current: Held,
-    /// A piece that was fetched ahead, to be opened when the current one is used up.
+    /// An allotment that was fetched ahead, to be opened when the current one is used up.
     spare: Option<Held>,
-    /// Units left in the piece when it was last looked at.
+    /// Units left in the allotment when it was last looked at.
     seen: u32,
     demand: Demand,
     refusals: Refusals,
@@ -47,7 +47,7 @@ pub(crate) struct LeaseState {
     next: Next,
     closed: bool,
     round_trip: Nanos,
-    /// When units of the piece were last found spent.
+    /// When units of the allotment were last found spent.
     busy: Nanos,
     /// Whether the limit is near: something was denied, and since then no answer granted all that was wanted.
     scarce: bool,
@@ -60,14 +60,14 @@ pub(crate) struct LeaseState {
     /// Units that were used and are in requests that wait for an answer.
     in_flight: u32,
     reported_at: Nanos,
-    /// A request for a piece was granted nothing: unless a caller waits for the answer, no other is sent before this time.
+    /// A request for an allotment was granted nothing: unless a caller waits for the answer, no other is sent before this time.
     barren_until: Nanos,
 }
 
 impl LeaseState {
     /// Counts what threads have spent since the last call.
-    pub fn look(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
-        let left = piece.left();
+    pub fn look(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
+        let left = allotment.left();
         let spent = self.seen.saturating_sub(left);
         self.seen = left;
         if spent > 0 {
@@ -79,11 +79,11 @@ impl LeaseState {
         }
     }
 
-    /// Opens another piece; the rest of the current one will be returned.
-    fn open(&mut self, piece: &Piece, terms: &Terms, next: Held, now: Nanos) {
+    /// Opens another allotment; the rest of the current one will be returned.
+    fn open(&mut self, allotment: &Allotment, terms: &Terms, next: Held, now: Nanos) {
         let taken = self.current.taken;
         let mut left = 0;
-        piece.replace(|units| {
+        allotment.replace(|units| {
             left = units;
             next.open
         });
@@ -102,28 +102,28 @@ impl LeaseState {
         }
     }
 
-    /// Opens the spare piece, if there is one that has not expired.
-    pub fn open_spare(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> bool {
+    /// Opens the spare allotment, if there is one that has not expired.
+    pub fn open_spare(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) -> bool {
         let Some(mut spare) = self.spare.take() else { return false };
         if now >= spare.open.until {
             self.give_back(spare.open.units, spare.taken);
             return false;
         }
         spare.open.refused = self.current.open.refused;
-        self.open(piece, terms, spare, now);
+        self.open(allotment, terms, spare, now);
         true
     }
 
-    /// Ends an expired piece, so that the rest of it is returned.
-    pub fn end_if_over(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+    /// Ends an expired allotment, so that the rest of it is returned.
+    pub fn end_if_over(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
         if self.seen > 0 && now >= self.current.open.until {
-            self.end(piece, terms, now);
+            self.end(allotment, terms, now);
         }
     }
 
-    fn end(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+    fn end(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
         let open = Open { refused: self.current.open.refused, ..Open::default() };
-        self.open(piece, terms, Held { open, taken: Nanos::ZERO }, now);
+        self.open(allotment, terms, Held { open, taken: Nanos::ZERO }, now);
     }
 
     fn give_back(&mut self, units: u32, taken: Nanos) {
@@ -141,17 +141,23 @@ impl LeaseState {
     }
 
     /// The remembered denial of this cost. From now on threads find it without the lock.
-    pub fn refusal(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn refusal(
+        &mut self,
+        allotment: &Allotment,
+        terms: &Terms,
+        cost: u32,
+        now: Nanos,
+    ) -> Option<Decision> {
         let refused = self.refusals.find(cost, now)?;
         if self.current.open.refused != refused {
-            self.show(piece, |open| open.refused = refused);
+            self.show(allotment, |open| open.refused = refused);
         }
-        Some(refused.decision(terms.limit(), piece.left(), now))
+        Some(refused.decision(terms.limit(), allotment.left(), now))
     }
 
     /// Near the limit, one caller at a time asks the authority; the others are denied until its answer arrives. Otherwise each
     /// caller of a hot key would wait a round trip for the same answer.
-    pub fn probe(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn probe(&mut self, allotment: &Allotment, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
         if !self.scarce || cost == 0 || terms.mode() == Mode::Exact {
             return None;
         }
@@ -161,38 +167,38 @@ impl LeaseState {
         let trip = self.round_trip.get().max(1_000);
         let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
         let refused = Refusal { cost, until, reset_at: self.current.open.reset_at.max(until) };
-        self.show(piece, |open| open.refused = refused);
+        self.show(allotment, |open| open.refused = refused);
         if others {
-            return Some(refused.decision(terms.limit(), piece.left(), now));
+            return Some(refused.decision(terms.limit(), allotment.left(), now));
         }
         self.probing_until = now.saturating_add(Nanos::new(trip.saturating_mul(8)));
         None
     }
 
     /// It is unknown whether the limit is near: callers no longer get a denial that is based on a probe alone.
-    fn end_probe(&mut self, piece: &Piece) {
+    fn end_probe(&mut self, allotment: &Allotment) {
         (self.scarce, self.probing_until) = (false, Nanos::ZERO);
         let shown = self.current.open.refused;
         if shown.cost > 0 && !self.refusals.has(&shown) {
-            self.show(piece, |open| open.refused = Refusal::default());
+            self.show(allotment, |open| open.refused = Refusal::default());
         }
     }
 
     /// Whether the limit is still near after an answer: less was granted than is wanted for the next while.
     fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
         match request.ahead {
-            // The answer to the request for a piece will show it.
+            // The answer to the request for an allotment will show it.
             0 if self.next == Next::Asked => true,
             0 => grant.decision.remaining() == 0,
             wanted => grant.units < wanted,
         }
     }
 
-    /// Changes the attributes of the piece, and keeps its units.
-    fn show(&mut self, piece: &Piece, change: impl FnOnce(&mut Open)) {
+    /// Changes the attributes of the allotment, and keeps its units.
+    fn show(&mut self, allotment: &Allotment, change: impl FnOnce(&mut Open)) {
         let open = &mut self.current.open;
         change(open);
-        piece.replace(|units| Open { units, ..*open });
+        allotment.replace(|units| Open { units, ..*open });
     }
 
     /// A request for a caller's cost, together with whatever else is due.
@@ -215,7 +221,7 @@ impl LeaseState {
         Request { cost, ahead, back, spent, sent: now }
     }
 
-    /// A request for another piece, unless one was sent or none is wanted.
+    /// A request for another allotment, unless one was sent or none is wanted.
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
         // Near the limit, a few units do not show that more can be had; the next caller will ask.
         let few = self.scarce && self.current.open.units < FEW;
@@ -227,9 +233,15 @@ impl LeaseState {
         says_something.then_some(request)
     }
 
-    /// A request for a piece, after a cost that was too large for the current piece and is decided elsewhere.
-    pub fn ahead_for(&mut self, piece: &Piece, terms: &Terms, cost: u32, now: Nanos) -> Option<Request> {
-        if now < self.barren_until || self.refusal(piece, terms, cost, now).is_some() {
+    /// A request for an allotment, after a cost that was too large for the current allotment and is decided elsewhere.
+    pub fn ahead_for(
+        &mut self,
+        allotment: &Allotment,
+        terms: &Terms,
+        cost: u32,
+        now: Nanos,
+    ) -> Option<Request> {
+        if now < self.barren_until || self.refusal(allotment, terms, cost, now).is_some() {
             return None;
         }
         self.asked_for(cost);
@@ -239,16 +251,18 @@ impl LeaseState {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
-            // Each late answer loses a piece, so the next one is requested only after an answer came in time.
+            // Each late answer loses an allotment, so the next one is requested only after an answer came in time.
             Mode::Leased if self.next == Next::Unanswered => 0,
-            // A piece would have expired, or nearly, when it arrives.
+            // An allotment would have expired, or nearly, when it arrives.
             Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
-            Mode::Leased => self.demand.piece(now, self.target(terms), terms.refills()).min(terms.limit()),
+            Mode::Leased => {
+                self.demand.allotment(now, self.target(terms), terms.refills()).min(terms.limit())
+            }
             Mode::Reported => terms.unreported(),
         }
     }
 
-    /// How long a piece should last: a quarter of the slack, so that it is used up before it must be returned; or four round
+    /// How long an allotment should last: a quarter of the slack, so that it is used up before it must be returned; or four round
     /// trips, up to half the slack.
     fn target(&self, terms: &Terms) -> Nanos {
         let slack = terms.slack().get();
@@ -259,8 +273,15 @@ impl LeaseState {
         self.demand.add(cost);
     }
 
-    pub fn granted(&mut self, piece: &Piece, terms: &Terms, request: &Request, grant: &Grant, now: Nanos) {
-        self.look(piece, terms, now);
+    pub fn granted(
+        &mut self,
+        allotment: &Allotment,
+        terms: &Terms,
+        request: &Request,
+        grant: &Grant,
+        now: Nanos,
+    ) {
+        self.look(allotment, terms, now);
         self.round_trip = now.saturating_since(request.sent);
         if self.next == Next::Unanswered {
             self.next = Next::NotAsked;
@@ -274,15 +295,15 @@ impl LeaseState {
                 return;
             }
             if let Some(refused) = self.refusals.remember(request.cost, &grant.decision, now) {
-                self.show(piece, |open| open.refused = refused);
+                self.show(allotment, |open| open.refused = refused);
             }
         } else {
-            // A granted piece shows as much as a decision: what was denied before fits now. Without this the denial would be
-            // found before the spare piece is opened.
+            // A granted allotment shows as much as a decision: what was denied before fits now. Without this the denial would be
+            // found before the spare allotment is opened.
             let fits = request.cost.max(grant.units);
             self.refusals.admitted(fits);
             if (1..=fits).contains(&self.current.open.refused.cost) {
-                self.show(piece, |open| open.refused = Refusal::default());
+                self.show(allotment, |open| open.refused = Refusal::default());
             }
         }
         if request.ahead == 0 {
@@ -295,15 +316,15 @@ impl LeaseState {
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,
-            // Unreported units may not be charged yet. The piece is ended first, so that nobody adds to them meanwhile.
+            // Unreported units may not be charged yet. The allotment is ended first, so that nobody adds to them meanwhile.
             Mode::Reported => {
-                self.end(piece, terms, now);
+                self.end(allotment, terms, now);
                 let out = self.unsent.saturating_add(self.in_flight);
                 grant.units.min(terms.unreported()).saturating_sub(out)
             }
         };
         let held = self.held(terms, units, request, grant);
-        self.take_in(piece, terms, held, now);
+        self.take_in(allotment, terms, held, now);
     }
 
     fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
@@ -328,10 +349,10 @@ impl LeaseState {
         Held { open, taken: grant.now }
     }
 
-    fn take_in(&mut self, piece: &Piece, terms: &Terms, held: Held, now: Nanos) {
+    fn take_in(&mut self, allotment: &Allotment, terms: &Terms, held: Held, now: Nanos) {
         if terms.mode() == Mode::Reported {
             // The newer view of what is free replaces the older one.
-            return self.open(piece, terms, held, now);
+            return self.open(allotment, terms, held, now);
         }
         if held.open.units == 0 {
             return;
@@ -343,7 +364,7 @@ impl LeaseState {
                 self.give_back(older.open.units, older.taken);
             }
         } else {
-            self.open(piece, terms, held, now);
+            self.open(allotment, terms, held, now);
         }
     }
 
@@ -351,28 +372,28 @@ impl LeaseState {
         self.out = self.out.saturating_sub(u32::from(request.cost > 0));
     }
 
-    pub fn failed(&mut self, piece: &Piece, request: &Request) {
+    pub fn failed(&mut self, allotment: &Allotment, request: &Request) {
         if request.ahead > 0 {
             self.next = Next::Unanswered;
         }
         self.answered(request);
         if request.cost > 0 {
-            self.end_probe(piece);
+            self.end_probe(allotment);
         }
         // The report may have arrived: charge it twice rather than not at all.
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.unsent = self.unsent.saturating_add(request.spent);
     }
 
-    pub fn idle(&mut self, piece: &Piece, terms: &Terms, now: Nanos) -> Option<Request> {
-        self.look(piece, terms, now);
+    pub fn idle(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) -> Option<Request> {
+        self.look(allotment, terms, now);
         let quiet = !terms.refills() && now.saturating_since(self.busy) >= self.target(terms);
         if terms.mode() == Mode::Leased {
             if let Some(spare) = self.spare.take_if(|spare| quiet || now >= spare.open.until) {
                 self.give_back(spare.open.units, spare.taken);
             }
             if self.seen > 0 && (quiet || now >= self.current.open.until) {
-                self.end(piece, terms, now);
+                self.end(allotment, terms, now);
             }
         }
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
@@ -390,12 +411,12 @@ impl LeaseState {
         !holds && self.next != Next::Asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
     }
 
-    pub fn close(&mut self, piece: &Piece, terms: &Terms, now: Nanos) {
+    pub fn close(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
         self.closed = true;
-        self.look(piece, terms, now);
+        self.look(allotment, terms, now);
         if let Some(spare) = self.spare.take() {
             self.give_back(spare.open.units, spare.taken);
         }
-        self.end(piece, terms, now);
+        self.end(allotment, terms, now);
     }
 }

@@ -45,7 +45,7 @@ pub struct Terms {
     unreported: u32,
 }
 
-/// A piece is at most this part of what is left: pieces shrink towards the limit until the authority decides each
+/// An allotment is at most this part of what is left: allotments shrink towards the limit until the authority decides each
 /// request.
 const SHARE: u64 = 4;
 

@@ -3,7 +3,7 @@
 
 use tidegate_core::lease::Terms;
 
-use super::{pieces::Known, *};
+use super::{allotments::Known, *};
 
 /// Random steps of all who write, by limits of which the next one comes into force every hundred steps or so: up, and down.
 /// `seen` changes what a limiter in memory would keep to what Redis has room for.

@@ -1,10 +1,10 @@
-//! One key and all who write it: exact decisions, joint ones, nodes that take pieces. None may undo what another relies on,
+//! One key and all who write it: exact decisions, joint ones, nodes that take allotments. None may undo what another relies on,
 //! least of all the key's end: most writes leave it as it is.
 
 use tidegate_core::Parameters;
 use tidegate_core::lease::Terms;
 
-use super::{pieces::Known, *};
+use super::{allotments::Known, *};
 
 /// How much longer than its value means something a key is kept, in milliseconds: at least, and at most.
 const KEPT: (u64, u64) = (2_000, 6_000);

@@ -1,5 +1,5 @@
 //! The leases that threads keep asking, each thread with a few places of its own: two that ask for one hot key meet at its
-//! piece alone, not also at the map's lock and counts, whose cache lines their cores would hand to and fro.
+//! allotment alone, not also at the map's lock and counts, whose cache lines their cores would hand to and fro.
 
 use std::{
     ptr,
@@ -33,7 +33,7 @@ pub struct Recent {
     pub counts: Counts,
 }
 
-/// Decisions made from pieces, and denials remembered with them.
+/// Decisions made from allotments, and denials remembered with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub decided: u64,

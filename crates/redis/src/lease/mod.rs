@@ -68,7 +68,7 @@ pub enum Asked {
     Refill(Arc<Held>, Request),
 }
 
-/// What was taken from a piece for a decision over several limits.
+/// What was taken from an allotment for a decision over several limits.
 pub struct TakenFrom {
     pub held: Arc<Held>,
     pub taken: Taken,
@@ -86,7 +86,7 @@ struct Map {
 #[derive(Default)]
 struct Section {
     map: RwLock<Map>,
-    /// Decisions made from pieces; and denials remembered with them.
+    /// Decisions made from allotments; and denials remembered with them.
     decided: AtomicU64,
     remembered: AtomicU64,
 }
@@ -197,7 +197,7 @@ impl Leases {
         asked
     }
 
-    /// Takes `cost` from a key's piece, or nothing where there is none of that size. `send` takes what is to be sent
+    /// Takes `cost` from a key's allotment, or nothing where there is none of that size. `send` takes what is to be sent
     /// meanwhile.
     pub fn take(
         &self,
@@ -355,7 +355,7 @@ impl Leases {
         }
     }
 
-    /// Decisions made from pieces, and denials remembered with them.
+    /// Decisions made from allotments, and denials remembered with them.
     pub fn counts(&self) -> Counts {
         self.sum(|count| count.load(Ordering::Relaxed), |counts| *counts)
     }
@@ -434,7 +434,7 @@ mod tests {
                 let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Arc::new(Wait::Auto));
                 let now = Nanos::from_secs(1_700_000_000);
                 for at in 0..20 * keys {
-                    // Each asks for a piece, and that is never answered.
+                    // Each asks for an allotment, and that is never answered.
                     let asked = leases.ask(format!("{at}").as_bytes(), 1, now, |_, _| ());
                     assert!(matches!(asked, Asked::Refill(..)));
                     assert!(lock(&leases.active).len() <= 2 * keys);

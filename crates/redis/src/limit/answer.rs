@@ -12,7 +12,7 @@ pub enum Source {
     Store,
     /// The store, earlier: the same request was denied until a time that has not come.
     Remembered,
-    /// This node, from the piece of the quota that it holds.
+    /// This node, from the allotment of the quota that it holds.
     Lease,
     /// Nobody: the store gave no decision, and the limit fails open or closed. See [`OnError`](crate::OnError).
     Failed(StoreError),

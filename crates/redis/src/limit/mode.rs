@@ -13,7 +13,7 @@ pub enum Mode {
     /// share).
     #[default]
     Exact,
-    /// In memory, from pieces of the quota that this node has taken from the store: never over, at the price of some denials
+    /// In memory, from allotments of the quota that this node has taken from the store: never over, at the price of some denials
     /// while other nodes hold what is left. See [`LimitBuilder::slack`](crate::LimitBuilder::slack).
     Leased,
     /// In memory, from what the store had left when it was last asked, and reported to it in the background: over by at most

@@ -32,7 +32,7 @@ impl Batch {
     }
 }
 
-/// The arguments, behind the keys, of a call in which nodes take pieces: `requests` are those of each key in turn, `counts`
+/// The arguments, behind the keys, of a call in which nodes take allotments: `requests` are those of each key in turn, `counts`
 /// how many each key has.
 pub fn lease_arguments<'a>(
     numbers: &[u8],

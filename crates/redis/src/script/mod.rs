@@ -192,7 +192,7 @@ impl Scripts {
         &self.batches[kind as usize]
     }
 
-    /// The script by which nodes take pieces, and report; none for the leaky bucket.
+    /// The script by which nodes take allotments, and report; none for the leaky bucket.
     pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
         self.leases[kind as usize].as_ref()
     }

@@ -1,4 +1,4 @@
--- Many requests of nodes for a limit of which they hold pieces: the authority's step of `core::lease`. ARGV: the limit's
+-- Many requests of nodes for a limit of which they hold allotments: the authority's step of `core::lease`. ARGV: the limit's
 -- numbers; 'l' for leased, 'r' for reported; the requests of each key in turn, 24 bytes each: cost, wanted ahead, spent,
 -- given back, and when that was taken; and then how many are each key's. One more key behind the limit's stands for this
 -- call, which is refused when it arrives a second time: nothing is given back twice. The reply is that of batch.lua: whoever asked

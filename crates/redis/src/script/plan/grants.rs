@@ -1,4 +1,4 @@
-//! What nodes are granted, from the reply of the scripts in which they take pieces.
+//! What nodes are granted, from the reply of the scripts in which they take allotments.
 
 use tidegate_core::lease::{Grant, Mode, Request, Terms};
 use tidegate_core::{Algorithm, Nanos};

@@ -140,7 +140,7 @@ impl Plan {
         matches!(self.layout, Layout::Log { .. })
     }
 
-    /// The numbers for the script by which nodes take pieces.
+    /// The numbers for the script by which nodes take allotments.
     pub(crate) fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.numbers.clone();
         if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {

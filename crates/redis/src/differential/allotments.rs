@@ -1,4 +1,4 @@
-//! The scripts in which nodes take pieces beside `Terms::serve`: the same random steps, the same grants.
+//! The scripts in which nodes take allotments beside `Terms::serve`: the same random steps, the same grants.
 
 use tidegate_core::lease::{GiveBack, Grant, Mode, Request, Terms};
 
@@ -28,7 +28,7 @@ fn step(terms: &Terms, state: &mut Vec<u64>, now: Nanos, request: &Request) -> G
     grant
 }
 
-/// A key as the test knows it: the state, and the pieces that are out, with the time of their taking.
+/// A key as the test knows it: the state, and the allotments that are out, with the time of their taking.
 #[derive(Default)]
 pub(super) struct Known {
     pub state: Vec<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What the terms grant; a piece is noted as out.
+    /// What the terms grant; an allotment is noted as out.
     pub fn grant(&mut self, terms: &Terms, now: Nanos, request: &Request) -> Grant {
         let grant = step(terms, &mut self.state, now, request);
         if terms.mode() == Mode::Leased && grant.units > 0 {

@@ -1,10 +1,10 @@
-//! The piece that a node decides from: one word from which all threads spend, and its attributes.
+//! The allotment that a node decides from: one word from which all threads spend, and its attributes.
 //!
 //! ```text
 //! word: │ generation (32 bits) │ units left (32 bits) │      until, low, beyond, …: plain words of this generation
 //! ```
 //!
-//! A thread reads the word, then the attributes, and then takes its cost by compare-and-swap. The attributes of a piece
+//! A thread reads the word, then the attributes, and then takes its cost by compare-and-swap. The attributes of an allotment
 //! change only between two generations, while the word shows no units, so the exchange fails for a thread that read
 //! attributes of two generations. A decision thus takes one atomic operation and three loads from one cache line.
 
@@ -12,16 +12,16 @@ use crate::{Decision, Nanos};
 
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// A piece with all its attributes.
+/// An allotment with all its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Open {
-    /// The number of units when the piece was opened.
+    /// The number of units when the allotment was opened.
     pub units: u32,
-    /// When the piece expires, on the node's clock.
+    /// When the allotment expires, on the node's clock.
     pub until: Nanos,
-    /// When this many units are left, another piece is requested.
+    /// When this many units are left, another allotment is requested.
     pub low: u32,
-    /// What the shared state had left when the piece was taken.
+    /// What the shared state had left when the allotment was taken.
     pub beyond: u32,
     /// When the shared state recovers completely if nothing more is taken, on the node's clock.
     pub reset_at: Nanos,
@@ -44,11 +44,11 @@ impl Refusal {
     }
 }
 
-/// The piece as threads see it.
+/// The allotment as threads see it.
 #[derive(Debug, Default)]
 // Two cache lines, because processors fetch them in pairs: its neighbours must not slow it down.
 #[repr(align(128))]
-pub(crate) struct Piece {
+pub(crate) struct Allotment {
     word: AtomicU64,
     until: AtomicU64,
     low: AtomicU64,
@@ -64,16 +64,16 @@ pub(crate) struct Piece {
 pub(crate) enum Spend {
     Spent {
         decision: Decision,
-        /// Whether this call brought the piece down to its low-water mark.
+        /// Whether this call brought the allotment down to its low-water mark.
         low: bool,
         /// The generation that was spent from.
         of: Generation,
     },
-    /// The piece has too few units, or has expired.
+    /// The allotment has too few units, or has expired.
     Short,
 }
 
-/// A generation of the piece, as encoded in the word.
+/// A generation of the allotment, as encoded in the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
@@ -85,8 +85,8 @@ const fn generation(word: u64) -> u64 {
     word & !0xFFFF_FFFF
 }
 
-impl Piece {
-    /// Takes all of `cost` from the piece, or nothing.
+impl Allotment {
+    /// Takes all of `cost` from the allotment, or nothing.
     #[inline]
     pub fn spend(&self, limit: u32, cost: u32, now: Nanos) -> Spend {
         // Acquire: the attributes of this generation, or of a later one, are visible.
@@ -150,9 +150,9 @@ impl Piece {
         holds.then(|| refusal.decision(limit, units(word), now))
     }
 
-    /// The units left in the current piece.
+    /// The units left in the current allotment.
     pub fn left(&self) -> u32 {
-        // Relaxed: only the holder of the lease's lock calls this, opens pieces and closes them.
+        // Relaxed: only the holder of the lease's lock calls this, opens allotments and closes them.
         units(self.word.load(Ordering::Relaxed))
     }
 
