@@ -99,6 +99,7 @@ mod error;
 mod health;
 mod lease;
 mod limit;
+mod name;
 mod script;
 mod stats;
 mod store;
