@@ -190,7 +190,7 @@ async fn a_silent_master_is_a_partial_outage_until_its_replica_serves_even_witho
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("still not so: {what}: {store:?}");
+        panic!("still false: {what}: {store:?}");
     };
     // Concurrent callers find this out, each at its deadline.
     let quota: Quota = "10/1h".parse().expect("the quota is well formed");

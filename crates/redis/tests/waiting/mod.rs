@@ -15,7 +15,7 @@ pub async fn until(what: &str, mut yes: impl FnMut() -> bool) {
         }
         sleep(Duration::from_millis(5)).await;
     }
-    panic!("still not so: {what}");
+    panic!("still false: {what}");
 }
 
 /// A store that has been reached.
@@ -41,7 +41,7 @@ impl Until {
     /// # Panics
     /// If the loop has run for too long.
     pub fn is_yet_to_be(&self, so: bool) -> bool {
-        assert!(so || self.begun.elapsed() < PATIENCE, "still not so: {}", self.what);
+        assert!(so || self.begun.elapsed() < PATIENCE, "still false: {}", self.what);
         !so
     }
 }
