@@ -2,7 +2,7 @@
 //!
 //! Other supervisors that speak the same protocol are served alike. Without one nothing here does anything.
 
-use std::{env, net::TcpListener, sync::Arc, time::Duration};
+use std::{env, io, net::TcpListener, sync::Arc, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
@@ -12,11 +12,20 @@ use tokio::sync::mpsc;
 /// What a socket may stand for: its `FileDescriptorName=`.
 const NAMES: [&str; 4] = ["http", "resp", "grpc", "admin"];
 
+/// Why the sockets that were passed cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketsError {
+    #[error("a socket is passed by the name `{name}`: set FileDescriptorName= to one of {}", NAMES.join(", "))]
+    UnknownName { name: String },
+    #[error("the socket `{name}` that is passed does not listen for TCP: {source}")]
+    NotTcp { name: String, source: io::Error },
+}
+
 /// The sockets that were passed, by their names.
 ///
 /// # Errors
 /// When one has another name, or is none that listens for TCP.
-pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, String> {
+pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, SocketsError> {
     let mut passed = ListenFd::from_env();
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -24,17 +33,12 @@ pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, String> {
     for at in 0..passed.len() {
         let name = names.next().unwrap_or_default();
         if !NAMES.contains(&name) {
-            return Err(format!(
-                "a socket is passed by the name `{name}`: set FileDescriptorName= to one of {}",
-                NAMES.join(", ")
-            ));
+            return Err(SocketsError::UnknownName { name: name.to_owned() });
         }
         match passed.take_tcp_listener(at) {
             Ok(Some(socket)) => sockets.push((name.to_owned(), Arc::new(socket))),
             Ok(None) => {}
-            Err(error) => {
-                return Err(format!("the socket `{name}` that is passed does not listen for TCP: {error}"));
-            }
+            Err(source) => return Err(SocketsError::NotTcp { name: name.to_owned(), source }),
         }
     }
     Ok(sockets)

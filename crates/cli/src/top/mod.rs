@@ -23,7 +23,10 @@ use self::{
     app::App,
     data::{Overview, Server},
 };
-use crate::client::{Address, ClientError, How, Target, server, span};
+use crate::{
+    client::{ClientError, How, Target},
+    values::{Address, positive, server},
+};
 
 /// Show a server's limits live: who asks, who is denied, and by which limit
 ///
@@ -41,7 +44,7 @@ pub struct Args {
     #[command(flatten)]
     how: How,
     /// How often to ask
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
     every: Duration,
     /// What comes first
     #[arg(long, value_name = "COLUMN", default_value = "denied")]

@@ -13,13 +13,14 @@ use super::{
 /// useful queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vegas {
-    /// The initial limit. Default: 20.
+    /// The initial limit. Default: 12. A limit that never blocks a call teaches nothing, so it is better low than high: if more
+    /// calls are worth having in flight, the limit grows by half each second.
     pub initial: u32,
 }
 
 impl Default for Vegas {
     fn default() -> Self {
-        Self { initial: 20 }
+        Self { initial: 12 }
     }
 }
 
