@@ -11,9 +11,8 @@ use crate::systemd;
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, Timeout, TlsFiles,
-    envoy::Consume,
-    heavy, raise_open_files,
+    Ended, OpenFiles, Options, Server, Timeout, TlsFiles, heavy, raise_open_files,
+    rate_limits::Consume,
     rules::{parse_bytes, parse_timeout},
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},

@@ -5,7 +5,7 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::Timeout;
 
 use crate::{
-    envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed, tls::TlsFiles,
+    heavy::TOP_KEYS, history::HISTORY_BYTES, rate_limits::Consume, throttle::ThrottleAllowed, tls::TlsFiles,
 };
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
