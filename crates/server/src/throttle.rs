@@ -122,7 +122,7 @@ impl ThrottleQuota {
     /// The bucket of this quota, asked for `quantity`; 0 is a peek.
     ///
     /// # Errors
-    /// When the numbers make no sense: see [`ThrottleError`].
+    /// When the numbers are invalid: see [`ThrottleError`].
     pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
         let (policy, fills_in) = self.bucket()?;
         let quantity = match u32::try_from(quantity) {
@@ -185,7 +185,7 @@ impl Throttle {
     /// Takes `quantity` from a key's bucket; 0 is a peek.
     ///
     /// # Errors
-    /// When the numbers make no sense: see [`ThrottleError`].
+    /// When the numbers are invalid: see [`ThrottleError`].
     pub fn acquire(
         &self,
         key: &[u8],

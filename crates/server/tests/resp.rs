@@ -96,7 +96,7 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-user",
-            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)",
+            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts per key: give a key (or make the limit `global: true`)",
         ),
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
         (

@@ -13,14 +13,13 @@ use super::{
 /// useful queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vegas {
-    /// The initial limit. Default: 12. A limit that never blocks a call teaches nothing, so it is better low than high: if more
-    /// calls are worth having in flight, the limit grows by half each second.
+    /// The initial limit. Default: 20.
     pub initial: u32,
 }
 
 impl Default for Vegas {
     fn default() -> Self {
-        Self { initial: 12 }
+        Self { initial: 20 }
     }
 }
 
