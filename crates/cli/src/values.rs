@@ -8,9 +8,9 @@ use tidegate_server::rules::parse_bytes;
 /// Why an option's value is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    #[error("a server is a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080")]
+    #[error("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080")]
     Server,
-    #[error("it must be above zero")]
+    #[error("it must be greater than zero")]
     Zero,
     #[error(transparent)]
     Duration(#[from] ParseQuotaError),
@@ -18,12 +18,10 @@ pub enum ValueError {
     Bytes,
 }
 
-/// A server that a command asks.
+/// A server's host and port, and whether to use TLS.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// The host and the port.
     pub authority: String,
-    /// Whether the server speaks TLS.
     pub tls: bool,
 }
 
