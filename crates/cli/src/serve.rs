@@ -51,8 +51,8 @@ pub struct Args {
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
     /// changes
     ///
-    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`, `on_error`
-    /// and `max_keys`, as rules have them. Without --rules there are no other limits.
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
+    /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     envoy_config: Option<PathBuf>,
     /// What a denied request from Envoy consumes
@@ -78,19 +78,20 @@ pub struct Args {
     tls_client_ca: Option<PathBuf>,
     /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
-    /// A list of clients with their tokens' digests (`tidegate token` generates a token), or the names in their certificates, and
-    /// their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload). `limits` lists the
-    /// prefixes of a client's limits. Example:
+    /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
     ///
-    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health checks
-    /// need no token.
+    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health
+    /// checks need no token.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_ACCESS", verbatim_doc_comment)]
     access: Option<PathBuf>,
     /// Listen on addresses that other machines can reach without TLS or without credentials
     ///
-    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change anything.
+    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change
+    /// anything.
     #[arg(long, env = "TIDEGATE_INSECURE")]
     insecure: bool,
     /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
