@@ -1,6 +1,10 @@
 //! `tidegate serve` and `tidegate check` as a user runs them: the real program, its output, its signals.
 
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod collector;
 mod program;
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod telemetry;
 
 use std::{
     fs,

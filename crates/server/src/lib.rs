@@ -28,6 +28,7 @@
 pub mod access;
 #[cfg(test)]
 mod captured_log;
+pub mod counts;
 pub mod envoy;
 mod follow;
 #[cfg(feature = "grpc")]
@@ -46,6 +47,8 @@ mod open_files;
 mod options;
 mod pages;
 mod peers;
+pub mod rate_limits;
+mod refusal;
 mod reload;
 pub mod resp;
 pub mod rules;
@@ -57,6 +60,11 @@ mod sources;
 mod start_error;
 mod state;
 mod state_file;
+#[cfg(feature = "otlp")]
+pub mod telemetry;
+#[cfg(not(feature = "otlp"))]
+#[path = "telemetry/off.rs"]
+pub mod telemetry;
 pub mod throttle;
 mod tls;
 

@@ -16,12 +16,7 @@ use prometheus_client::{
 use tidegate_core::Nanos;
 use tidegate_limiter::Stats;
 
-use crate::{
-    latency::Latency,
-    limits::counts::CountsRead,
-    resp::RespStats,
-    service::{Service, THROTTLE},
-};
+use crate::{counts::CountsRead, latency::Latency, resp::RespStats, service::Service, throttle::THROTTLE};
 
 mod envoy;
 #[cfg(feature = "grpc")]
@@ -29,11 +24,14 @@ mod grpc;
 mod source;
 mod store;
 
+#[cfg(feature = "grpc")]
+pub(crate) use self::grpc::GrpcStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
 
 /// Seconds: from the quickest answer to what somebody should look into.
-const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
+pub(crate) const LATENCIES: [f64; 10] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
 /// What happened, other than decisions. Relaxed counters: a scrape needs no exact instant.
 #[derive(Debug, Default)]
@@ -110,8 +108,7 @@ impl Metrics {
         registry.register("http_requests", "HTTP requests by route and status", http.clone());
         let help = "Seconds from an HTTP request's head to its answer";
         registry.register("http_request_seconds", help, latency.clone());
-        let mut metrics =
-            Self { registry, sources: Vec::new(), http, latency, answers: Latency::default() };
+        let mut metrics = Self { registry, sources: Vec::new(), http, latency, answers: Latency::default() };
         metrics.add(Arc::new(Counted { service, events, resp }));
         metrics
     }
@@ -122,14 +119,13 @@ impl Metrics {
     }
 
     /// What all metrics are read from, but for the HTTP requests.
-    #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "what OpenTelemetry exports"))]
     pub fn sources(&self) -> &[Arc<dyn Source>] {
         &self.sources
     }
 
     /// Also what gRPC counts.
     #[cfg(feature = "grpc")]
-    pub fn add_grpc(&mut self, stats: Arc<crate::grpc::GrpcStats>) {
+    pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
         self.add(Arc::new(grpc::Counted(stats)));
     }
 

@@ -20,7 +20,6 @@ use tokio::{
 
 use crate::{
     access::Door,
-    envoy::RateLimits,
     follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
@@ -29,7 +28,9 @@ use crate::{
     metrics::{Events, HttpStats, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
+    pages,
     peers::Peers,
+    rate_limits::RateLimits,
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
@@ -38,7 +39,7 @@ use crate::{
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
-    throttle::Throttle,
+    throttle::{THROTTLE, Throttle},
 };
 
 /// Connections of the control plane. Beyond that the one that has been idle longest gives way.
@@ -147,6 +148,9 @@ impl Server {
         let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
+        if let Some(telemetry) = &options.telemetry {
+            telemetry.export(metrics.sources());
+        }
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
@@ -156,6 +160,7 @@ impl Server {
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             origins,
+            telemetry: options.telemetry.clone(),
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
             let (listener, address) = listener?;
@@ -169,7 +174,7 @@ impl Server {
                 max_per_peer: options.max_connections_per_peer,
                 write_timeout: options.http_write_timeout,
             };
-            let router = http::router(Arc::clone(&app), plane);
+            let router = http::router(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let serve = http::serve(listener, router, config, locks.clone(), service, stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
@@ -325,7 +330,8 @@ async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>
     loop {
         ticks.tick().await;
         let (http, resp) = (app.metrics.answers.counts(), resp.latency.counts());
-        service.history().look(&service, std::array::from_fn(|bucket| http[bucket] + resp[bucket]));
+        let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
+        service.history().look(&service.limits(), answers, service.now());
     }
 }
 
@@ -342,7 +348,7 @@ async fn divide_memory(service: Arc<Service>) {
         let its = Arc::clone(&service);
         // Moving many keys takes a while. A panic is logged by itself; then the limits stay as they are.
         let Ok(looked) = spawn_blocking(move || {
-            division.look(&its);
+            division.look(&its.limits(), its.throttle(), its.now());
             division
         })
         .await
@@ -454,7 +460,7 @@ fn make_service(
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
-    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
+    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
     let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
@@ -469,7 +475,10 @@ async fn listen_for_grpc(
     locks: &Locks,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
-    use crate::grpc::{GrpcConfig, GrpcStats, Shared, serve};
+    use crate::{
+        grpc::{GrpcConfig, Shared, serve},
+        metrics::GrpcStats,
+    };
 
     let Some(address) = &options.grpc else { return Ok(None) };
     let (listener, address) = listen(options, "grpc", address).await?;
@@ -481,7 +490,7 @@ async fn listen_for_grpc(
         max_per_peer: options.max_connections_per_peer,
         write_timeout: options.http_write_timeout,
     };
-    let shared = Shared { rates: Arc::clone(rates), stats, door };
+    let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
     let serve = serve(listener, shared, config, locks.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }

@@ -11,7 +11,10 @@ use std::time::Duration;
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
-use crate::limits::counts::Counts;
+use crate::counts::Counts;
+
+/// What `CL.THROTTLE`'s own table is called in metrics and in the state file.
+pub const THROTTLE: &str = "CL.THROTTLE";
 
 /// The store behind `CL.THROTTLE`.
 pub struct Throttle {

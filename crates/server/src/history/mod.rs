@@ -13,7 +13,7 @@ use tidegate_core::Nanos;
 
 use self::series::Series;
 pub use self::series::{Points, Step};
-use crate::{latency, limits::counts::CountsRead, service::Service};
+use crate::{counts::CountsRead, latency, limits::Limits};
 
 /// How often the counters are read.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -81,9 +81,8 @@ impl History {
     }
 
     /// Reads the counters. To be called [every second](EVERY), with the answers that were counted by how long they took.
-    pub(crate) fn look(&self, service: &Service, answers: [u64; latency::BUCKETS]) {
-        let end = service.now().get() / 1_000_000_000;
-        let limits = service.limits();
+    pub(crate) fn look(&self, limits: &Limits, answers: [u64; latency::BUCKETS], now: Nanos) {
+        let end = now.get() / 1_000_000_000;
         let mut kept = self.lock();
         let Kept { limits: of, latency, left_out } = &mut *kept;
         // Those that are gone make room first.
@@ -172,7 +171,7 @@ mod tests {
     use tidegate_core::{Clock, ManualClock};
 
     use super::*;
-    use crate::{limits::Limits, rules, service::Act, throttle::Throttle};
+    use crate::{limits::Act, rules, service::Service, throttle::Throttle};
 
     struct Watched {
         clock: Arc<ManualClock>,
@@ -200,7 +199,7 @@ mod tests {
 
         fn second(&self) {
             self.clock.advance(EVERY);
-            self.history.look(&self.service, NONE);
+            self.history.look(&self.service.limits(), NONE, self.service.now());
         }
 
         fn change(&self, text: &str) {
@@ -279,7 +278,7 @@ mod tests {
         for second in 1..=3 {
             answers[2] += second;
             watched.clock.advance(EVERY);
-            watched.history.look(&watched.service, answers);
+            watched.history.look(&watched.service.limits(), answers, watched.service.now());
         }
         let told = watched.history.latency(Step::Second, 2).unwrap();
         assert_eq!(

@@ -15,9 +15,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    answer, ask,
+    answer,
+    app::App,
+    ask,
+    body::{body, text},
     problem::{Problem, Refused},
-    routes::{App, Endpoint, body, text},
+    table::Endpoint,
 };
 use crate::{limits::Limit, reload::Reloaded, rules::LimitSpec, service::Refusal};
 

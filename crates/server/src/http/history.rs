@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer,
+    app::App,
     problem::{Problem, Refused},
     query,
-    routes::App,
 };
 use crate::{
     history::{OUTCOMES, Size, Step, latency_bounds},

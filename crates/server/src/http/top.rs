@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::{
     answer,
+    app::App,
     problem::{Problem, Refused},
     query,
-    routes::App,
 };
 use crate::heavy::TopKey;
 

@@ -6,11 +6,12 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{counts::CountsRead, memory::Memory};
+use super::{Act, memory::Memory};
 use crate::{
+    counts::CountsRead,
     heavy::Top,
+    refusal::Refusal,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
-    service::{Act, Refusal},
     shared::StoreLimit,
 };
 

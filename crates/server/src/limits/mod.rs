@@ -5,8 +5,8 @@
 //!                             └─► StoreLimit   instead of the states, where servers share them
 //! ```
 
+mod act;
 mod capacity;
-pub mod counts;
 mod division;
 mod limit;
 mod memory;
@@ -18,7 +18,7 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
-pub use self::{capacity::Capacity, limit::Limit};
+pub use self::{act::Act, capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     rules::{Keeping, LimitSpec, Rules, RulesError},

@@ -7,7 +7,8 @@ use crate::envoy::{counts::NAMES, descriptors::Descriptors};
 
 pub(super) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
     let read: Vec<_> = descriptors.counted().collect();
-    let labels: Vec<_> = read.iter().map(|(domain, path, _)| [("domain", *domain), ("rule", *path)]).collect();
+    let labels: Vec<_> =
+        read.iter().map(|(domain, path, _)| [("domain", *domain), ("rule", path.as_str())]).collect();
     for (at, (name, help)) in NAMES.iter().enumerate() {
         let name = format!("envoy_{name}");
         let values: Vec<(Labels<'_>, u64)> =

@@ -43,7 +43,8 @@ const ASSETS: [Asset; 3] = [
 ];
 
 /// The pages beside the control plane's other paths.
-pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
+pub(crate) fn routes() -> Router<Arc<App>> {
+    let mut router = Router::new();
     for Asset { path, kind, text } in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
     }

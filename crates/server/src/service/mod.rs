@@ -14,7 +14,7 @@ mod answer;
 mod in_force;
 mod joint;
 mod question;
-mod refusal;
+mod readiness;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ use self::question::resolve_keyed;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{CurrentLimits, InForce},
-    question::{Act, Ask, Resolved, resolve},
-    refusal::Refusal,
+    question::{Ask, Resolved, resolve},
+    readiness::Readiness,
 };
 use crate::{
     heavy::Top,
@@ -37,11 +37,10 @@ use crate::{
     shared::SharedStore,
     throttle::{Throttle, ThrottleError, ThrottleQuota},
 };
-
-/// The longest key that a request may carry, in bytes (the library takes any).
-pub const MAX_KEY_BYTES: usize = 1024;
-/// What `CL.THROTTLE`'s own store is called in metrics and in the state file.
-pub const THROTTLE: &str = "CL.THROTTLE";
+pub use crate::{
+    limits::Act,
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
 
 /// The limits at work, and the clock that they run on.
 pub struct Service {

@@ -111,8 +111,12 @@ pub(super) fn connect(options: &OtlpOptions) -> Result<Providers, TelemetryError
                 None => tls.with_native_roots(),
             };
             (
-                at(SpanExporter::builder().with_tonic(), endpoint, "").with_tls_config(tls.clone()).build()?,
-                at(MetricExporter::builder().with_tonic(), endpoint, "").with_tls_config(tls.clone()).build()?,
+                at(SpanExporter::builder().with_tonic(), endpoint, "")
+                    .with_tls_config(tls.clone())
+                    .build()?,
+                at(MetricExporter::builder().with_tonic(), endpoint, "")
+                    .with_tls_config(tls.clone())
+                    .build()?,
                 at(LogExporter::builder().with_tonic(), endpoint, "").with_tls_config(tls).build()?,
             )
         }
@@ -131,8 +135,7 @@ pub(super) fn connect(options: &OtlpOptions) -> Result<Providers, TelemetryError
         }
     };
     let resource = resource();
-    let mut traces =
-        SdkTracerProvider::builder().with_resource(resource.clone()).with_batch_exporter(spans);
+    let mut traces = SdkTracerProvider::builder().with_resource(resource.clone()).with_batch_exporter(spans);
     if options.sample.is_some() || given("OTEL_TRACES_SAMPLER").is_none() {
         let ratio = Sampler::TraceIdRatioBased(options.sample.unwrap_or(SAMPLE));
         traces = traces.with_sampler(Sampler::ParentBased(Box::new(ratio)));
@@ -158,7 +161,8 @@ fn authority() -> Result<Option<Vec<u8>>, TelemetryError> {
 }
 
 fn resource() -> Resource {
-    let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let resource =
+        Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     let is_named = given("OTEL_SERVICE_NAME").is_some()
         || given("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|all| all.contains("service.name="));
     if is_named { resource.build() } else { resource.with_service_name("tidegate").build() }

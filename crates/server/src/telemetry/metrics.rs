@@ -43,7 +43,10 @@ impl Bridge {
 impl Sink for Readings {
     fn family(&mut self, name: &str, _: &str, _: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
         let attributes = |labels: Labels<'_>| {
-            labels.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), (*value).to_owned())).collect()
+            labels
+                .iter()
+                .map(|(name, value)| KeyValue::new((*name).to_owned(), (*value).to_owned()))
+                .collect()
         };
         let values = values.iter().map(|(labels, value)| (attributes(labels), *value)).collect();
         self.0.insert(name.to_owned(), values);
@@ -70,11 +73,15 @@ impl Sink for Instruments<'_> {
         match kind {
             Kind::Counter => {
                 let instrument = self.meter.u64_observable_counter(full).with_description(help);
-                instrument.with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a))).build();
+                instrument
+                    .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
+                    .build();
             }
             Kind::Gauge => {
                 let instrument = self.meter.u64_observable_gauge(full).with_description(help);
-                instrument.with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a))).build();
+                instrument
+                    .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
+                    .build();
             }
             // The resource tells the version.
             Kind::Info => {}

@@ -9,7 +9,12 @@ mod exporters;
 mod metrics;
 mod span;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use opentelemetry::{
     InstrumentationScope,
@@ -18,13 +23,19 @@ use opentelemetry::{
 };
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_sdk::{
-    error::OTelSdkError,
+    error::{OTelSdkError, OTelSdkResult},
     logs::SdkLoggerProvider,
     metrics::SdkMeterProvider,
     propagation::TraceContextPropagator,
     trace::{SdkTracer, SdkTracerProvider},
 };
-use tracing_subscriber::{Layer, registry::LookupSpan};
+use tidegate_core::Clock as _;
+use tidegate_limiter::SystemClock;
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, filter_fn},
+    registry::LookupSpan,
+};
 
 pub use exporters::{OtlpOptions, Protocol, TelemetryError};
 
@@ -67,14 +78,18 @@ impl Telemetry {
         Ok(Self { traces, meters, logs, tracer, meter, http_duration, rpc_duration, propagator })
     }
 
-    /// The layer that sends the log, with the trace that an event belongs to.
+    /// The layer that sends the log up to this level, with the trace that an event belongs to.
     #[must_use]
-    pub fn log_layer<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
+    pub fn log_layer<S>(&self, level: LevelFilter) -> impl Layer<S> + use<S>
+    where
+        S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    {
         // What the exporters themselves log must not be exported: each export would cause another.
         const OWN: [&str; 6] = ["opentelemetry", "hyper", "h2", "tonic", "tower", "ureq"];
-        let is_foreign = |target: &str| !OWN.iter().any(|own| target.starts_with(own));
-        let of_others = tracing_subscriber::filter::filter_fn(move |about| is_foreign(about.target()));
-        OpenTelemetryTracingBridge::new(&self.logs).with_filter(of_others)
+        let wanted = move |about: &tracing::Metadata<'_>| {
+            *about.level() <= level && !OWN.iter().any(|own| about.target().starts_with(own))
+        };
+        OpenTelemetryTracingBridge::new(&self.logs).with_filter(filter_fn(wanted).with_max_level_hint(level))
     }
 
     /// Exports what these sources count.
@@ -82,16 +97,30 @@ impl Telemetry {
         metrics::export(&self.meter, sources);
     }
 
-    /// Sends what is left, for at most this long for each of traces, metrics and logs. Blocks; what comes later is dropped.
+    /// Sends what is left, for at most this long. Blocks; what comes later is dropped.
     ///
-    /// Returns false if something could not be sent.
+    /// Returns false if something could not be sent in time.
+    #[must_use]
     pub fn stop(&self, within: Duration) -> bool {
-        let ended = [
-            self.traces.shutdown_with_timeout(within),
-            self.meters.shutdown_with_timeout(within),
-            self.logs.shutdown_with_timeout(within),
+        let (traces, meters, logs) = (self.traces.clone(), self.meters.clone(), self.logs.clone());
+        let steps: [Box<dyn FnOnce() -> OTelSdkResult + Send>; 3] = [
+            Box::new(move || traces.shutdown_with_timeout(within)),
+            Box::new(move || meters.shutdown_with_timeout(within)),
+            Box::new(move || logs.shutdown_with_timeout(within)),
         ];
-        ended.iter().all(|ended| matches!(ended, Ok(()) | Err(OTelSdkError::AlreadyShutdown)))
+        let (told, ended) = mpsc::channel();
+        // Side by side, on threads that end with the process if a collector hangs.
+        for step in steps {
+            let told = told.clone();
+            thread::spawn(move || told.send(step()));
+        }
+        drop(told);
+        let clock = SystemClock::new();
+        let until = clock.now().saturating_add(within.into());
+        (0..3).all(|_| {
+            let left = until.saturating_since(clock.now());
+            matches!(ended.recv_timeout(left.into()), Ok(Ok(()) | Err(OTelSdkError::AlreadyShutdown)))
+        })
     }
 }
 

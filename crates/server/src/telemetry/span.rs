@@ -29,7 +29,6 @@ impl Telemetry {
         let attributes = vec![
             KeyValue::new("http.request.method", method),
             KeyValue::new("http.route", route),
-            KeyValue::new("url.scheme", request.uri().scheme_str().unwrap_or("http").to_owned()),
             KeyValue::new("network.protocol.version", version(request)),
         ];
         let of_span = [KeyValue::new("url.path", request.uri().path().to_owned())];

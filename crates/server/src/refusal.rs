@@ -2,7 +2,8 @@
 
 use tidegate_redis::StoreError;
 
-use crate::service::MAX_KEY_BYTES;
+/// The longest key that a request may carry, in bytes (the library takes any).
+pub const MAX_KEY_BYTES: usize = 1024;
 
 /// Why a question has no answer. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
