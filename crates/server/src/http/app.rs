@@ -1,4 +1,4 @@
-//! What the handlers of all paths share.
+//! The state that all handlers share.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -13,20 +13,20 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// What the handlers of all paths share.
+/// The state that all handlers share.
 pub(crate) struct App {
     pub service: Arc<Service>,
     /// Decides on descriptors.
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
-    /// What clients may do: of the data plane, and of the control plane.
+    /// What clients may do on the data plane and on the control plane.
     pub doors: [Door; 2],
-    /// Takes orders to load the rules again.
+    /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
-    /// Whether new work is welcome: not any more once the server stops.
+    /// Whether the server accepts new work; false once it is stopping.
     pub ready: AtomicBool,
-    /// The origins whose web pages may ask.
+    /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// Follows requests; `None` where nobody wants that.
     pub telemetry: Option<Arc<Telemetry>>,

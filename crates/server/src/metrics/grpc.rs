@@ -1,4 +1,4 @@
-//! What the gRPC listener has counted.
+//! The counters of the gRPC listener.
 
 use std::{
     fmt,
@@ -11,26 +11,26 @@ use std::{
 use super::{Kind, Labels, Sink, Source, one, read};
 use crate::latency::Latency;
 
-/// What gRPC counts. Relaxed throughout: a scrape needs no exact instant.
+/// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct GrpcStats {
     pub connections: AtomicUsize,
     pub accepted: AtomicU64,
     pub evicted: AtomicU64,
-    /// New connections for which not even an idle one could give way.
+    /// New connections that were refused because no idle one could be closed.
     pub refused: AtomicU64,
-    /// Connections that broke the rules of HTTP/2, or went beyond its bounds.
+    /// Connections that violated HTTP/2 or exceeded its bounds.
     pub failed: AtomicU64,
-    /// `ShouldRateLimit` by overall code: OK, over the limit, errors.
+    /// `ShouldRateLimit` calls by overall code: OK, over the limit, errors.
     pub requests: [AtomicU64; 3],
     pub latency: Latency,
-    /// Envoys that decide by themselves, and the buckets that they have shares for.
+    /// Envoys that decide with quotas, and the buckets for which they have shares.
     pub quota_streams: AtomicUsize,
     pub quota_buckets: AtomicUsize,
     pub quota_reports: AtomicU64,
 }
 
-/// Read when somebody asks.
+/// Read at each scrape.
 pub(super) struct Counted(pub Arc<GrpcStats>);
 
 impl Source for Counted {
@@ -41,8 +41,12 @@ impl Source for Counted {
         sink.family("grpc_connections", help, Kind::Gauge, &one(open))?;
         for (name, help, counted) in [
             ("grpc_connections_accepted", "gRPC connections accepted", &stats.accepted),
-            ("grpc_connections_evicted", "Idle gRPC connections that gave way to new ones", &stats.evicted),
-            ("grpc_connections_refused", "gRPC connections for which there was no slot", &stats.refused),
+            ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &stats.evicted),
+            (
+                "grpc_connections_refused",
+                "gRPC connections refused because all slots were busy",
+                &stats.refused,
+            ),
             (
                 "grpc_connections_failed",
                 "gRPC connections that ended with an error, such as too many resets",
@@ -57,17 +61,13 @@ impl Source for Counted {
             [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];
         sink.family("grpc_requests", help, Kind::Counter, &codes)?;
         for (name, help, now) in [
-            (
-                "grpc_quota_streams",
-                "Envoys that decide by themselves with a share of limits",
-                &stats.quota_streams,
-            ),
-            ("grpc_quota_buckets", "Buckets that Envoys have shares for", &stats.quota_buckets),
+            ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
+            ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),
         ] {
             let now = now.load(Ordering::Relaxed) as u64;
             sink.family(name, help, Kind::Gauge, &one(now))?;
         }
-        let help = "Reports of what Envoys used of their shares";
+        let help = "Quota reports from Envoys";
         sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&stats.quota_reports)))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
         sink.histogram("grpc_request_seconds", help, &stats.latency.read())
