@@ -30,7 +30,8 @@ pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
 
 /// The buckets' upper bounds in seconds, from the fastest answers to suspiciously slow ones.
-pub(crate) const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
+pub(crate) const LATENCIES: [f64; 10] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -160,21 +161,9 @@ const PER_LIMIT: [PerLimit; 11] = [
     ("keys", "Keys of a limit in memory", Kind::Gauge, |_, s| s.keys),
     ("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, s| s.max_keys),
     ("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, s| s.bytes),
-    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| {
-        s.reclaimed
-    }),
-    (
-        "keys_evicted",
-        "Keys that were evicted with a debt and left a record",
-        Kind::Counter,
-        |_, s| s.evicted,
-    ),
-    (
-        "keys_returned",
-        "Evicted keys that returned and got their debt back",
-        Kind::Counter,
-        |_, s| s.returned,
-    ),
+    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| s.reclaimed),
+    ("keys_evicted", "Keys that were evicted with a debt and left a record", Kind::Counter, |_, s| s.evicted),
+    ("keys_returned", "Evicted keys that returned and got their debt back", Kind::Counter, |_, s| s.returned),
     ("records", "Records of evicted keys", Kind::Gauge, |_, s| s.records),
     (
         "keys_refused",
