@@ -10,7 +10,7 @@ use tidegate_server::telemetry::{OtlpOptions, Protocol, Telemetry, TelemetryErro
 const FLUSH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
-pub struct Otlp {
+pub struct Sending {
     /// Send metrics, traces and logs to this collector of OpenTelemetry, as in http://127.0.0.1:4318
     ///
     /// On port 4317 by gRPC, else over HTTP in protobuf. The variables of OpenTelemetry say the rest, such as
@@ -52,7 +52,7 @@ fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| "write a number from 0 to 1, as in 0.01 for one request of a hundred".to_owned())
 }
 
-impl Otlp {
+impl Sending {
     /// Begins to send, if a collector is named. To be called within the runtime.
     pub fn start(&self) -> Result<Option<Arc<Telemetry>>, TelemetryError> {
         let options = OtlpOptions {

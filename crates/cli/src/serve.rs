@@ -204,7 +204,7 @@ pub struct Args {
     grace: Duration,
     #[cfg(feature = "otlp")]
     #[command(flatten)]
-    otlp: crate::otlp::Otlp,
+    otlp: crate::otlp::Sending,
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
