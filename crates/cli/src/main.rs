@@ -11,6 +11,7 @@ mod simulate;
 mod systemd;
 mod token;
 mod top;
+mod values;
 
 use std::process::ExitCode;
 

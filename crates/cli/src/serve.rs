@@ -7,13 +7,16 @@
 
 use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use crate::systemd;
+use crate::{
+    systemd,
+    values::{ValueError, bytes, positive},
+};
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
     Ended, OpenFiles, Options, Server, Timeout, TlsFiles, heavy, raise_open_files,
     rate_limits::Consume,
-    rules::{parse_bytes, parse_timeout},
+    rules::parse_timeout,
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
@@ -175,7 +178,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     resp_threads: u16,
     /// Close a Redis connection after this long without a command; 0s means never
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = parse_duration)]
     resp_idle_timeout: Duration,
     /// Longest period and refill time of a bucket that a client may use with CL.THROTTLE
     ///
@@ -201,7 +204,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_peer: Option<u32>,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grace: Duration,
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
@@ -236,11 +239,7 @@ enum ThrottleOption {
     Only(Vec<ThrottleQuota>),
 }
 
-pub fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "write a number of bytes above 0, as in 512MiB or 2GiB".to_owned())
-}
-
-fn bytes_or_off(text: &str) -> Result<u64, String> {
+fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
@@ -270,16 +269,6 @@ fn origin(text: &str) -> Result<String, String> {
             Err("give a scheme, a host and optionally a port, as in https://ops.example.com:8443".to_owned())
         }
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|e| e.to_string())
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|span| {
-        if span.is_zero() { Err("it must be greater than zero".to_owned()) } else { Ok(span) }
-    })
 }
 
 pub fn run(args: Args) -> ExitCode {
@@ -317,7 +306,7 @@ async fn serve(args: Args) -> ExitCode {
     let mut options = options;
     match systemd::sockets() {
         Ok(sockets) => options.sockets = sockets,
-        Err(error) => return fail(&error),
+        Err(error) => return fail(&error.to_string()),
     }
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
