@@ -3,18 +3,18 @@
 //! These are the differences. The tests fail if there is another one, or if one of these no longer exists:
 //!
 //! 1. *Denied hits.* There a denied hit counts like any other. Here it does not: a smaller request may still fit, and a look
-//!   returns what is left.
+//!    returns what is left.
 //! 2. *All or none.* There each limit of a denied request is charged. Here none is, unless `--envoy-consume each` is set.
 //! 3. *Quotas.* In the version on Go's module proxy, a rule in quota mode denies nothing, and its status is OK when it is used
-//!   up. Tidegate follows the later definition: the status is over the limit, and a request is denied when all of its quotas
-//!   are used up.
+//!    up. Tidegate follows the later definition: the status is over the limit, and a request is denied when all of its quotas
+//!    are used up.
 //! 4. *Refunds.* `is_negative_hits` is unknown there: a refund takes the hits once more.
 //! 5. *Counters.* Their names there contain neither the limit nor the unit, and join keys and values with `_`. So different
-//!   rules and overrides may share a counter. Here each limit has its own.
+//!    rules and overrides may share a counter. Here each limit has its own.
 //! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
-//!   another key.
+//!    another key.
 //! 7. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
-//!   as near it. Here nothing of it is admitted, so all of it counts as over the limit.
+//!    as near it. Here nothing of it is admitted, so all of it counts as over the limit.
 
 mod differences;
 mod examples;
