@@ -6,6 +6,8 @@ mod client;
 mod import;
 mod manual;
 mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod serve;
 mod simulate;
 mod systemd;

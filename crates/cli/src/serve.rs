@@ -5,7 +5,7 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use crate::{
     systemd,
@@ -18,8 +18,10 @@ use tidegate_server::{
     rate_limits::Consume,
     rules::parse_timeout,
     signals,
+    telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
+use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -206,6 +208,9 @@ pub struct Args {
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grace: Duration,
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    otlp: crate::otlp::Sending,
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -272,26 +277,51 @@ fn origin(text: &str) -> Result<String, String> {
 }
 
 pub fn run(args: Args) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let telemetry = match &runtime {
+        Ok(runtime) => start_telemetry(&args, runtime),
+        Err(_) => Ok(None),
+    };
     // Until this is dropped, a separate thread writes the log, so that a reader of standard error that stops reading cannot
     // stop the server. Lines are dropped when the buffer is full.
-    let _log = start_log(args.log_format, args.log_level);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let _log = start_log(&args, telemetry.as_ref().ok().and_then(Option::as_deref));
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}")),
     };
-    let code = runtime.block_on(serve(args));
+    let telemetry = match telemetry {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(&error),
+    };
+    let code = runtime.block_on(serve(args, telemetry.clone()));
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        crate::otlp::stop(&telemetry);
+    }
     // Connections that were to be closed are not waited for.
     runtime.shutdown_background();
     code
 }
 
-async fn serve(args: Args) -> ExitCode {
+#[cfg(feature = "otlp")]
+fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    let _inside = runtime.enter();
+    args.otlp.start().map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "otlp"))]
+#[allow(clippy::unnecessary_wraps, reason = "the same form as with OpenTelemetry")]
+fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    Ok(None)
+}
+
+async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
     // First of all, so that a signal during the start does not kill the server halfway.
     let orders = match signals() {
         Ok(orders) => orders,
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
-    let told = Told::of(&args);
+    let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
     let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
@@ -304,6 +334,7 @@ async fn serve(args: Args) -> ExitCode {
         );
     }
     let mut options = options;
+    options.telemetry = telemetry;
     match systemd::sockets() {
         Ok(sockets) => options.sockets = sockets,
         Err(error) => return fail(&error.to_string()),
@@ -385,6 +416,7 @@ impl Args {
                 ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
             },
             grace: self.grace,
+            telemetry: None,
         }
     }
 }
@@ -392,12 +424,27 @@ impl Args {
 /// How many lines of the log can wait for a reader.
 const LOG_LINES: usize = 10_000;
 
-fn start_log(format: LogFormat, level: LevelFilter) -> WorkerGuard {
+fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
+    let (format, level) = (args.log_format, args.log_level);
     let (stderr, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+        let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
+        let lines = match format {
+            LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(lines.with_filter(level)).with(telemetry.log_layer(level)).init();
+        return guard;
+    }
+    #[cfg(not(feature = "otlp"))]
+    let _ = telemetry;
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Text => log.with_ansi(is_terminal).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     guard
@@ -416,10 +463,12 @@ struct Told {
     password: bool,
     tls: bool,
     access: bool,
+    /// The collector of OpenTelemetry.
+    collector: Option<String>,
 }
 
 impl Told {
-    fn of(args: &Args) -> Self {
+    fn of(args: &Args, has_telemetry: bool) -> Self {
         let every = |interval| {
             let mut text = String::new();
             // Writing to a `String` does not fail.
@@ -440,6 +489,10 @@ impl Told {
             password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
             tls: args.tls_cert.is_some(),
             access: args.access.is_some() || args.tls_client_ca.is_some(),
+            #[cfg(feature = "otlp")]
+            collector: has_telemetry.then(|| args.otlp.told()),
+            #[cfg(not(feature = "otlp"))]
+            collector: has_telemetry.then(String::new),
         }
     }
 
@@ -455,6 +508,7 @@ impl Told {
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
+                otlp = self.collector,
                 store = server.service().store().map(|shared| shared.store().address().to_string()),
                 "listening"
             );
@@ -479,6 +533,9 @@ impl Told {
                 "state",
                 self.state.as_deref().unwrap_or("in memory only (keep it across restarts with --state FILE)"),
             ),
+        }
+        if let Some(collector) = &self.collector {
+            line("OTLP", collector);
         }
         text.push_str("\nTry:\n\n");
         let client = Client { password: self.password, tls: self.tls, access: self.access };

@@ -5,7 +5,8 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::Timeout;
 
 use crate::{
-    heavy::TOP_KEYS, history::HISTORY_BYTES, rate_limits::Consume, throttle::ThrottleAllowed, tls::TlsFiles,
+    heavy::TOP_KEYS, history::HISTORY_BYTES, rate_limits::Consume, telemetry::Telemetry,
+    throttle::ThrottleAllowed, tls::TlsFiles,
 };
 
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
@@ -80,6 +81,8 @@ pub struct Options {
     pub throttle: ThrottleAllowed,
     /// How long requests in progress may take when the server stops.
     pub grace: Duration,
+    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature `otlp`. Whoever started it stops it.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Default for Options {
@@ -118,6 +121,7 @@ impl Default for Options {
             http_origins: Vec::new(),
             throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
+            telemetry: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     rate_limits::RateLimits,
     reload::ReloadOrder,
     service::Service,
+    telemetry::Telemetry,
 };
 
 /// The state that all handlers share.
@@ -27,4 +28,6 @@ pub(crate) struct App {
     pub ready: AtomicBool,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
+    /// Follows requests; `None` where nobody wants that.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
