@@ -8,7 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n== %s\n' "$*"; }
+# With the minutes since the start.
+say() { printf '\n== %s [%d:%02d]\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 need() { # need COMMAND PACKAGE
     command -v "$1" >/dev/null && return
@@ -144,12 +145,22 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
-    # This build of Redis 6.2 has no TLS.
-    export TIDEGATE_REDIS_SERVER="$redis62"
-    tests "the shared store on $("$redis62" --version)" -p tidegate-redis --lib --tests -- --skip tls_is_spoken \
-        --skip an_address_without_tls_of_a_server_with_it
-    export TIDEGATE_REDIS_SERVER="$valkey"
-    tests "the shared store on $("$valkey" --version)" -p tidegate-redis --lib --tests
+    # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
+    store=(-p tidegate-redis --lib --tests)
+    cargo test --all-features --locked --quiet --no-run "${store[@]}"
+    old=$(mktemp)
+    (
+        results=$old
+        export TIDEGATE_REDIS_SERVER="$redis62"
+        tests "the shared store on $("$redis62" --version)" "${store[@]}" -- --skip tls_is_spoken \
+            --skip an_address_without_tls_of_a_server_with_it
+        exit $failed
+    ) >"$old.shown" 2>&1 &
+    TIDEGATE_REDIS_SERVER="$valkey" tests "the shared store on $("$valkey" --version)" "${store[@]}"
+    wait $! || failed=1
+    cat "$old.shown"
+    cat "$old" >>"$results"
+    rm -f "$old" "$old.shown"
 fi
 
 sum
