@@ -81,7 +81,8 @@ pub struct Args {
     /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
-    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload),
+    /// report (what resources of programs do).
     /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
@@ -163,6 +164,11 @@ pub struct Args {
     /// servers are counted, and falls after 15 seconds with fewer.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
+    /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
+    ///
+    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
+    flow_rules: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses the use of at most this time
     ///
     /// A write starts early enough to end within this time after the start of the previous one, if it takes at most twice as
@@ -400,6 +406,7 @@ impl Args {
             store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
             state: self.state.clone(),
+            flow_rules: self.flow_rules.clone(),
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
             resp_password: given(&self.resp_password),

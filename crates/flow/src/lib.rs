@@ -53,6 +53,8 @@ pub mod metric_log;
 mod named_nodes;
 mod node;
 mod pass;
+#[cfg(feature = "report")]
+pub mod report;
 mod resource;
 pub mod rules;
 mod sample;

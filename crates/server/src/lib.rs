@@ -30,6 +30,7 @@ pub mod access;
 mod captured_log;
 pub mod counts;
 pub mod envoy;
+mod flow;
 mod follow;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -68,6 +69,7 @@ pub mod telemetry;
 pub mod throttle;
 mod tls;
 
+pub use flow::PushError;
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};

@@ -68,6 +68,8 @@ pub struct Options {
     pub resp_idle_timeout: Duration,
     /// The maximum number of connections of each protocol. Above it, the connection that was idle longest is closed.
     pub max_connections: usize,
+    /// The directory that keeps the flow rules that operators push to programs; `None` to keep them in memory.
+    pub flow_rules: Option<PathBuf>,
     /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
     /// bound.
     pub max_connections_per_peer: Option<usize>,
@@ -114,6 +116,7 @@ impl Default for Options {
             resp_password: None,
             resp_threads: 1,
             resp_idle_timeout: Duration::ZERO,
+            flow_rules: None,
             max_connections: 10_000,
             max_connections_per_peer: None,
             sockets: Vec::new(),

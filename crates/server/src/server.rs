@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     access::Door,
+    flow::{Flow, Pushed},
     follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
@@ -156,6 +157,7 @@ impl Server {
             rates,
             metrics,
             events: Arc::clone(&events),
+            flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
             doors,
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),

@@ -1,5 +1,6 @@
 //! The dashboard as a browser requests it, without a browser (scripts/pages.sh uses one).
 
+mod flow;
 mod harness;
 
 use std::{io::Read, time::Duration};
@@ -22,9 +23,15 @@ fn page(server: &Running, path: &str) -> Response {
 #[test]
 fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
     let server = Running::with_rules("pages-policy", RULES);
-    for path in
-        ["/", "/limit?name=per-user", "/rules", "/assets/page.js", "/assets/style.css", "/assets/icon.svg"]
-    {
+    for path in [
+        "/",
+        "/limit?name=per-user",
+        "/rules",
+        "/flow",
+        "/assets/page.js",
+        "/assets/style.css",
+        "/assets/icon.svg",
+    ] {
         let response = page(&server, path);
         assert_eq!(response.status, 200, "{path}");
         let policy = response.header("content-security-policy").unwrap();

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     access::Door,
+    flow::Flow,
     metrics::{Events, Metrics},
     rate_limits::RateLimits,
     reload::ReloadOrder,
@@ -20,6 +21,8 @@ pub(crate) struct App {
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
+    /// What programs report of their resources, and the rules for them.
+    pub flow: Arc<Flow>,
     /// What clients may do on the data plane and on the control plane.
     pub doors: [Door; 2],
     /// Receives requests to reload the rules.

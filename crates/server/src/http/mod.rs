@@ -18,6 +18,7 @@ mod ask;
 mod body;
 mod credentials;
 mod descriptors;
+mod flow;
 mod history;
 mod overview;
 mod permit;

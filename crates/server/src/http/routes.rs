@@ -17,7 +17,7 @@ use super::{
     app::App,
     ask::{self, Ask, Asks},
     body::{body, drain, text},
-    descriptors, history, overview,
+    descriptors, flow, history, overview,
     permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
     problem::{Problem, Refused},
     table::{Endpoint, Plane, ROUTES, Route},
@@ -108,6 +108,9 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         }
         Endpoint::Top => top::answer(app, request.uri(), &permitted),
         Endpoint::History => history::answer(app, request.uri(), &permitted),
+        Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::FlowReport => flow::report(app, request, rights.as_deref()).await,
+        Endpoint::FlowRules => flow::push(app, request, rights.as_deref()).await,
         Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
         Endpoint::Json => {
             let body = body(request).await?;

@@ -33,6 +33,12 @@ pub enum Endpoint {
     History,
     /// Every limit with its rule and its counts.
     Limits,
+    /// What the resources of programs do.
+    Flow,
+    /// A program's report.
+    FlowReport,
+    /// Rules for programs.
+    FlowRules,
     /// Whether the process is alive.
     Health,
     /// Whether the server accepts requests.
@@ -89,6 +95,7 @@ impl Route {
     pub fn needs(&self) -> Option<Role> {
         match (self.endpoint, self.served) {
             (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (Endpoint::FlowReport, _) => Some(Role::Report),
             (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
             (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
             (_, Served::OnAdmin) => Some(Role::Operate),
@@ -134,4 +141,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
     get("/v1/top", Endpoint::Top, Served::OnAdmin),
     get("/v1/history", Endpoint::History, Served::OnAdmin),
+    get("/v1/flow", Endpoint::Flow, Served::OnAdmin),
+    post("/v1/flow/report", Endpoint::FlowReport, Served::OnAdmin),
+    post("/v1/flow/rules", Endpoint::FlowRules, Served::OnAdmin),
 ];

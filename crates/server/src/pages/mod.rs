@@ -5,6 +5,7 @@
 //! blocks a key. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod chart;
+mod flow;
 mod layout;
 mod limit;
 mod live;
@@ -62,6 +63,10 @@ pub(crate) fn routes() -> Router<Arc<App>> {
             }),
         )
         .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app)))))
+        .route(
+            "/flow",
+            get(async |State(app): State<Arc<App>>, request: Request| page(flow::page(&app, request.uri()))),
+        )
         .route(
             "/live",
             get(async |State(app): State<Arc<App>>, request: Request| live::answer(app, request.uri())),
