@@ -78,8 +78,9 @@ impl Collect {
     ) -> String {
         let now = gate.now();
         let current = now.get() / SECOND;
-        let first =
-            self.sent.map_or(current.saturating_sub(1), |sent| sent + 1).max(current.saturating_sub(MINUTE));
+        // The first report begins with the second before the current one.
+        let sent = *self.sent.get_or_insert(current.saturating_sub(2));
+        let first = (sent + 1).max(current.saturating_sub(MINUTE));
         self.telling = current.checked_sub(1);
         let mut all: Vec<(u64, Resource, Vec<[u64; 7]>)> = gate
             .resources()
@@ -123,7 +124,7 @@ impl Collect {
 
     /// The server has the report.
     pub fn sent(&mut self) {
-        self.sent = self.telling;
+        self.sent = self.telling.or(self.sent);
     }
 }
 
