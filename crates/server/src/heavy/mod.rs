@@ -112,11 +112,9 @@ impl Period {
 }
 
 impl HeavyKeys {
-    /// Remembers up to `capacity` keys by name in each of its counts; 0 turns it off.
+    /// Remembers up to `capacity` keys by name in each of its counts; with 0 it only says which decisions are sampled.
     pub fn new(capacity: usize, sampling: &Sampling) -> Self {
-        if capacity > 0 {
-            sampling.set(0);
-        }
+        sampling.set(0);
         Self {
             capacity,
             kept: Mutex::new(Kept {
@@ -142,20 +140,19 @@ impl HeavyKeys {
         self.lock().budget = budget;
     }
 
-    /// Counts a decision that the sampling takes.
+    /// Counts a decision that the sampling takes. How many decisions it stands for.
     #[cold]
-    pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) {
-        if self.capacity == 0 {
-            return;
-        }
+    pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) -> u64 {
         let mut kept = self.lock();
         kept.roll(self.capacity, now);
         kept.pace(sampling, now);
         let weight = 1 << kept.power;
+        // A summary without room for a name adds nothing.
         kept.current.asked.add(key, weight);
         if denied {
             kept.current.denied.add(key, weight);
         }
+        weight
     }
 
     /// The `most` keys that asked most and that were denied most; `None` where heavy keys are off.

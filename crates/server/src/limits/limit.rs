@@ -2,16 +2,18 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{counts::CountsRead, memory::Memory};
+use super::{Watchers, counts::CountsRead, memory::Memory};
 use crate::{
     heavy::Top,
+    latency,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
     service::{Act, Refusal},
     shared::StoreLimit,
+    trace::{Tap, Verdict},
 };
 
 /// One limit at work. Its states are in this server's memory, or in a store that servers share.
@@ -23,6 +25,10 @@ pub struct Limit {
     pub(super) memory: Arc<Memory>,
     /// `None`: the states are in `memory`. Else `memory` only knows who is blocked.
     pub(super) store: Option<Arc<StoreLimit>>,
+    /// Keeps what chosen keys ask.
+    pub(super) tap: Option<Tap>,
+    /// Measures how long decisions took.
+    pub(super) clock: Option<Arc<dyn Clock>>,
 }
 
 impl fmt::Debug for Limit {
@@ -67,6 +73,7 @@ impl Limit {
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 limiter.refund_at(key, cost, now);
+                self.see_refund(key, cost, now);
                 self.standing(key, 0, now)
             }
         };
@@ -99,6 +106,7 @@ impl Limit {
                     Act::Peek => store.peek(key, cost, spent).await,
                     Act::Refund => {
                         let standing = store.refund(&self.spec.name, key, cost).await?;
+                        self.see_refund(key, cost, now);
                         self.block_of(key, now).unwrap_or(standing)
                     }
                 };
@@ -172,11 +180,45 @@ impl Limit {
         if act != Act::Take || cost == 0 {
             return;
         }
-        let Memory { counts, heavy, .. } = &*self.memory;
+        let counts = &self.memory.counts;
         let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
         if sampled {
-            heavy.record(key, decision.is_denied(), &counts.sampling, now);
+            self.sample(key, decision, now);
         }
+        if let Some(tap) = &self.tap {
+            tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
+        }
+    }
+
+    /// Looks at one of the sample: who asked, and how long it took since its edge had it.
+    #[cold]
+    fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let Memory { counts, heavy, latency, .. } = &*self.memory;
+        let weight = heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        if let Some(clock) = &self.clock {
+            latency.observe(clock.now().saturating_since(now), weight);
+        }
+    }
+
+    #[inline]
+    fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        if let Some(tap) = &self.tap
+            && cost > 0
+        {
+            tap.see(key, cost, Verdict::Refunded, now);
+        }
+    }
+
+    /// Has these hear of its decisions.
+    pub(super) fn watch(&mut self, watchers: &Watchers) {
+        let Watchers { trace, clock } = watchers;
+        self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.clock.clone_from(clock);
+    }
+
+    /// How many decisions took how long, by [`latency::BOUNDS`]: about, as a sample is measured.
+    pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
+        self.memory.latency.counts()
     }
 
     /// The `most` keys that asked most and that were denied most of late. `None` where no names are kept: the limit is
