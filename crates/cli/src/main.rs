@@ -6,6 +6,7 @@ mod client;
 mod import;
 mod manual;
 mod metrics;
+mod record;
 mod serve;
 mod simulate;
 mod systemd;
@@ -39,6 +40,7 @@ enum Command {
     Rules(client::Rules),
     Token(token::Args),
     Top(top::Args),
+    Record(record::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Rules(args) => client::rules(&args),
         Command::Token(args) => token::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

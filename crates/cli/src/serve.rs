@@ -11,12 +11,12 @@ use crate::systemd;
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, Timeout, TlsFiles,
-    envoy::Consume,
-    heavy, raise_open_files,
+    Ended, OpenFiles, Options, Server, Timeout, TlsFiles, heavy, raise_open_files,
+    rate_limits::Consume,
     rules::{parse_bytes, parse_timeout},
     signals,
     throttle::{ThrottleAllowed, ThrottleQuota},
+    trace::{KeyShare, LEAST_TRACE_BYTES},
 };
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
@@ -93,6 +93,12 @@ pub struct Args {
     /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
+    /// Let operators change the rules file over HTTP, as on the dashboard's page of rules
+    ///
+    /// Needs the role `operate`. The file is replaced in one step, FILE.previous keeps it as it was, and the log says who did it. A
+    /// change of a file that somebody else has changed meanwhile is refused.
+    #[arg(long, env = "TIDEGATE_RULES_WRITABLE", requires = "rules")]
+    rules_writable: bool,
     /// Most keys that a limit without its own max_keys remembers, and CL.THROTTLE
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
@@ -111,10 +117,22 @@ pub struct Args {
     top_keys: u32,
     /// Memory for the history of what each limit decided, as in 64MiB; `off` keeps none
     ///
-    /// Each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes 60 KiB;
+    /// Each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes 138 KiB;
     /// limits for which there is no room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
     history_memory: u64,
+    /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
+    ///
+    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict, but no names. The trace
+    /// shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
+    /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
+    #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
+    trace_keys: TraceKeys,
+    /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
+    ///
+    /// While somebody reads the trace, as much again is taken.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
+    trace_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
@@ -240,6 +258,25 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 fn bytes_or_off(text: &str) -> Result<u64, String> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
+}
+
+/// Which share of all keys is traced.
+#[derive(Clone, Copy, Debug)]
+struct TraceKeys(Option<KeyShare>);
+
+fn share_or_off(text: &str) -> Result<TraceKeys, String> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(TraceKeys(None));
+    }
+    text.parse().map(|share| TraceKeys(Some(share)))
+}
+
+fn trace_bytes(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes < LEAST_TRACE_BYTES {
+        return Err(format!("a trace needs {LEAST_TRACE_BYTES} bytes at least"));
+    }
+    Ok(bytes)
 }
 
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
@@ -368,10 +405,13 @@ impl Args {
             },
             envoy_headers: self.envoy_headers,
             rules: self.rules.clone(),
+            rules_writable: self.rules_writable,
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             top_keys: self.top_keys as usize,
             history_memory: self.history_memory,
+            trace_keys: self.trace_keys.0,
+            trace_memory: self.trace_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,

@@ -98,6 +98,7 @@ mod error;
 mod health;
 mod lease;
 mod limit;
+mod name;
 mod script;
 mod stats;
 mod store;

@@ -13,6 +13,7 @@ use crate::{
         Sweeper, acquire_all,
         denials::{Ask, Denials},
     },
+    name::is_word,
     script::Runner,
 };
 
@@ -190,11 +191,6 @@ impl Store {
         }
         Ok((SharedDecision::by_store(decision), seen))
     }
-}
-
-/// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
-pub fn is_word(text: &str) -> bool {
-    !text.is_empty() && !text.contains([':', '{', '}'])
 }
 
 impl std::fmt::Debug for Store {

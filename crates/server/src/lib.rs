@@ -28,6 +28,7 @@
 pub mod access;
 #[cfg(test)]
 mod captured_log;
+pub mod counts;
 pub mod envoy;
 mod follow;
 #[cfg(feature = "grpc")]
@@ -46,9 +47,12 @@ mod open_files;
 mod options;
 mod pages;
 mod peers;
+pub mod rate_limits;
+mod refusal;
 mod reload;
 pub mod resp;
 pub mod rules;
+mod rules_file;
 mod server;
 pub mod service;
 pub mod shared;
@@ -59,6 +63,9 @@ mod state;
 mod state_file;
 pub mod throttle;
 mod tls;
+pub mod trace;
+mod watchers;
+pub mod what_if;
 
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
@@ -70,3 +77,4 @@ pub use state_file::StatePathError;
 pub use state_file::check_and_restore;
 pub use tidegate_redis::Timeout;
 pub use tls::{TlsError, TlsFiles};
+pub use watchers::Watchers;

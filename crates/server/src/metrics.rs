@@ -17,17 +17,15 @@ use prometheus_client::{
 use tidegate_core::Nanos;
 use tidegate_limiter::Stats;
 
-use crate::{
-    latency::Latency,
-    limits::counts::CountsRead,
-    resp::RespStats,
-    service::{Service, THROTTLE},
-};
+use crate::{counts::CountsRead, latency::Latency, resp::RespStats, service::Service, throttle::THROTTLE};
 
 mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod store;
+
+#[cfg(feature = "grpc")]
+pub(crate) use self::grpc::GrpcStats;
 
 /// Seconds: from the quickest answer to what somebody should look into.
 const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
@@ -111,7 +109,7 @@ impl Metrics {
 
     /// Also what gRPC counts.
     #[cfg(feature = "grpc")]
-    pub fn add_grpc(&mut self, stats: Arc<crate::grpc::GrpcStats>) {
+    pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
         self.registry.register_collector(Box::new(grpc::AtScrape(stats)));
     }
 

@@ -4,10 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use tidegate_limiter::Stats;
 
-use crate::{
-    once_a_minute::OnceAMinute,
-    service::{Service, THROTTLE},
-};
+use crate::{once_a_minute::OnceAMinute, service::Service, throttle::THROTTLE};
 
 /// How often the tables are looked at.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);

@@ -5,7 +5,12 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::Timeout;
 
 use crate::{
-    envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed, tls::TlsFiles,
+    heavy::TOP_KEYS,
+    history::HISTORY_BYTES,
+    rate_limits::Consume,
+    throttle::ThrottleAllowed,
+    tls::TlsFiles,
+    trace::{KeyShare, TRACE_BYTES},
 };
 
 /// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
@@ -28,6 +33,8 @@ pub struct Options {
     pub insecure: bool,
     /// The rules file; `None` for the built-in example, or for no rules where there is an `envoy_config`.
     pub rules: Option<PathBuf>,
+    /// Whether operators may change the rules file over HTTP.
+    pub rules_writable: bool,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// What a request from Envoy consumes that is denied.
@@ -43,6 +50,10 @@ pub struct Options {
     pub top_keys: usize,
     /// How many bytes the history of what limits decided may take; 0 keeps none.
     pub history_memory: u64,
+    /// Which share of all keys is traced; `None` for no trace.
+    pub trace_keys: Option<KeyShare>,
+    /// How many bytes the trace may take; a second copy is made while somebody reads it.
+    pub trace_memory: u64,
     /// The address of a store that servers share their limits over; `None` to keep them in memory.
     pub store: Option<String>,
     /// The store's password, where it does not stand in the address.
@@ -93,6 +104,7 @@ impl Default for Options {
             access: None,
             insecure: false,
             rules: None,
+            rules_writable: false,
             envoy_config: None,
             envoy_consume: Consume::default(),
             envoy_headers: false,
@@ -100,6 +112,8 @@ impl Default for Options {
             max_memory: None,
             top_keys: TOP_KEYS,
             history_memory: HISTORY_BYTES,
+            trace_keys: None,
+            trace_memory: TRACE_BYTES,
             store: None,
             store_password: None,
             nodes: 1,

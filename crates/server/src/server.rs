@@ -13,14 +13,13 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
     access::Door,
-    envoy::RateLimits,
     follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
@@ -29,16 +28,21 @@ use crate::{
     metrics::{Events, HttpStats, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
+    pages,
     peers::Peers,
+    rate_limits::RateLimits,
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
+    rules_file::RulesFile,
     service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
-    throttle::Throttle,
+    throttle::{THROTTLE, Throttle},
+    trace::Trace,
+    watchers::Watchers,
 };
 
 /// Connections of the control plane. Beyond that the one that has been idle longest gives way.
@@ -153,8 +157,10 @@ impl Server {
             metrics,
             events: Arc::clone(&events),
             doors,
+            rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
+            trace_readers: Arc::new(Semaphore::new(1)),
             origins,
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
@@ -169,7 +175,7 @@ impl Server {
                 max_per_peer: options.max_connections_per_peer,
                 write_timeout: options.http_write_timeout,
             };
-            let router = http::router(Arc::clone(&app), plane);
+            let router = http::router(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let serve = http::serve(listener, router, config, locks.clone(), service, stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
@@ -325,7 +331,8 @@ async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>
     loop {
         ticks.tick().await;
         let (http, resp) = (app.metrics.answers.counts(), resp.latency.counts());
-        service.history().look(&service, std::array::from_fn(|bucket| http[bucket] + resp[bucket]));
+        let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
+        service.history().look(&service.limits(), answers, service.now());
     }
 }
 
@@ -342,7 +349,7 @@ async fn divide_memory(service: Arc<Service>) {
         let its = Arc::clone(&service);
         // Moving many keys takes a while. A panic is logged by itself; then the limits stay as they are.
         let Ok(looked) = spawn_blocking(move || {
-            division.look(&its);
+            division.look(&its.limits(), its.throttle(), its.now());
             division
         })
         .await
@@ -450,15 +457,22 @@ fn make_service(
     let Loaded { rules, domains } = loaded;
     let Options { max_keys, max_memory, top_keys, .. } = *options;
     let capacity = Capacity { max_keys, max_memory, top_keys };
+    // Limits in a store, or restored from a file, are not fresh.
+    let is_fresh = shared.is_none() && state.is_none();
+    let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
+    let watchers = Watchers { trace: trace.clone(), clock: Some(Arc::clone(&clock)) };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
-    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
+    let limits = limits.watched_by(watchers.clone());
+    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
-        .allowing(options.throttle.clone());
+        .allowing(options.throttle.clone())
+        .with_top_keys(top_keys)
+        .watched_by(&watchers);
     let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
-    Ok(service.with_history(options.history_memory))
+    Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
 #[cfg(feature = "grpc")]
@@ -469,7 +483,10 @@ async fn listen_for_grpc(
     locks: &Locks,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
-    use crate::grpc::{GrpcConfig, GrpcStats, Shared, serve};
+    use crate::{
+        grpc::{GrpcConfig, Shared, serve},
+        metrics::GrpcStats,
+    };
 
     let Some(address) = &options.grpc else { return Ok(None) };
     let (listener, address) = listen(options, "grpc", address).await?;

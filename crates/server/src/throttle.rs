@@ -12,11 +12,14 @@ use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_durat
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::{
+    counts::Counts,
     heavy::{HeavyKeys, Top},
-    limits::{Watchers, counts::Counts},
-    service::THROTTLE,
     trace::{Tap, Verdict},
+    watchers::Watchers,
 };
+
+/// What `CL.THROTTLE`'s own table is called in metrics and in the state file.
+pub const THROTTLE: &str = "CL.THROTTLE";
 
 /// The store behind `CL.THROTTLE`.
 pub struct Throttle {

@@ -208,8 +208,9 @@ impl Replay<'_> {
                 told.most_denied.push(key);
             }
         }
-        told.most_denied
-            .sort_by(|one, other| (other.would_deny, other.was_denied).cmp(&(one.would_deny, one.was_denied)));
+        told.most_denied.sort_by(|one, other| {
+            (other.would_deny, other.was_denied).cmp(&(one.would_deny, one.was_denied))
+        });
         told.most_denied.truncate(most);
         WhatIf {
             all_keys: of_keys(told.keys, share),
@@ -297,7 +298,11 @@ impl Replay<'_> {
         let mut notes = Vec::new();
         let spec = self.spec;
         if !is_known || events.is_empty() {
-            let why = if spec.global { "; a global limit is in a trace of all keys alone (--trace-keys 100%)" } else { "" };
+            let why = if spec.global {
+                "; a global limit is in a trace of all keys alone (--trace-keys 100%)"
+            } else {
+                ""
+            };
             notes.push(format!("the trace has no request to a limit of this name{why}"));
         }
         if spec.shadow {
@@ -305,7 +310,9 @@ impl Replay<'_> {
         }
         let refunds = events.iter().filter(|event| event.verdict == Verdict::Refunded).count();
         if refunds > 0 {
-            notes.push(format!("{refunds} refunds are given back here, too, also of what the candidate denied"));
+            notes.push(format!(
+                "{refunds} refunds are given back here, too, also of what the candidate denied"
+            ));
         }
         notes
     }
@@ -354,7 +361,14 @@ mod tests {
         use Verdict::{Admitted, Denied};
         let trace = recording(
             "100%",
-            &[(1, 1, Admitted), (2, 1, Admitted), (2, 2, Admitted), (3, 1, Denied), (4, 3, Denied), (5, 2, Admitted)],
+            &[
+                (1, 1, Admitted),
+                (2, 1, Admitted),
+                (2, 2, Admitted),
+                (3, 1, Denied),
+                (4, 3, Denied),
+                (5, 2, Admitted),
+            ],
         );
         let told = one(&trace, "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]");
         assert_eq!((told.requests, told.keys), (6, 3));
@@ -379,7 +393,10 @@ mod tests {
 
     #[test]
     fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
-        let mut trace = recording("100%", &[(0, 1, Verdict::Admitted), (9, 1, Verdict::Denied), (20, 1, Verdict::Admitted)]);
+        let mut trace = recording(
+            "100%",
+            &[(0, 1, Verdict::Admitted), (9, 1, Verdict::Denied), (20, 1, Verdict::Admitted)],
+        );
         trace.fresh = false;
         let rules = "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]";
         let told = one(&trace, rules);
@@ -396,41 +413,53 @@ mod tests {
         let trace = recording("10%", &[(1, 1, Verdict::Admitted)]);
         let told = what_if(
             &trace,
-            &specs("limits: [{name: b, limit: 1/1s, global: true, shadow: true}, {name: a, limit: 1, algorithm: concurrency}]"),
+            &specs(
+                "limits: [{name: b, limit: 1/1s, global: true, shadow: true}, {name: a, limit: 1, algorithm: concurrency}]",
+            ),
             &|_| None,
             1,
         );
-        assert!(told[0].notes[0].contains("--trace-keys 100%") && told[0].notes[1].contains("shadow"), "{told:?}");
+        assert!(
+            told[0].notes[0].contains("--trace-keys 100%") && told[0].notes[1].contains("shadow"),
+            "{told:?}"
+        );
         assert!(told[1].notes[0].contains("in flight") && told[1].requests == 0, "{told:?}");
         let none = one(&trace, "limits: [{name: a, limit: 9/1s}]");
-        assert_eq!(none.would_deny.all_keys, Estimate { about: 0, margin: 30 }, "none seen is not none at all");
+        assert_eq!(
+            none.would_deny.all_keys,
+            Estimate { about: 0, margin: 30 },
+            "none seen is not none at all"
+        );
     }
 
     /// Traces of a part of the keys tell about all of them: in about 95 of 100 cases the truth is within the margin.
     #[test]
     fn the_margin_holds_as_often_as_it_says() {
-        let keys = 4_000_u64;
+        let keys = 2_000_u64;
         // Key `k` asks up to eight times in a second, of which the candidate admits four.
         let asks = |key: u64| 1 + key % 8;
         let truth: u64 = (0..keys).map(|key| asks(key).saturating_sub(4)).sum();
         let denied_keys = (0..keys).filter(|key| asks(*key) > 4).count() as u64;
         let share: KeyShare = "10%".parse().unwrap();
         let (mut within_requests, mut within_keys) = (0, 0);
-        for _ in 0..200 {
-            let trace = Arc::new(crate::trace::Trace::new(share, 64 << 20, true));
-            let chosen: Vec<u64> = (0..keys).filter(|key| trace.chosen(&key.to_le_bytes()).is_some()).collect();
+        for _ in 0..100 {
+            let trace = Arc::new(crate::trace::Trace::new(share, 0, true));
+            let chosen: Vec<u64> =
+                (0..keys).filter(|key| trace.chosen(&key.to_le_bytes()).is_some()).collect();
             let mut events: Vec<(u64, u64, Verdict)> = Vec::new();
             for key in chosen {
                 events.extend((0..asks(key)).map(|_| (1, key, Verdict::Admitted)));
             }
-            let told = one(&recording("10%", &events), "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]");
-            let holds = |estimate: Estimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
+            let told =
+                one(&recording("10%", &events), "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]");
+            let holds =
+                |estimate: Estimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
             within_requests += holds(told.would_deny.all_requests, truth);
             within_keys += holds(told.would_deny.all_keys, denied_keys);
         }
-        // 190 of 200 are expected, with a standard deviation of 3; the hash keys are random.
-        assert!((170..=200).contains(&within_requests), "{within_requests}");
-        assert!((170..=200).contains(&within_keys), "{within_keys}");
+        // 95 of 100 are expected, with a standard deviation of 2; the hash keys are random.
+        assert!((80..=100).contains(&within_requests), "{within_requests}");
+        assert!((80..=100).contains(&within_keys), "{within_keys}");
     }
 
     proptest! {

@@ -23,7 +23,7 @@ use envoy_types::pb::{
 use harness::{Running, scratch};
 use serde_json::json;
 use tidegate_core::Nanos;
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, rate_limits::Consume};
 use tokio::runtime::Runtime;
 use tonic::{Status, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};

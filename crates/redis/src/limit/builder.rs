@@ -7,7 +7,7 @@ use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use super::{Mode, OnError, SharedLimit, local::Local, shared::Shared};
-use crate::{PlanError, Store, Timeout, lease::Leases, script::Plan, store::is_word};
+use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
 
 /// Options of a [`SharedLimit`]; from [`Store::limit`].
 #[derive(Debug)]

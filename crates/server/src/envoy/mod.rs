@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! files ─ load ─ parse ─► Domains (tree of descriptors) + limits (as a rules file has them)
-//! request ─ Domains::find ─► Match { rule, key } ─ decide ─► the one decision path of the server
+//! request ─ Domains::find ─► Match { rule, key } ─ RateLimits ─► the one decision path of the server
 //! ```
 //!
 //! A descriptor that has a `rate_limit` becomes a limit like any other. The tree only says which limit a descriptor asks,
@@ -11,18 +11,16 @@
 //! values share a key.
 
 pub(crate) mod counts;
-mod decide;
 pub(crate) mod descriptors;
 mod import;
 pub(crate) mod load;
 mod names;
-mod overrides;
+pub(crate) mod overrides;
 mod parse;
 mod question;
 mod tree;
 mod unit;
 
-pub use decide::{Consume, RateLimits};
 pub use import::to_yaml;
 pub use load::{Config, is_config, load};
 pub use overrides::Override;

@@ -31,7 +31,7 @@ pub struct Override {
 
 /// The overrides seen so far. They outlive changes of the configuration.
 #[derive(Debug, Default)]
-pub(super) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
+pub(crate) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
 
 impl Overrides {
     /// The limit of an override in a domain.
@@ -79,7 +79,7 @@ impl Overrides {
 }
 
 /// The key of a whole descriptor.
-pub(super) fn key(entries: &[Entry<'_>]) -> Vec<u8> {
+pub(crate) fn key(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(64);
     for (name, value) in entries {
         names::push_value(&mut key, name, false);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Entry, Override, Unit};
-use crate::service::Refusal;
+use crate::refusal::Refusal;
 
 /// One request for a decision.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use tokio::{
 };
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{service::Service, shared::Readiness};
+use crate::service::{Readiness, Service};
 
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_secs(1);

@@ -140,9 +140,9 @@ impl HeavyKeys {
         self.lock().budget = budget;
     }
 
-    /// Counts a decision that the sampling takes. How many decisions it stands for.
+    /// Counts a decision that the sampling takes.
     #[cold]
-    pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) -> u64 {
+    pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) {
         let mut kept = self.lock();
         kept.roll(self.capacity, now);
         kept.pace(sampling, now);
@@ -152,7 +152,6 @@ impl HeavyKeys {
         if denied {
             kept.current.denied.add(key, weight);
         }
-        weight
     }
 
     /// The `most` keys that asked most and that were denied most; `None` where heavy keys are off.

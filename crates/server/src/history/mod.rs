@@ -13,7 +13,7 @@ use tidegate_core::Nanos;
 
 use self::series::Series;
 pub use self::series::{Points, Step};
-use crate::{latency, limits::counts::CountsRead, service::Service};
+use crate::{counts::CountsRead, latency, limits::Limits};
 
 /// How often the counters are read.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -25,8 +25,11 @@ pub const HISTORY_BYTES: u64 = 64 << 20;
 pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
 type Outcomes = [u64; OUTCOMES.len()];
 
+/// How long a limit's decisions took. A sample has at most 4,096 in a second, and so small numbers.
+type Sample = Series<{ latency::BUCKETS }, u16>;
+
 /// What one limit's history takes.
-const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES;
+const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES + Sample::BYTES;
 const LATENCY_BYTES: u64 = Series::<{ latency::BUCKETS }>::BYTES;
 
 /// The history of all limits.
@@ -48,6 +51,19 @@ struct Kept {
 struct OfLimit {
     before: Outcomes,
     series: Series<{ OUTCOMES.len() }>,
+    sample_before: [u64; latency::BUCKETS],
+    sample: Sample,
+}
+
+impl OfLimit {
+    fn new(begin: u64) -> Self {
+        Self {
+            before: Outcomes::default(),
+            series: Series::new(begin),
+            sample_before: [0; latency::BUCKETS],
+            sample: Series::new(begin),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,9 +97,8 @@ impl History {
     }
 
     /// Reads the counters. To be called [every second](EVERY), with the answers that were counted by how long they took.
-    pub(crate) fn look(&self, service: &Service, answers: [u64; latency::BUCKETS]) {
-        let end = service.now().get() / 1_000_000_000;
-        let limits = service.limits();
+    pub(crate) fn look(&self, limits: &Limits, answers: [u64; latency::BUCKETS], now: Nanos) {
+        let end = now.get() / 1_000_000_000;
         let mut kept = self.lock();
         let Kept { limits: of, latency, left_out } = &mut *kept;
         // Those that are gone make room first.
@@ -105,11 +120,11 @@ impl History {
                     without += 1;
                     continue;
                 }
-                let before = Outcomes::default();
-                of.insert(name.clone(), OfLimit { before, series: Series::new(begin) });
+                of.insert(name.clone(), OfLimit::new(begin));
             }
             if let Some(of) = of.get_mut(name) {
                 of.series.push(end, growth(&mut of.before, outcomes(&limit.counts())));
+                of.sample.push(end, growth(&mut of.sample_before, limit.latency()));
             }
         }
         if without > *left_out && self.max_bytes > 0 {
@@ -125,6 +140,11 @@ impl History {
     /// What a limit decided; `None` where it has no history.
     pub fn of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
         Some(self.lock().limits.get(limit)?.series.read(step, most))
+    }
+
+    /// How many of a sample of a limit's decisions took how long, by [`latency_bounds`]: from when the server had the question.
+    pub fn latency_of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
+        Some(self.lock().limits.get(limit)?.sample.read(step, most))
     }
 
     /// How many answers took how long, by [`latency_bounds`]; `None` where no history is kept.
@@ -172,7 +192,7 @@ mod tests {
     use tidegate_core::{Clock, ManualClock};
 
     use super::*;
-    use crate::{limits::Limits, rules, service::Act, throttle::Throttle};
+    use crate::{limits::Act, rules, service::Service, throttle::Throttle};
 
     struct Watched {
         clock: Arc<ManualClock>,
@@ -200,7 +220,7 @@ mod tests {
 
         fn second(&self) {
             self.clock.advance(EVERY);
-            self.history.look(&self.service, NONE);
+            self.history.look(&self.service.limits(), NONE, self.service.now());
         }
 
         fn change(&self, text: &str) {
@@ -279,7 +299,7 @@ mod tests {
         for second in 1..=3 {
             answers[2] += second;
             watched.clock.advance(EVERY);
-            watched.history.look(&watched.service, answers);
+            watched.history.look(&watched.service.limits(), answers, watched.service.now());
         }
         let told = watched.history.latency(Step::Second, 2).unwrap();
         assert_eq!(

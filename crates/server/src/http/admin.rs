@@ -15,9 +15,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    answer, ask,
+    answer,
+    app::App,
+    ask,
+    body::{body, text},
     problem::{Problem, Refused},
-    routes::{App, Endpoint, body, text},
+    table::Endpoint,
 };
 use crate::{limits::Limit, reload::Reloaded, rules::LimitSpec, service::Refusal};
 
@@ -72,7 +75,7 @@ fn refused(refusal: Refusal) -> Refused {
 }
 
 /// Loads the rules again, and waits for what comes of it.
-async fn reload(app: &App) -> Result<Response<Body>, Refused> {
+pub(super) async fn reload(app: &App) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     access::Rights,
-    envoy::{Answer, Descriptor, Override, Question, RateLimits, Status, Unanswered, Unit},
+    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit},
+    rate_limits::RateLimits,
     service::Refusal,
 };
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use tidegate_redis::Health;
 
-use super::{answer, problem::Refused, query, routes::App};
+use super::{answer, app::App, problem::Refused, query};
 use crate::{
     access::Rights,
     history::{Points, Step},

@@ -10,10 +10,13 @@ use std::{collections::HashMap, time::Duration};
 use tidegate_core::Nanos;
 use tidegate_limiter::{Entry, KeyedLimiter, Stats};
 
-use super::capacity::{LEAST_KEYS, bytes_of, least_keys};
+use super::{
+    Limits,
+    capacity::{LEAST_KEYS, bytes_of, least_keys},
+};
 use crate::{
     once_a_minute::OnceAMinute,
-    service::{Service, THROTTLE},
+    throttle::{THROTTLE, Throttle},
 };
 
 /// How often limits are looked at.
@@ -47,11 +50,9 @@ struct Member<'a> {
 impl Division {
     /// Looks at all limits once, and moves memory to where it is needed. To be called every [`EVERY`], on a thread that may
     /// be busy for a while.
-    pub fn look(&mut self, service: &Service) {
-        let limits = service.limits();
+    pub fn look(&mut self, limits: &Limits, throttle: &Throttle, now: Nanos) {
         let Some(max_memory) = limits.max_memory() else { return };
-        let now = service.now();
-        let throttle = service.throttle().limiter();
+        let throttle = throttle.limiter();
         let elastic = limits.limits().iter().filter(|limit| limit.max_keys.is_none());
         let mut members: Vec<_> = elastic
             .map(|limit| Member {
@@ -171,11 +172,7 @@ mod tests {
     use tidegate_core::{Clock, ManualClock};
 
     use super::*;
-    use crate::{
-        limits::{Capacity, Limits},
-        rules,
-        throttle::Throttle,
-    };
+    use crate::{limits::Capacity, rules, service::Service};
 
     const MEMORY: u64 = 8 << 20;
 
@@ -207,7 +204,7 @@ mod tests {
                 assert!(l.acquire_at(key.to_le_bytes(), 1, service.now()).is_allowed(), "{key}");
             });
             if key % 100 == 0 {
-                division.look(service);
+                division.look(&service.limits(), service.throttle(), service.now());
                 assert!(reserved(service) <= MEMORY);
             }
         }
@@ -273,7 +270,7 @@ mod tests {
         ] {
             let next = service.limits().follow(rules::parse(text).unwrap(), clock.now()).unwrap();
             service.set_limits(next);
-            division.look(&service);
+            division.look(&service.limits(), service.throttle(), service.now());
             assert!(reserved(&service) <= MEMORY);
             limiter(&service, 0, |l| {
                 for key in 0..3_000_u32 {

@@ -6,14 +6,16 @@ use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{Watchers, counts::CountsRead, memory::Memory};
+use super::{Act, memory::Memory};
 use crate::{
+    counts::CountsRead,
     heavy::Top,
     latency,
+    refusal::Refusal,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
-    service::{Act, Refusal},
     shared::StoreLimit,
     trace::{Tap, Verdict},
+    watchers::Watchers,
 };
 
 /// One limit at work. Its states are in this server's memory, or in a store that servers share.
@@ -194,9 +196,9 @@ impl Limit {
     #[cold]
     fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
         let Memory { counts, heavy, latency, .. } = &*self.memory;
-        let weight = heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        heavy.record(key, decision.is_denied(), &counts.sampling, now);
         if let Some(clock) = &self.clock {
-            latency.observe(clock.now().saturating_since(now), weight);
+            latency.observe(clock.now().saturating_since(now), 1);
         }
     }
 
@@ -216,7 +218,7 @@ impl Limit {
         self.clock.clone_from(clock);
     }
 
-    /// How many decisions took how long, by [`latency::BOUNDS`]: about, as a sample is measured.
+    /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
     pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
         self.memory.latency.counts()
     }

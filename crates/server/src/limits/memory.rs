@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
-use super::counts::Counts;
 use crate::{
+    counts::Counts,
     heavy::HeavyKeys,
     latency::Latency,
     rules::{Keeping, LimitSpec, PolicySpec, RulesError},

@@ -5,12 +5,11 @@
 //!                             └─► StoreLimit   instead of the states, where servers share them
 //! ```
 
+mod act;
 mod capacity;
-pub mod counts;
 mod division;
 mod limit;
 mod memory;
-mod watchers;
 
 use std::sync::Arc;
 
@@ -19,11 +18,12 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
-pub use self::{capacity::Capacity, limit::Limit, watchers::Watchers};
+pub use self::{act::Act, capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
+    watchers::Watchers,
 };
 
 /// How many keys of a shared limit are remembered at most while the store does not answer.
@@ -185,7 +185,8 @@ impl Limits {
                 }
                 (None, _) => None,
             };
-            let mut limit = Limit { max_keys: rooms.bound(&spec), spec, memory, store, tap: None, clock: None };
+            let mut limit =
+                Limit { max_keys: rooms.bound(&spec), spec, memory, store, tap: None, clock: None };
             limit.watch(&plan.watchers);
             limits.push(Arc::new(limit));
         }

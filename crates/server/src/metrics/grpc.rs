@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use prometheus_client::{
@@ -12,7 +15,26 @@ use prometheus_client::{
 };
 
 use super::{counter, gauge, read};
-use crate::grpc::GrpcStats;
+use crate::latency::Latency;
+
+/// What gRPC counts. Relaxed throughout: a scrape needs no exact instant.
+#[derive(Debug, Default)]
+pub(crate) struct GrpcStats {
+    pub connections: AtomicUsize,
+    pub accepted: AtomicU64,
+    pub evicted: AtomicU64,
+    /// New connections for which not even an idle one could give way.
+    pub refused: AtomicU64,
+    /// Connections that broke the rules of HTTP/2, or went beyond its bounds.
+    pub failed: AtomicU64,
+    /// `ShouldRateLimit` by overall code: OK, over the limit, errors.
+    pub requests: [AtomicU64; 3],
+    pub latency: Latency,
+    /// Envoys that decide by themselves, and the buckets that they have shares for.
+    pub quota_streams: AtomicUsize,
+    pub quota_buckets: AtomicUsize,
+    pub quota_reports: AtomicU64,
+}
 
 /// Read when somebody asks.
 #[derive(Debug)]

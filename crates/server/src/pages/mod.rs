@@ -2,9 +2,10 @@
 //!
 //! The server renders all of it (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). A page's part that changes is
 //! rendered again each second and sent as a server-sent event (`live`); `page.js` puts it in place and asks before it blocks a
-//! key. Nothing comes from another host, and the policy of the pages forbids it.
+//! key. `rules.js` is the editor of the rules. Nothing comes from another host, and the policy of the pages forbids it.
 
 mod chart;
+mod latency;
 mod layout;
 mod limit;
 mod live;
@@ -36,14 +37,20 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 3] = [
+const ASSETS: [Asset; 4] = [
     Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
+    Asset {
+        path: "/assets/rules.js",
+        kind: "text/javascript; charset=utf-8",
+        text: include_str!("rules.js"),
+    },
     Asset { path: "/assets/style.css", kind: "text/css; charset=utf-8", text: include_str!("style.css") },
     Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
 ];
 
 /// The pages beside the control plane's other paths.
-pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
+pub(crate) fn routes() -> Router<Arc<App>> {
+    let mut router = Router::new();
     for Asset { path, kind, text } in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
     }
@@ -60,7 +67,7 @@ pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
                 page(limit::page(&app, request.uri()).await)
             }),
         )
-        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app)))))
+        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app).await))))
         .route(
             "/live",
             get(async |State(app): State<Arc<App>>, request: Request| live::answer(app, request.uri())),

@@ -15,13 +15,11 @@ use tokio::runtime::Handle;
 use super::{
     Protocol,
     limiting::{write_cell, write_decision},
+    question::{Question, Reply},
     reply::Replies,
     session::Session,
 };
-use crate::{
-    service::Service,
-    shared::{Question, Reply},
-};
+use crate::service::Service;
 
 /// How many questions of one connection are under way at most.
 const MOST: usize = 128;

@@ -6,7 +6,7 @@ use super::{
     handshake, heavy, introspection, limiting,
     session::{Command, Context, Flow, Needs, find},
 };
-use crate::{access::Role, service::THROTTLE};
+use crate::{access::Role, throttle::THROTTLE};
 
 const MANY: usize = super::MAX_ARGS;
 

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::Decision;
 
 use super::{
+    question::Question,
     reply::Replies,
     session::{Context, Flow},
 };
 use crate::{
     access::Role,
     service::{Act, Refusal, Resolved, reset_after, resolve},
-    shared::Question,
     throttle::{self, ThrottleQuota},
 };
 

@@ -26,6 +26,7 @@ mod heavy;
 mod introspection;
 mod limiting;
 mod parse;
+mod question;
 mod reactor;
 mod reply;
 mod session;

@@ -8,12 +8,11 @@ use std::{
 use subtle::ConstantTimeEq as _;
 use tidegate_core::Nanos;
 
-use super::{Protocol, Shared, reply::Replies};
+use super::{Protocol, Shared, question::Question, reply::Replies};
 use crate::{
     access::{Digest, Rights, Role, Shown, digest_of},
     limits::Limits,
     peers::Peer,
-    shared::Question,
 };
 
 /// What a client has told about itself.

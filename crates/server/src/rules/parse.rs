@@ -12,7 +12,7 @@ use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
-use crate::service::{MAX_KEY_BYTES, THROTTLE};
+use crate::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
 
 /// A name's greatest length: it goes into every metric and every header.
 const MAX_NAME: usize = 64;

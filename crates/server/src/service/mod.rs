@@ -14,7 +14,8 @@ mod answer;
 mod in_force;
 mod joint;
 mod question;
-mod refusal;
+mod readiness;
+mod recording;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,22 +27,21 @@ use self::question::resolve_keyed;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{CurrentLimits, InForce},
-    question::{Act, Ask, Resolved, resolve},
-    refusal::Refusal,
+    question::{Ask, Resolved, resolve},
+    readiness::Readiness,
 };
 use crate::{
     heavy::Top,
     history::History,
-    limits::Limit,
     rules::{Keeping, LimitSpec},
     shared::SharedStore,
-    throttle::{Throttle, ThrottleError, ThrottleQuota},
+    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+    trace::Trace,
 };
-
-/// The longest key that a request may carry, in bytes (the library takes any).
-pub const MAX_KEY_BYTES: usize = 1024;
-/// What `CL.THROTTLE`'s own store is called in metrics and in the state file.
-pub const THROTTLE: &str = "CL.THROTTLE";
+pub use crate::{
+    limits::Act,
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
 
 /// The limits at work, and the clock that they run on.
 pub struct Service {
@@ -50,6 +50,7 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
     history: History,
+    trace: Option<Arc<Trace>>,
 }
 
 impl Service {
@@ -59,13 +60,25 @@ impl Service {
         let in_force = limits.into();
         let store = in_force.limits().shared().cloned();
         let history = History::default();
-        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history }
+        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
     }
 
     /// The same with a history of at most so many bytes.
     #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
+    }
+
+    /// The same with the trace that its limits and `CL.THROTTLE` were made to [watch](crate::Watchers).
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// What chosen keys have asked; `None` where no trace is kept.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.trace.as_ref()
     }
 
     /// What the limits have decided of late.
@@ -173,18 +186,19 @@ impl Service {
         Ok(())
     }
 
-    /// The `most` keys of a limit that asked most and that were denied most of late.
+    /// The `most` keys of a limit, or of `CL.THROTTLE`, that asked most and that were denied most of late.
     ///
     /// # Errors
     /// When there is no such limit, or no names are kept for it.
-    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<(Arc<Limit>, Top), Refusal> {
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
         let limits = self.limits();
-        let limit = Arc::clone(resolve(&limits, limit, Some(&[]))?.limit);
+        let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };
+        if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
+            return self.throttle.top(most, now).ok_or_else(|| none(THROTTLE, false));
+        }
+        let limit = resolve(&limits, limit, Some(&[]))?.limit;
         let LimitSpec { name, global, .. } = limit.spec();
-        let top = limit
-            .top(most, now)
-            .ok_or_else(|| Refusal::NoHeavyKeys { limit: name.clone(), global: *global })?;
-        Ok((limit, top))
+        limit.top(most, now).ok_or_else(|| none(name, *global))
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.

@@ -1,25 +1,16 @@
-//! What an edge asks: a limit by its name, a key, a cost, and what to do with it.
+//! What an edge asks: a limit by its name, a key and a cost.
 
 use std::sync::Arc;
 
 use tidegate_config::likest;
 
-use super::{MAX_KEY_BYTES, Refusal};
-use crate::limits::{Limit, Limits};
+use crate::{
+    limits::{Limit, Limits},
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
 
 /// How many names an error about an unknown one proposes.
 const NEAREST: usize = 3;
-
-/// What is to be done with a cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Take it, if that is admitted. A cost of 0 takes nothing and is not counted.
-    Take,
-    /// See whether it would be admitted.
-    Peek,
-    /// Give back up to so much of what was taken.
-    Refund,
-}
 
 /// One limit that is asked for one key.
 #[derive(Clone, Copy, Debug)]

@@ -7,8 +7,8 @@ use tidegate_redis::{Deadline, LimitError, Part, SharedDecision, SharedLimit, St
 
 use super::SharedStore;
 use crate::{
+    refusal::Refusal,
     rules::{LimitSpec, PolicySpec, Problem, RulesError},
-    service::Refusal,
 };
 
 /// A limit in the store: its own policy, and that of each overridden key. All have the same name there, so that a key that

@@ -10,8 +10,8 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{AdHoc, Address, Part, Plan, SharedDecision, Store, StoreError, Timeout};
 
 use crate::{
-    service::{Refusal, THROTTLE},
-    throttle::{Throttle, ThrottleError, ThrottleQuota},
+    refusal::Refusal,
+    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
 };
 
 /// How many of `CL.THROTTLE`'s quotas are remembered in the form that the store needs; they come with each request.

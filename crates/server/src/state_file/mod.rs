@@ -185,7 +185,7 @@ mod tests {
         let text =
             "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
         let limits = Limits::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), NOW).unwrap();
-        let throttle = Throttle::new(4, found.hash_keys(crate::service::THROTTLE)).unwrap();
+        let throttle = Throttle::new(4, found.hash_keys(crate::throttle::THROTTLE)).unwrap();
         let after = Service::new(limits, throttle, Arc::new(ManualClock::new(NOW)));
         let restored = restore(&path, &after, NOW).unwrap();
         assert_eq!(restored.dropped, 0);

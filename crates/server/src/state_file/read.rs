@@ -14,10 +14,7 @@ use super::{
     StateError,
     format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OWN, RECORD, SHARED_DEBT, VERSION},
 };
-use crate::{
-    rules::parse_policy,
-    service::{Service, THROTTLE},
-};
+use crate::{rules::parse_policy, service::Service, throttle::THROTTLE};
 
 /// What a checked file says about its limits.
 pub(crate) struct Headers {

@@ -12,10 +12,7 @@ use super::{
     StateFile,
     format::{BLOCKED, END, KEY, MAGIC, NODES, OWN, RECORD, VERSION},
 };
-use crate::{
-    limits::Limit,
-    service::{Service, THROTTLE},
-};
+use crate::{limits::Limit, service::Service, throttle::THROTTLE};
 
 /// Writes the state of all limits: to a file beside the state file, which then takes its place. Returns its length.
 ///

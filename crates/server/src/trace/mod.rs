@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::HashKeys;
 
-use self::ring::{CHUNK_BYTES, Ring};
 pub use self::recording::{RecordedLimit, Recording, RecordingError, is_recording};
+use self::ring::{CHUNK_BYTES, Ring};
 
 /// How many bytes a trace takes, unless told otherwise.
 pub const TRACE_BYTES: u64 = 64 << 20;

@@ -73,7 +73,9 @@ pub enum RecordingError {
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// It was written by another version.
-    #[error("the trace has format {0}, and this program reads format {VERSION}: use the tidegate of that server's version")]
+    #[error(
+        "the trace has format {0}, and this program reads format {VERSION}: use the tidegate of that server's version"
+    )]
     Version(u32),
     /// A line makes no sense.
     #[error("line {line}: {what}; record the trace again")]
@@ -151,7 +153,10 @@ impl Recording {
         let mut first = Vec::new();
         push(&mut first, &head);
         for RecordedLimit { name, rule, requests, denied } in &self.limits {
-            push(&mut first, &serde_json::json!({"limit": name, "rule": rule, "requests": requests, "denied": denied}));
+            push(
+                &mut first,
+                &serde_json::json!({"limit": name, "rule": rule, "requests": requests, "denied": denied}),
+            );
         }
         for (key, name) in &self.names {
             push(&mut first, &serde_json::json!({"key": format!("{key:016x}"), "name": name}));
@@ -237,7 +242,12 @@ impl Reader {
             if version != VERSION {
                 return Err(RecordingError::Version(version));
             }
-            let share = read.share.as_deref().unwrap_or_default().parse().map_err(|error: String| self.wrong(error))?;
+            let share = read
+                .share
+                .as_deref()
+                .unwrap_or_default()
+                .parse()
+                .map_err(|error: String| self.wrong(error))?;
             let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
             let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
                 return Err(self.wrong("`from` or `until` is no number of seconds"));
@@ -256,11 +266,15 @@ impl Reader {
         }
         let number = self.number;
         let wrong = |what: &str| RecordingError::Line { line: number, what: what.to_owned() };
-        let recording = self.recording.as_mut().ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
+        let recording =
+            self.recording.as_mut().ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
         let key = || u64::from_str_radix(read.key.as_deref()?, 16).ok();
         match (&read.limit, &read.name, &read.time, read.end) {
             (Some(limit), None, Some(time), None) => {
-                let limit = self.numbers.get(limit.as_ref()).ok_or_else(|| wrong("its limit is not listed before"))?;
+                let limit = self
+                    .numbers
+                    .get(limit.as_ref())
+                    .ok_or_else(|| wrong("its limit is not listed before"))?;
                 let (Some(time), Some(key), Some(verdict)) = (nanos(time), key(), read.verdict) else {
                     return Err(wrong("a request has a time, a key and a verdict"));
                 };
@@ -275,7 +289,12 @@ impl Reader {
                 self.numbers.insert(name.as_ref().to_owned(), next);
                 let rule = read.rule.as_deref().map(str::to_owned);
                 let (requests, denied) = (read.requests, read.denied);
-                recording.limits.push(RecordedLimit { name: name.as_ref().to_owned(), rule, requests, denied });
+                recording.limits.push(RecordedLimit {
+                    name: name.as_ref().to_owned(),
+                    rule,
+                    requests,
+                    denied,
+                });
             }
             (None, Some(name), None, None) => {
                 let key = key().ok_or_else(|| wrong("a name has no key"))?;
@@ -363,7 +382,10 @@ mod tests {
             ("{\"limit\":\"a\"}\n", "line 1: a trace begins"),
             ("{\"tidegate_trace\":2}\n", "format 2"),
             ("{\"tidegate_trace\":1,\"share\":\"0%\"}\n", "as in 10%"),
-            (&format!("{head}\n{{\"time\":\"1.0\",\"limit\":\"a\",\"key\":\"1\"}}\n"), "line 2: its limit is not listed"),
+            (
+                &format!("{head}\n{{\"time\":\"1.0\",\"limit\":\"a\",\"key\":\"1\"}}\n"),
+                "line 2: its limit is not listed",
+            ),
             (&format!("{head}\nnonsense\n"), "line 2: expected"),
             (&format!("{head}\n{{\"end\":3}}\n"), "another number of requests"),
             (&format!("{head}\n{{}}\n"), "neither a limit"),

@@ -28,8 +28,8 @@ use super::{
 };
 use crate::{
     envoy::counts::Fate,
-    grpc::GrpcStats,
     limits::Limit,
+    metrics::GrpcStats,
     once_a_minute::OnceAMinute,
     service::{Act, InForce, Service},
 };

@@ -5,16 +5,10 @@
 //! the answer. A request that waits for the authority is decided, and counts as admitted, when its message arrives there. A
 //! node dies without notice: what it held is lost, and requests that wait at it are denied.
 
-mod messages;
-mod node;
-mod run;
-
 use std::{num::NonZeroU16, time::Duration};
 
 use tidegate_core::lease::{Mode, Terms};
 use tidegate_core::{Nanos, Policy};
-
-pub(crate) use run::FleetRun;
 
 /// Nodes that share a limit, and the way in which they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +76,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    const fn new(mode: Mode) -> Self {
+    pub(crate) const fn new(mode: Mode) -> Self {
         Self { mode, admitted_in_one_place: 0, denied_wrongly: 0, over: 0, round_trips: 0, waited: 0 }
     }
 

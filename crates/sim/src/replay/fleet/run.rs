@@ -4,11 +4,13 @@ use tidegate_core::lease::{Answer, Request, Terms};
 use tidegate_core::{Decision, Nanos};
 
 use super::{
-    Fleet, Shared,
     messages::{Caller, Event, Queues, ToAuthority, ToNode},
     node::{Lives, Node},
 };
-use crate::replay::{Candidate, KeyState, RecentTimes, Row, Stretch};
+use crate::{
+    fleet::{Fleet, Shared},
+    replay::{Candidate, KeyState, RecentTimes, Row, Stretch},
+};
 
 /// The nodes, the authority and the network for the current key, and the counts over all keys.
 #[derive(Debug)]

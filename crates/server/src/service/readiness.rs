@@ -2,7 +2,7 @@
 
 use tidegate_redis::{Health, OnError};
 
-use crate::service::Service;
+use super::Service;
 
 /// Whether the store lets a server do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use tidegate_redis::StoreError;
 
-use crate::service::MAX_KEY_BYTES;
+/// The longest key that a request may carry, in bytes (the library takes any).
+pub const MAX_KEY_BYTES: usize = 1024;
 
 /// Why a question has no answer. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +62,9 @@ pub enum Refusal {
         /// The limit's name; empty where none was named.
         limit: String,
     },
+    /// No trace is kept.
+    #[error("no trace is kept: start the server with --trace-keys 10%, or another share of the keys")]
+    NoTrace,
     /// The limits asked together are kept on different nodes of a cluster.
     #[error(
         "these keys are on different nodes of the store's cluster, so no one step can decide on all of them: give them a common {{hash tag}} (a global limit has no key, and stands alone), or ask one after the other"

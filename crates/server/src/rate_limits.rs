@@ -7,13 +7,13 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_redis::Mode;
 use tidegate_tower::headers;
 
-use super::{
-    Answer, Current, Descriptor, Question, Status, Unanswered, Unit,
-    counts::Fate,
-    descriptors::Descriptors,
-    overrides::{self, Overrides},
-};
 use crate::{
+    envoy::{
+        Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
+        counts::Fate,
+        descriptors::Descriptors,
+        overrides::{self, Overrides},
+    },
     limits::Limit,
     service::{Act, InForce, Part, Refusal, Service, reset_after},
 };
@@ -323,7 +323,7 @@ impl Found {
         if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
             return;
         }
-        let found = super::Match { rule: &descriptors.domains.rules()[rule], index: rule };
+        let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
         let entries = descriptor.entries.iter().copied();
         let detailed = if question.domain == found.rule.domain {
             descriptors.domains.metric_path(found, entries)

@@ -1,4 +1,4 @@
-//! Questions that only the store can answer, as a connection of the Redis protocol gathers them.
+//! Questions that only the store can answer, as a connection gathers them for the async runtime.
 
 use std::sync::Arc;
 

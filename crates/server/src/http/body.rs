@@ -1,0 +1,99 @@
+//! The bodies of requests, read within bounds of size and time, and of plain answers.
+
+use std::time::Duration;
+
+use axum::{
+    body::{Body, Bytes, HttpBody as _},
+    extract::Request,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::problem::{Problem, Refused};
+use crate::rules::MAX_FILE;
+
+/// The longest body, in bytes.
+pub const MAX_BODY: usize = 64 * 1024;
+/// How long a client may take to send its body.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// How long the body of a request is waited for that is refused.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// The body, whatever its declared type: the JSON in it is checked, and `curl -d` declares a form.
+pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
+    up_to(request, MAX_BODY, "ask for fewer limits at once").await
+}
+
+/// A body that is a rules file, which may be as long as one.
+pub(super) async fn rules_body(request: Request) -> Result<String, Refused> {
+    let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
+    let text = String::from_utf8(body.into());
+    text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8").into())
+}
+
+async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refused> {
+    let too_large = || {
+        let detail = format!("the body is longer than {most} bytes; {mend}");
+        Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
+    };
+    // Before the body is asked for: a client that waits for `100 Continue` never sends it.
+    if request.body().size_hint().lower() > most as u64 {
+        return Err(too_large());
+    }
+    let body = Limited::new(request.into_body(), most).collect();
+    match tokio::time::timeout(BODY_TIME, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {e}")).into()),
+        Err(_) => {
+            let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail).into())
+        }
+    }
+}
+
+/// Reads the rest of a request that is refused all the same, if it comes soon: some clients of HTTP/2 drop an answer that overtakes
+/// what they still send.
+pub(crate) async fn drain<B>(body: B)
+where
+    B: hyper::body::Body + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let rest = Limited::new(body, MAX_BODY).collect();
+    // Whether it came does not matter any more.
+    let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
+}
+
+pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        // Time stands still until nothing else is left to do, and then jumps to the next deadline.
+        let never = Body::new(http_body_util::StreamBody::new(Silence));
+        let refused = body(Request::new(never)).await.unwrap_err();
+        assert_eq!(refused.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+    }
+
+    /// A client that sends nothing and does not leave.
+    struct Silence;
+
+    impl futures_core::Stream for Silence {
+        type Item = Result<hyper::body::Frame<Bytes>, std::io::Error>;
+
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Pending
+        }
+    }
+}

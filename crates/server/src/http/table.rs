@@ -1,0 +1,155 @@
+//! Which paths there are, what each does, and on which listener it is served.
+
+use crate::access::Role;
+
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Ask one limit, or several together, and take the cost.
+    Acquire,
+    /// Ask without taking.
+    Peek,
+    /// Give back.
+    Refund,
+    /// Deny a key.
+    Block,
+    /// Let a blocked key ask again.
+    Unblock,
+    /// Forget what was used.
+    Reset,
+    /// The rules in force.
+    Rules,
+    /// The rules as their file has them.
+    RulesFile,
+    /// What is wrong with rules, and how they differ from the file.
+    RulesCheck,
+    /// Put other rules in the file's place.
+    RulesSave,
+    /// Load the rules again.
+    Reload,
+    /// Ask one limit in the head of a request, for proxies that ask before they pass a request on.
+    Check,
+    /// Ask with descriptors, as envoyproxy/ratelimit takes them.
+    Json,
+    /// Whether it wants requests, as envoyproxy/ratelimit says it.
+    HealthCheck,
+    /// Which keys ask most, and which are denied most.
+    Top,
+    /// What a limit decided in each second.
+    History,
+    /// Every limit with its rule and its counts.
+    Limits,
+    /// What chosen keys have asked.
+    Trace,
+    /// What other rules would have decided on that.
+    WhatIf,
+    /// Whether the process lives.
+    Health,
+    /// Whether it wants requests.
+    Ready,
+    /// Prometheus.
+    Metrics,
+    /// The description of all this.
+    OpenApi,
+}
+
+impl Endpoint {
+    /// Whether limits are asked here.
+    pub(super) fn is_asked_limits(self) -> bool {
+        matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
+    }
+}
+
+/// The two HTTP listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// `--http`: for programs that ask limits.
+    Data,
+    /// `--admin`: for operators, their tools and Prometheus.
+    Admin,
+}
+
+/// Which of the listeners has a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The data plane alone.
+    OnData,
+    /// The control plane alone.
+    OnAdmin,
+    /// Both.
+    OnBoth,
+}
+
+/// One path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// GET or POST.
+    pub method: &'static str,
+    /// With `{name}` for a part of the request's choice.
+    pub path: &'static str,
+    /// What it does.
+    pub endpoint: Endpoint,
+    /// Where.
+    pub served: Served,
+}
+
+impl Route {
+    /// What a client must be allowed to do. On the control plane GET shows something, and POST changes something if it is not a
+    /// question.
+    #[must_use]
+    pub fn needs(&self) -> Option<Role> {
+        match (self.endpoint, self.served) {
+            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            // It changes nothing: its rules are too long for a query.
+            (Endpoint::WhatIf | Endpoint::RulesCheck, _) => Some(Role::Observe),
+            (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
+            (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
+            (_, Served::OnAdmin) => Some(Role::Operate),
+        }
+    }
+
+    /// Whether this listener has it.
+    #[must_use]
+    pub fn is_on(&self, plane: Plane) -> bool {
+        match self.served {
+            Served::OnBoth => true,
+            Served::OnData => plane == Plane::Data,
+            Served::OnAdmin => plane == Plane::Admin,
+        }
+    }
+}
+
+const fn get(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "GET", path, endpoint, served }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "POST", path, endpoint, served }
+}
+
+/// All paths of both listeners.
+pub const ROUTES: &[Route] = &[
+    post("/v1/acquire", Endpoint::Acquire, Served::OnData),
+    post("/v1/peek", Endpoint::Peek, Served::OnBoth),
+    post("/v1/refund", Endpoint::Refund, Served::OnBoth),
+    get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
+    post("/json", Endpoint::Json, Served::OnData),
+    get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
+    get("/healthz", Endpoint::Health, Served::OnBoth),
+    get("/readyz", Endpoint::Ready, Served::OnBoth),
+    get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
+    post("/v1/block", Endpoint::Block, Served::OnAdmin),
+    post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
+    get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),
+    post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
+    post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),
+    post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
+    get("/metrics", Endpoint::Metrics, Served::OnAdmin),
+    get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
+    get("/v1/top", Endpoint::Top, Served::OnAdmin),
+    get("/v1/history", Endpoint::History, Served::OnAdmin),
+    get("/v1/trace", Endpoint::Trace, Served::OnAdmin),
+    post("/v1/what-if", Endpoint::WhatIf, Served::OnAdmin),
+];
