@@ -117,7 +117,7 @@ fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
     for _ in 0..20 {
         assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
     }
-    let told = server.logs("the shared store gave no decision");
+    let told = server.logs("the shared store made no decision");
     // The limit is named, and not the key: that may be a secret.
     assert!(told.contains("tidegate:hot:") && !told.contains(keys[0].text()), "{told}");
     assert!(told.contains("choose another prefix or name"), "{told}");

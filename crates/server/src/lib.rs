@@ -1,4 +1,4 @@
-//! The Tidegate server: limits for programs in any language, over HTTP and the Redis protocol.
+//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol and gRPC.
 //!
 //! ```text
 //! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
@@ -7,8 +7,8 @@
 //!      (envoy)      rules file ─ rules      metrics, reload, state_file, shutdown beside it
 //! ```
 //!
-//! Nothing here decides: [`service`] finds the limit that a request names and asks it. [`Server`] puts the parts together;
-//! `tidegate serve` is a command line for it.
+//! No decision is made here: [`service`] finds the limit that a request names and asks it. [`Server`] connects the parts, and
+//! `tidegate serve` is its command line.
 //!
 //! ```
 //! use tidegate_server::{Options, Order, Server};

@@ -1,4 +1,4 @@
-//! What the server tells Prometheus. Every label has few values: limits by name, outcomes, routes; never a key.
+//! The server's metrics for Prometheus. Every label has few values (limits, outcomes, routes) and never a key.
 
 use std::{
     fmt,
@@ -27,15 +27,15 @@ mod store;
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
 
-/// Seconds: from the quickest answer to what somebody should look into.
+/// The buckets' upper bounds in seconds, from the fastest answers to suspiciously slow ones.
 const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
-/// What happened, other than decisions. Relaxed counters: a scrape needs no exact instant.
+/// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub reloads: AtomicU64,
     pub reloads_refused: AtomicU64,
-    /// What was wrong with the rules when they were refused last; empty once they were loaded again.
+    /// The problems of the rules at the last failed reload; empty after a successful one.
     rejected: Mutex<Vec<String>>,
     /// When the rules were last loaded, in nanoseconds of the server's clock.
     pub rules_loaded_at: AtomicU64,
@@ -43,24 +43,24 @@ pub(crate) struct Events {
     pub state_writes_failed: AtomicU64,
     pub state_written_at: AtomicU64,
     pub state_bytes: AtomicU64,
-    /// How often certificates were loaded again, or could not be.
+    /// Successful and failed reloads of the certificates.
     pub certificate_loads: [AtomicU64; 2],
-    /// The same of the access file.
+    /// The same for the access file.
     pub access_loads: [AtomicU64; 2],
     pub http: Arc<HttpStats>,
     pub admin: Arc<HttpStats>,
 }
 
-/// What happened to the connections of one HTTP listener.
+/// Connection events of one HTTP listener.
 #[derive(Debug, Default)]
 pub(crate) struct HttpStats {
     pub connections: AtomicUsize,
     pub accepted: AtomicU64,
-    /// Idle connections that gave way to new ones.
+    /// Idle connections that were closed for new ones.
     pub evicted: AtomicU64,
-    /// New connections for which not even an idle one could give way.
+    /// New connections that were refused because no idle one could be closed.
     pub refused: AtomicU64,
-    /// Connections whose TLS handshake failed, or took too long.
+    /// Connections whose TLS handshake failed or timed out.
     pub handshakes_failed: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Events {
         *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = problems;
     }
 
-    /// What is wrong with the rules file, as far as is known.
+    /// The known problems of the rules file.
     pub fn rejected(&self) -> Vec<String> {
         self.rejected.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -80,7 +80,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     http: Family<HttpLabels, Counter>,
     latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
-    /// How long answers took that limits were asked for over HTTP.
+    /// The latency of decisions over HTTP.
     pub answers: Latency,
 }
 
@@ -101,25 +101,25 @@ impl Metrics {
         let http = Family::default();
         let latency = Family::new_with_constructor((|| Histogram::new(LATENCIES)) as fn() -> Histogram);
         registry.register("http_requests", "HTTP requests by route and status", http.clone());
-        let help = "Seconds from an HTTP request's head to its answer";
+        let help = "Seconds from the head of an HTTP request to its response";
         registry.register("http_request_seconds", help, latency.clone());
         registry.register_collector(Box::new(AtScrape { service, events, resp }));
         Self { registry, http, latency, answers: Latency::default() }
     }
 
-    /// Also what gRPC counts.
+    /// Adds the counters of gRPC.
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
         self.registry.register_collector(Box::new(grpc::AtScrape(stats)));
     }
 
-    /// Counts one HTTP request. The route is one of the server's own, so their number is bounded.
+    /// Counts one HTTP request. The route is one of the server's own, so the number of label values is bounded.
     pub fn http_request(&self, route: &'static str, status: u16, took: Nanos) {
         self.http.get_or_create(&HttpLabels { route, status: status.into() }).inc();
         self.latency.get_or_create(&RouteLabels { route }).observe(took.get() as f64 / 1e9);
     }
 
-    /// All of them, in the text format of `OpenMetrics`.
+    /// All metrics in the text format of `OpenMetrics`.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a `String` does not fail.
@@ -128,7 +128,7 @@ impl Metrics {
     }
 }
 
-/// What is counted where it happens, and read when somebody asks.
+/// Counters that are kept elsewhere and read when a scrape asks for them.
 struct AtScrape {
     service: Arc<Service>,
     events: Arc<Events>,
@@ -143,47 +143,41 @@ impl fmt::Debug for AtScrape {
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A metric's name, help and type, and how it is read from one limit.
+/// A metric's name, help and type, and its value for one limit.
 type PerLimit = (&'static str, &'static str, MetricType, fn(&CountsRead, &Stats) -> u64);
 
 const PER_LIMIT: [PerLimit; 11] = [
     ("shadow_denials", "Decisions that a shadow limit would have denied", MetricType::Counter, |c, _| {
         c.shadow_denied
     }),
-    ("keys", "Keys that a limit remembers", MetricType::Gauge, |_, s| s.keys),
-    ("keys_max", "Keys that a limit may remember", MetricType::Gauge, |_, s| s.max_keys),
+    ("keys", "Keys of a limit in memory", MetricType::Gauge, |_, s| s.keys),
+    ("keys_max", "Maximum number of keys of a limit in memory", MetricType::Gauge, |_, s| s.max_keys),
     ("store_bytes", "Bytes reserved for a limit's states", MetricType::Gauge, |_, s| s.bytes),
-    ("keys_reclaimed", "States forgotten because they were as good as fresh", MetricType::Counter, |_, s| {
+    ("keys_reclaimed", "States removed because they had fully recovered", MetricType::Counter, |_, s| {
         s.reclaimed
     }),
-    (
-        "keys_evicted",
-        "Keys that gave way while they still owed something, and left a record",
-        MetricType::Counter,
-        |_, s| s.evicted,
-    ),
-    (
-        "keys_returned",
-        "Evicted keys that came back, and took what they owed with them",
-        MetricType::Counter,
-        |_, s| s.returned,
-    ),
-    ("records", "Evicted keys whose debt is remembered", MetricType::Gauge, |_, s| s.records),
+    ("keys_evicted", "Keys that were evicted with a debt and left a record", MetricType::Counter, |_, s| {
+        s.evicted
+    }),
+    ("keys_returned", "Evicted keys that returned and got their debt back", MetricType::Counter, |_, s| {
+        s.returned
+    }),
+    ("records", "Records of evicted keys", MetricType::Gauge, |_, s| s.records),
     (
         "keys_refused",
-        "Requests of unknown keys refused so that no exhausted key is forgotten",
+        "Requests of new keys denied so that no exhausted key is forgotten",
         MetricType::Counter,
         |_, s| s.refused,
     ),
     (
         "keys_forgotten",
-        "Evicted keys whose debt was forgotten, as nothing with less to lose was left",
+        "Evicted keys whose debt was forgotten because no record with less debt was left",
         MetricType::Counter,
         |_, s| s.forgotten.total(),
     ),
     (
         "keys_forgotten_exhausted",
-        "Of those, keys that had used all of their limit and got a fresh allowance",
+        "Forgotten keys that had used up their limit and so got a fresh allowance",
         MetricType::Counter,
         |_, s| s.forgotten.exhausted,
     ),
@@ -252,12 +246,12 @@ impl AtScrape {
             ),
             (
                 "connections_evicted",
-                "Idle connections that gave way to new ones",
+                "Idle connections closed for new ones",
                 protocols(|http| read(&http.evicted), read(&resp.evicted)),
             ),
             (
                 "tls_handshakes_failed",
-                "Connections whose TLS handshake failed, or took too long",
+                "Connections whose TLS handshake failed or timed out",
                 protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
             ),
         ] {
@@ -270,15 +264,15 @@ impl AtScrape {
             .encode_histogram::<NoLabelSet>(latency.sum, latency.count, &latency.buckets, None)?;
         for (name, help, value) in [
             ("resp_commands", "RESP commands", read(&resp.commands)),
-            ("resp_auth_failures", "Wrong passwords given to RESP", read(&resp.auth_failures)),
+            ("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures)),
             (
                 "http_connections_refused",
-                "HTTP connections for which there was no slot, or of clients that have too many",
+                "HTTP connections refused because all slots were busy or the client had too many",
                 read(&events.http.refused) + read(&events.admin.refused),
             ),
             (
                 "resp_connections_refused",
-                "RESP connections beyond the bound, or of clients that have too many",
+                "RESP connections refused because of the bound or because the client had too many",
                 read(&resp.refused),
             ),
             (
@@ -286,7 +280,11 @@ impl AtScrape {
                 "RESP connections closed for malformed input",
                 read(&resp.protocol_errors),
             ),
-            ("resp_timeouts", "RESP connections closed for being idle or stuck", read(&resp.timeouts)),
+            (
+                "resp_timeouts",
+                "RESP connections closed because they were idle or stuck",
+                read(&resp.timeouts),
+            ),
         ] {
             counter(&mut out.encode_descriptor(name, help, None, MetricType::Counter)?, &[], value)?;
         }
@@ -301,22 +299,22 @@ impl AtScrape {
         for (name, help, values) in [
             (
                 "rules_reloads",
-                "Times the rules file was loaded again, or refused",
+                "Reloads of the rules file, successful or rejected",
                 outcomes(&events.reloads, &events.reloads_refused),
             ),
             (
                 "state_writes",
-                "Times the state file was written, or could not be",
+                "Writes of the state file, successful or failed",
                 outcomes(&events.state_writes, &events.state_writes_failed),
             ),
             (
                 "certificate_loads",
-                "Times the certificates were loaded again, or refused",
+                "Reloads of the certificates, successful or rejected",
                 outcomes(&events.certificate_loads[0], &events.certificate_loads[1]),
             ),
             (
                 "access_loads",
-                "Times the access file was loaded again, or refused",
+                "Reloads of the access file, successful or rejected",
                 outcomes(&events.access_loads[0], &events.access_loads[1]),
             ),
         ] {
@@ -328,12 +326,12 @@ impl AtScrape {
             ("rules_limits", "Limits in the rules", limits),
             (
                 "rules_loaded_timestamp_seconds",
-                "When the rules were loaded last",
+                "Time when the rules were last loaded",
                 seconds(&events.rules_loaded_at),
             ),
             (
                 "state_written_timestamp_seconds",
-                "When the state was written last",
+                "Time when the state was last written",
                 seconds(&events.state_written_at),
             ),
             ("state_bytes", "Length of the state file", read(&events.state_bytes)),

@@ -1,43 +1,41 @@
-//! Why a question has no answer.
+//! Why a question gets no decision.
 
 use tidegate_redis::StoreError;
 
-/// The longest key that a request may carry, in bytes (the library takes any).
+/// The maximum length of a key in a request, in bytes (the library accepts any length).
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Why a question has no answer. The message says what to do.
+/// Why a question gets no decision. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// No limit has this name.
     #[error("there is no limit `{name}`; {}", nearest_names(nearest, *limits))]
     UnknownLimit {
-        /// The name, as far as it can be shown.
+        /// The name, as far as it can be displayed.
         name: String,
-        /// The names that look most like it, at most three, the likest first.
+        /// The most similar names, at most three, best first.
         nearest: Vec<String>,
-        /// How many limits there are.
+        /// The number of limits.
         limits: usize,
     },
-    /// A keyed limit was asked without a key.
-    #[error("limit `{limit}` counts for each key: give a key (or make it `global: true`)")]
+    /// A request to a keyed limit has no key.
+    #[error("limit `{limit}` counts per key: give a key (or make the limit `global: true`)")]
     KeyMissing {
         /// The limit's name.
         limit: String,
     },
     /// The key is longer than [`MAX_KEY_BYTES`].
-    #[error("the key has {bytes} bytes; at most {MAX_KEY_BYTES} are taken: send a digest of longer ones")]
+    #[error("the key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed: send a digest of longer keys")]
     KeyTooLong {
         /// Its length.
         bytes: usize,
     },
-    /// One limit holds so few keys that those of one joint decision do not fit in together.
-    #[error("a limit has no room for all these keys at once: ask fewer together, or raise its max_keys")]
+    /// A limit has room for so few keys that those of one joint decision do not fit.
+    #[error("a limit has no room for all these keys at once: ask for fewer together, or raise its max_keys")]
     TooManyKeys,
-    /// As many keys are blocked or overridden as the limit may hold keys.
-    #[error(
-        "as many keys of limit `{limit}` are blocked as it may hold: unblock some, or raise its max_keys"
-    )]
+    /// The limit already has the maximum number of blocked or overridden keys.
+    #[error("limit `{limit}` has no room to block another key: unblock some keys, or raise its max_keys")]
     TooManyBlocked {
         /// The limit's name.
         limit: String,
@@ -48,7 +46,7 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// No names of keys are kept for a limit.
+    /// The limit keeps no names of heavy keys.
     #[error("no heavy keys are kept for limit `{limit}`: {}", if *global { "it is global, and has no keys" } else { "the server runs with --top-keys 0" })]
     NoHeavyKeys {
         /// The limit's name.
@@ -56,49 +54,47 @@ pub enum Refusal {
         /// Whether it has no keys at all.
         global: bool,
     },
-    /// There is no room for a limit's history (or, without a name, for any).
+    /// There is no room for the history of a limit (or of any, if no name is given).
     #[error("no history is kept{}: --history-memory leaves no room for it", of_limit(limit))]
     NoHistory {
-        /// The limit's name; empty where none was named.
+        /// The limit's name; empty if none was given.
         limit: String,
     },
     /// No trace is kept.
     #[error("no trace is kept: start the server with --trace-keys 10%, or another share of the keys")]
     NoTrace,
-    /// The limits asked together are kept on different nodes of a cluster.
+    /// The limits of a joint decision are on different nodes of a cluster.
     #[error(
-        "these keys are on different nodes of the store's cluster, so no one step can decide on all of them: give them a common {{hash tag}} (a global limit has no key, and stands alone), or ask one after the other"
+        "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
     )]
     Scattered,
-    /// What was taken from a leased or reported limit is not given back.
+    /// A leased or reported limit cannot refund.
     #[error(
-        "limit `{limit}` gives nothing back, as servers decide from what they took before: for refunds make it `sharing: exact`"
+        "limit `{limit}` cannot refund, because servers decide from their allotments: set `sharing: exact` for refunds"
     )]
     NotExact {
         /// The limit's name.
         limit: String,
     },
-    /// What was to be given back may not be: the shared store gave no answer.
+    /// A refund may not have been made, because the shared store did not reply.
     #[error(
-        "the refund to limit `{limit}` may not have happened: {why}; what stays charged expires with the limit's window"
+        "the refund to limit `{limit}` may not have been made: {why}; units that stay charged expire with the limit's window"
     )]
     NoAnswer {
         /// The limit's name.
         limit: String,
-        /// What the store's client says.
+        /// The store client's error.
         #[source]
         why: StoreError,
     },
-    /// A limit that servers share over a store cannot be reset.
-    #[error(
-        "limit `{limit}` is kept in the store, which cannot be told to forget: refund what was taken, or wait"
-    )]
+    /// A limit in a shared store cannot be reset.
+    #[error("limit `{limit}` is in the store and cannot be reset: refund what was taken, or wait")]
     InStore {
         /// The limit's name.
         limit: String,
     },
-    /// A key on the rules' deny list is not unblocked by a request.
-    #[error("the key is on the deny list of limit `{limit}`: take it out of the rules file")]
+    /// A request cannot unblock a key on the rules' deny list.
+    #[error("the key is on the deny list of limit `{limit}`: remove it from the rules file")]
     DeniedByRules {
         /// The limit's name.
         limit: String,

@@ -189,5 +189,6 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn version(text: &[u8]) -> String {
-    digest(&SHA256, text).as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let first = digest(&SHA256, text).as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
+    format!("{first:032x}")
 }

@@ -234,7 +234,7 @@ descriptors:
         "line 11: `value` is the number 1.5, which can be written in several ways; quote it: \"1.5\"",
         "line 13: `share_threshold` is for values that end with `*`; remove it, or end the value with `*`",
         "line 14: `d.e` is unlimited, so `unit` has no meaning; remove it, or remove `unlimited`",
-        "line 16: the rule `me` replaces itself; name the other rule that it takes the place of",
+        "line 16: the rule `me` replaces itself; name the other rule that it replaces",
         "line 16: an entry of `replaces` has no option `nam`; did you mean `name`?",
         "line 16: an entry of `replaces` has no name; write `- name:` and the `name` of another rate_limit",
         "line 18: `requests_per_unit` is `-1`; it must be a whole number from 0 to 4294967295",

@@ -164,7 +164,7 @@ fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_lift_that() {
     let refused = server.post("/v1/unblock", mallory);
     assert_eq!(refused.status, 409);
     assert!(
-        refused.body.contains("deny list of limit `logins`: take it out of the rules"),
+        refused.body.contains("deny list of limit `logins`: remove it from the rules"),
         "{}",
         refused.body
     );

@@ -92,12 +92,12 @@ fn a_limit_shows_its_keys_its_rule_and_where_a_key_stands() {
     }
     let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
     for words in [
-        "Denied most",
-        "Asked most",
+        "Most denials",
+        "Most requests",
         "3 requests, 1 denials",
         "algorithm: sliding-log",
         "remaining 0 of 2",
-        "as good as new in 3600.0s",
+        "full again in 3600.0s",
         "Block alice+1 in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");

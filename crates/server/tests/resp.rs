@@ -96,7 +96,7 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-user",
-            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)",
+            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts per key: give a key (or make the limit `global: true`)",
         ),
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
         (
@@ -108,7 +108,10 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         (&long, "ERR the key has 1025 bytes; at most 1024 are taken: send a digest of longer ones"),
         ("GET key", "ERR unknown command 'GET', with args beginning with: 'key' "),
         ("SELECT 1", "ERR DB index is out of range; there is one database, 0"),
-        ("CONFIG SET save x", "ERR only CONFIG GET is known; settings are options of `tidegate serve`"),
+        (
+            "CONFIG SET save x",
+            "ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`",
+        ),
         (
             "CLIENT KILL 1",
             "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
@@ -153,7 +156,7 @@ fn what_clients_send_by_themselves_is_answered() {
         assert_eq!(client.ask(command), reply, "{command}");
     }
     assert!(client.ask("CLIENT LIST").contains("name=worker-1 db=0 resp=2 user=default"));
-    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take cost"));
+    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take a cost"));
     assert!(client.ask("COMMAND LIST").contains("cl.throttle peek"));
     client.ask("ACQUIRE per-user alice");
     let info = client.ask("INFO");
@@ -218,7 +221,7 @@ fn malformed_input_gets_an_error_and_the_end() {
         (b"*1\r\n$100000\r\n", "ERR Protocol error: an argument longer than 4096 bytes"),
         (
             b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}",
-            "ERR Protocol error: this is the Redis protocol's port; HTTP has its own",
+            "ERR Protocol error: this port speaks the Redis protocol; HTTP has another port",
         ),
     ] {
         let mut client = Resp::connect(server.resp);

@@ -80,6 +80,8 @@ fn a_refund_that_the_store_does_not_answer_is_told() {
     assert!(server.resp("ACQUIRE log bob 2").starts_with("[0 3 1 "));
     store.kill();
     eventually("the server has noticed", || server.get("/readyz").status == 503);
-    assert!(server.resp("REFUND log bob").starts_with("ERR the refund to limit `log` may not have happened"));
+    assert!(
+        server.resp("REFUND log bob").starts_with("ERR the refund to limit `log` may not have been made")
+    );
     assert_eq!(server.post("/v1/refund", r#"{"limit":"log","key":"bob"}"#).status, 503);
 }

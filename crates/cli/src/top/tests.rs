@@ -135,7 +135,7 @@ fn a_limit_and_then_a_key_are_opened_and_left() {
         "denied",
         "remaining 0 of 20",
         "admitted again in 1500 ms",
-        "as good as new in 60 s",
+        "full again in 60 s",
         "was denied 40 to 40 times",
     ] {
         assert!(text.contains(words), "{words} in\n{text}");

@@ -191,7 +191,7 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
                 ));
             }
             if let Some(reset) = standing.reset_after_ms {
-                lines.push(Line::raw(format!("as good as new in {}", ms(reset))));
+                lines.push(Line::raw(format!("full again in {}", ms(reset))));
             }
         }
     }

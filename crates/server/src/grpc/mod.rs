@@ -6,7 +6,7 @@
 //!                                                     └─► health  of the process and its store
 //! ```
 //!
-//! `wire` turns Envoy's messages into questions and answers into messages.
+//! `wire` converts between Envoy's messages and the server's questions and answers.
 
 mod health;
 mod rlqs;
@@ -21,7 +21,7 @@ pub(crate) use serve::{GrpcConfig, serve};
 
 use crate::metrics::GrpcStats;
 
-/// What the routes share.
+/// The state that the routes share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub rates: Arc<crate::rate_limits::RateLimits>,

@@ -1,4 +1,4 @@
-//! Which path leads to which service.
+//! Maps paths to services.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -23,12 +23,12 @@ use crate::{
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// The longest report of quotas: Envoy puts all its buckets into one.
+/// The longest quota report: Envoy puts all its buckets into one.
 const MAX_REPORT: usize = 4 * 1024 * 1024;
-/// How long a call may take, most of all to arrive. A stream may last, once it has begun.
+/// The time limit of a call, including its arrival. A stream may last longer once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
-/// The services, ready to be called.
+/// The services.
 pub(super) struct Routes<H> {
     door: Door,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
@@ -36,7 +36,7 @@ pub(super) struct Routes<H> {
     health: TowerToHyperService<HealthServer<H>>,
 }
 
-/// By hand, as `H` need not be `Clone`.
+/// By hand, because `H` need not be `Clone`.
 impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
         Self {
@@ -61,7 +61,8 @@ impl<H: Health> Routes<H> {
         }
     }
 
-    /// Answers one call; on a spare slot only about health. `names` are those in the client's certificate, if it has one.
+    /// Handles one call. On a spare slot, only health checks are served. `names` are those in the client's certificate, if
+    /// any.
     pub async fn call(
         &self,
         mut request: Request<Incoming>,
@@ -75,7 +76,7 @@ impl<H: Health> Routes<H> {
             return self.health.call(request).await;
         }
         if is_spare {
-            let what = "all connections are in use; ask again later, or raise --max-connections";
+            let what = "all connections are in use; retry later or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
         let rights = match permit(&self.door, request.headers(), names) {
@@ -102,11 +103,11 @@ impl<H: Health> Routes<H> {
     }
 }
 
-/// What the sender of a call may do; refused if that is not to ask for decisions.
+/// The rights of the caller, or an error if they do not include decisions.
 #[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
 fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
     let rights = http_rights(door, headers, names).map_err(|_| {
-        let what = "a token is needed (metadata `authorization: Bearer TOKEN`), or a client certificate, that the server knows";
+        let what = "the call needs a token that the server knows (metadata `authorization: Bearer TOKEN`), or such a client certificate";
         Status::unauthenticated(what)
     })?;
     if rights.may(Role::Decide) {

@@ -1,4 +1,4 @@
-//! What the handlers of all paths share.
+//! The state that all handlers share.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -13,23 +13,23 @@ use crate::{
     service::Service,
 };
 
-/// What the handlers of all paths share.
+/// The state that all handlers share.
 pub(crate) struct App {
     pub service: Arc<Service>,
     /// Decides on descriptors.
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
-    /// What clients may do: of the data plane, and of the control plane.
+    /// What clients may do on the data plane and on the control plane.
     pub doors: [Door; 2],
-    /// The rules as they are written.
+    /// The rules file.
     pub rules_file: Arc<RulesFile>,
-    /// Takes orders to load the rules again.
+    /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
-    /// Whether new work is welcome: not any more once the server stops.
+    /// Whether the server accepts new work; false once it is stopping.
     pub ready: AtomicBool,
-    /// Has one place: who reads the trace takes as much memory again.
+    /// Has one permit: a reader of the trace needs as much memory as the trace.
     pub trace_readers: Arc<Semaphore>,
-    /// The origins whose web pages may ask.
+    /// The web origins that may send requests.
     pub origins: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests, read within bounds of size and time, and of plain answers.
+//! Reads request bodies within bounds of size and time, and makes plain-text responses.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// How long a client may take to send its body.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// How long the body of a request is waited for that is refused.
+/// How long to read the rest of a refused request.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// The body, whatever its declared type: the JSON in it is checked, and `curl -d` declares a form.
+/// The body, whatever its declared type: `curl -d` declares a form, and the JSON is checked anyway.
 pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
@@ -37,7 +37,7 @@ async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refus
         let detail = format!("the body is longer than {most} bytes; {mend}");
         Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
     };
-    // Before the body is asked for: a client that waits for `100 Continue` never sends it.
+    // Check before reading: a client that waits for `100 Continue` has not sent it yet.
     if request.body().size_hint().lower() > most as u64 {
         return Err(too_large());
     }
@@ -53,15 +53,15 @@ async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refus
     }
 }
 
-/// Reads the rest of a request that is refused all the same, if it comes soon: some clients of HTTP/2 drop an answer that overtakes
-/// what they still send.
+/// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients drop a response that
+/// overtakes their own request.
 pub(crate) async fn drain<B>(body: B)
 where
     B: hyper::body::Body + Unpin,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let rest = Limited::new(body, MAX_BODY).collect();
-    // Whether it came does not matter any more.
+    // It does not matter whether it arrived.
     let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
 }
 
@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_is_not_waited_for() {
-        // Time stands still until nothing else is left to do, and then jumps to the next deadline.
+    async fn a_body_that_never_arrives_times_out() {
+        // The clock is paused: it jumps to the next deadline when nothing else is left to do.
         let never = Body::new(http_body_util::StreamBody::new(Silence));
         let refused = body(Request::new(never)).await.unwrap_err();
         assert_eq!(refused.into_response().status(), StatusCode::REQUEST_TIMEOUT);
     }
 
-    /// A client that sends nothing and does not leave.
+    /// A client that sends nothing and does not disconnect.
     struct Silence;
 
     impl futures_core::Stream for Silence {

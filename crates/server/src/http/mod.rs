@@ -1,16 +1,16 @@
-//! HTTP/1.1 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane (`--admin`:
-//! metrics, rules, blocks, resets). Both answer about the server's health.
+//! HTTP/1.1 and HTTP/2 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane
+//! (`--admin`: metrics, rules, blocks, resets). Both serve health checks.
 //!
-//! A new path is a row of [`ROUTES`] in `table`, which says where it is served, and an arm in `routes` (data) or `admin`
+//! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in `routes` (data) or `admin`
 //! (control).
 //!
-//! `credentials` reads a client's token or certificate, and `permit` refuses requests that it does not cover. `body` reads a
-//! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls what answers
-//! a path, with the [`App`] that all handlers share; `answer` and `problem` write responses. `top` answers which keys are heavy,
-//! `history` what was decided when, `overview` how all limits are, `trace` what chosen keys asked, `what_if` what other rules
-//! would have said to them.
-//! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
-//! waits for a client that does not read.
+//! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
+//! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
+//! of a path, with the [`App`] that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
+//! `history` the decisions over time, `overview` the state of all limits, `trace` the requests of traced keys, `what_if` what
+//! other rules would have decided on them, and `rules_file` the rules file. `serve` handles the connections: `slots` bounds
+//! their number and decides which one is closed for a new one, and `write_deadline` bounds how long a response waits for a
+//! client that does not read.
 
 mod admin;
 mod answer;

@@ -1,4 +1,4 @@
-//! Which requests may be served: by the sender's rights, and by the web page that sends them.
+//! Decides which requests may be served, by the client's rights and by the origin of the web page that sends them.
 
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ use super::{
 };
 use crate::access::{Rights, Role};
 
-/// A browser sends on behalf of any page that it shows, also to servers that only this machine can reach. It tells the
-/// page's origin, and only origins that the operator named are let through. The Host field proves nothing: a page whose
-/// name is made to lead to this machine has its own name there.
+/// A browser sends requests for any page that it shows, even to servers that only this machine can reach. It includes the
+/// page's origin, and only origins that the operator configured are allowed. The Host field proves nothing: an attacker's
+/// domain name that resolves to this machine appears there unchanged.
 pub(super) fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap) -> Result<(), Refused> {
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
-    // Only the control plane has pages of its own.
+    // Only the control plane has its own pages.
     let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(origin, headers);
     let is_let_in = |origin: &HeaderValue| named(origin) || is_own(origin);
     if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
         return Ok(());
     }
-    let detail = "a web page asks whose origin is not allowed: name it with --http-origin, or ask from a program without \
+    let detail = "the origin of this web page is not allowed: allow it with --http-origin, or send the request from a program without \
                   an Origin field";
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
 }
 
-/// Whether the page is this server's own: it was loaded from the address that is asked now. A name could lead anywhere, so the
-/// address must be an IP address, or `localhost`.
+/// Whether this server served the page: the page's origin is the address of this request. A domain name could resolve to
+/// anything, so the address must be an IP address or `localhost`.
 fn is_own_page(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
     let is_address = host.parse::<std::net::SocketAddr>().is_ok()
@@ -47,7 +47,7 @@ fn is_own_page(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     is_address && from == Some(host)
 }
 
-/// The dashboard is for clients that may see every limit.
+/// Only clients that may see every limit may use the dashboard.
 pub(super) async fn permit_page(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
     let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
         Ok(rights) => rights,
@@ -57,16 +57,16 @@ pub(super) async fn permit_page(State(app): State<Arc<App>>, request: Request, n
         return next.run(request).await;
     }
     let detail =
-        format!("{} may not see all limits, which the dashboard shows; ask /v1/limits instead", rights.name);
+        format!("{} may not see all limits, which the dashboard shows; use /v1/limits instead", rights.name);
     Refused::from(Problem::forbidden(detail)).into_response()
 }
 
-/// What the sender of a request may do; refused if that is not this.
+/// The rights of a client; refused unless they include the role.
 pub(super) fn permit(app: &App, plane: Plane, role: Role, request: &Request) -> Result<Arc<Rights>, Refused> {
     let door = &app.doors[plane as usize];
     let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
     let rights = http_rights(door, request.headers(), names).map_err(Problem::stranger)?;
-    // Whoever sees what all clients do may also see where one of them stands.
+    // A client that may observe all clients may also see the state of one.
     let may_look = plane == Plane::Admin && role == Role::Decide && rights.may(Role::Observe);
     if rights.may(role) || may_look {
         return Ok(rights);
@@ -75,7 +75,7 @@ pub(super) fn permit(app: &App, plane: Plane, role: Role, request: &Request) -> 
     Err(Problem::forbidden(detail).into())
 }
 
-/// A permit is given back by who had it; what a rate counted is an operator's to forget.
+/// A client may give back its permits. Only an operator may refund what a rate has counted.
 pub(super) fn refuse_to_refund_rates(app: &App, ask: &Ask, rights: Option<&Rights>) -> Result<(), Refused> {
     let limits = app.service.limits();
     let counts_permits =

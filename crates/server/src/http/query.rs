@@ -1,4 +1,4 @@
-//! The query of a GET: fields that a handler knows, each at most once.
+//! Parses the query of a GET: fields that a handler knows, each at most once.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::problem::{Problem, Refused};
 /// The values of these fields, in this order, percent-decoded.
 ///
 /// # Errors
-/// When the query has another field, one twice, or a value that is not UTF-8.
+/// When the query has another field, a field twice, or a value that is not UTF-8.
 pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
@@ -34,20 +34,20 @@ fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Co
     Ok(values)
 }
 
-/// As [`fields`], for pages: what is wrong is in words.
+/// Like [`fields`], for pages: the error is text.
 ///
 /// # Errors
-/// As [`fields`].
+/// The same as [`fields`].
 pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], String> {
-    // A form writes a blank as `+`, and encodes a plus.
+    // A form writes a blank as `+` and encodes a plus sign.
     let plain = uri.to_string().replace('+', "%20").parse::<Uri>().map_err(|error| error.to_string())?;
     Ok(read(&plain, names)?.map(|value| value.map(Cow::into_owned)))
 }
 
-/// A whole number within bounds, or what it is without the field.
+/// A whole number within bounds, or the default without the field.
 ///
 /// # Errors
-/// When it is something else.
+/// When the value is anything else.
 pub(super) fn number(
     value: Option<&str>,
     name: &str,
@@ -60,10 +60,10 @@ pub(super) fn number(
     })
 }
 
-/// The value of a field that must be there.
+/// The value of a required field.
 ///
 /// # Errors
-/// When it is not.
+/// When it is missing.
 pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Refused> {
     value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_read_whole_or_refused() {
+    fn a_query_is_parsed_completely_or_refused() {
         let told = |limit: &str, n: Option<&str>| Ok([Some(limit.to_owned()), n.map(str::to_owned)]);
         assert_eq!(read("?limit=per%2Duser&n=3"), told("per-user", Some("3")));
         assert_eq!(read("?&n=&limit=a"), told("a", Some("")));

@@ -1,4 +1,4 @@
-//! Which path does what.
+//! The handlers of the paths.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::service::{self, Act, Readiness};
 
-/// The routes of a listener, ready to serve. The control plane also has these pages, for clients that may see every limit.
+/// The routes of a listener. The control plane also has these pages, for clients that may see every limit.
 pub(crate) fn router(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Router {
     let mut router = Router::new();
     for route in ROUTES.iter().filter(|route| route.is_on(plane)) {
@@ -88,7 +88,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
             let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
             let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            // A proxy wants the head alone: nginx closes a connection on which a body is left.
+            // A proxy wants only the head: nginx closes a connection on which a body is left.
             let mut response = answer::one(&answer, None);
             response.headers_mut().remove(header::CONTENT_TYPE);
             *response.body_mut() = Body::empty();
@@ -132,12 +132,12 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
     }
 }
 
-/// Whether the server wants requests. A store that is down is no reason to send them elsewhere (the others have the same
-/// one) as long as every limit has an answer without it.
+/// Whether the server accepts requests. A store that is down is no reason to send them to other servers, which use the same
+/// store, as long as every limit can decide without it.
 fn ready(app: &App) -> Result<Response<Body>, Refused> {
     let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
     if !app.ready.load(Ordering::Acquire) {
-        return Err(unavailable("Stopping", "the server is stopping; ask another one".to_owned()).into());
+        return Err(unavailable("Stopping", "the server is stopping; use another server".to_owned()).into());
     }
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
@@ -147,7 +147,7 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
         }
         Readiness::Closed { limit, why } => {
             let detail = format!(
-                "the shared store does not answer, and limit `{limit}` denies everything until it does (on_error: closed): {why}"
+                "the shared store is down, and limit `{limit}` denies everything until it is up again (on_error: closed): {why}"
             );
             Err(unavailable("Store down", detail).into())
         }
@@ -157,7 +157,7 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
 async fn decide(app: &App, endpoint: Endpoint, asks: Asks) -> Result<Response<Body>, Refused> {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    // A peek has been answered, whatever the answer is; 429 is for what was turned away.
+    // A peek succeeds whatever the answer; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
         Asks::One(ask) => {
@@ -209,7 +209,7 @@ async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response
     response
 }
 
-/// The beginning of a text that a client may have made up.
+/// The first characters of a text that a client may have made up.
 fn shown(text: &str) -> &str {
     match text.char_indices().nth(64) {
         Some((end, _)) => &text[..end],

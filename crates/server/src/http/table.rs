@@ -1,21 +1,21 @@
-//! Which paths there are, what each does, and on which listener it is served.
+//! The table of all paths: what each does, and on which listener it is served.
 
 use crate::access::Role;
 
 /// What a path does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Ask one limit, or several together, and take the cost.
+    /// Decide on one limit, or on several together, and take the cost.
     Acquire,
-    /// Ask without taking.
+    /// Decide without taking.
     Peek,
-    /// Give back.
+    /// Refund.
     Refund,
     /// Deny a key.
     Block,
-    /// Let a blocked key ask again.
+    /// End the block of a key.
     Unblock,
-    /// Forget what was used.
+    /// Forget use.
     Reset,
     /// The rules in force.
     Rules,
@@ -27,34 +27,34 @@ pub enum Endpoint {
     RulesSave,
     /// Load the rules again.
     Reload,
-    /// Ask one limit in the head of a request, for proxies that ask before they pass a request on.
+    /// Decide on one limit in the head of a request, for proxies that ask before they forward a request.
     Check,
-    /// Ask with descriptors, as envoyproxy/ratelimit takes them.
+    /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
-    /// Whether it wants requests, as envoyproxy/ratelimit says it.
+    /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
     HealthCheck,
-    /// Which keys ask most, and which are denied most.
+    /// The keys with the most requests and the most denials.
     Top,
-    /// What a limit decided in each second.
+    /// The decisions of a limit in each second.
     History,
     /// Every limit with its rule and its counts.
     Limits,
-    /// What chosen keys have asked.
+    /// The requests of traced keys.
     Trace,
-    /// What other rules would have decided on that.
+    /// What other rules would have decided on them.
     WhatIf,
-    /// Whether the process lives.
+    /// Whether the process is alive.
     Health,
-    /// Whether it wants requests.
+    /// Whether the server accepts requests.
     Ready,
-    /// Prometheus.
+    /// Metrics for Prometheus.
     Metrics,
-    /// The description of all this.
+    /// The OpenAPI description.
     OpenApi,
 }
 
 impl Endpoint {
-    /// Whether limits are asked here.
+    /// Whether this path makes decisions.
     pub(super) fn is_asked_limits(self) -> bool {
         matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
     }
@@ -63,18 +63,18 @@ impl Endpoint {
 /// The two HTTP listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// `--http`: for programs that ask limits.
+    /// `--http`: for programs that use limits.
     Data,
     /// `--admin`: for operators, their tools and Prometheus.
     Admin,
 }
 
-/// Which of the listeners has a path.
+/// Which listeners serve a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// The data plane alone.
+    /// Only the data plane.
     OnData,
-    /// The control plane alone.
+    /// Only the control plane.
     OnAdmin,
     /// Both.
     OnBoth,
@@ -85,17 +85,16 @@ pub enum Served {
 pub struct Route {
     /// GET or POST.
     pub method: &'static str,
-    /// With `{name}` for a part of the request's choice.
+    /// `{name}` stands for a variable part.
     pub path: &'static str,
     /// What it does.
     pub endpoint: Endpoint,
-    /// Where.
+    /// On which listeners it is served.
     pub served: Served,
 }
 
 impl Route {
-    /// What a client must be allowed to do. On the control plane GET shows something, and POST changes something if it is not a
-    /// question.
+    /// The role that a client needs. On the control plane, GET reads, and POST changes something or asks a long question.
     #[must_use]
     pub fn needs(&self) -> Option<Role> {
         match (self.endpoint, self.served) {
@@ -108,7 +107,7 @@ impl Route {
         }
     }
 
-    /// Whether this listener has it.
+    /// Whether this listener serves it.
     #[must_use]
     pub fn is_on(&self, plane: Plane) -> bool {
         match self.served {

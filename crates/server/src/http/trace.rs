@@ -1,6 +1,6 @@
 //! `GET /v1/trace`: what chosen keys have asked, as lines of JSON.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use axum::{
     body::Body,
@@ -35,7 +35,7 @@ pub(super) async fn answer(
         resolve(&limits, limit.as_bytes(), Some(&[]))
             .map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
     }
-    let limit = limit.map(|limit| limit.into_owned());
+    let limit = limit.map(Cow::into_owned);
     let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
     let (recording, permit) = taken(app, rights, limit, span).await?;
     let pieces = recording.pieces().map(move |piece| {

@@ -1,4 +1,4 @@
-//! What envoyproxy/ratelimit counts, by domain and rule.
+//! The counters of envoyproxy/ratelimit, by domain and rule.
 
 use std::fmt;
 

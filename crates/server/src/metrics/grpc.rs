@@ -1,4 +1,4 @@
-//! What the gRPC listener has counted.
+//! The counters of the gRPC listener.
 
 use std::{
     fmt,
@@ -17,26 +17,26 @@ use prometheus_client::{
 use super::{counter, gauge, read};
 use crate::latency::Latency;
 
-/// What gRPC counts. Relaxed throughout: a scrape needs no exact instant.
+/// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct GrpcStats {
     pub connections: AtomicUsize,
     pub accepted: AtomicU64,
     pub evicted: AtomicU64,
-    /// New connections for which not even an idle one could give way.
+    /// New connections that were refused because no idle one could be closed.
     pub refused: AtomicU64,
-    /// Connections that broke the rules of HTTP/2, or went beyond its bounds.
+    /// Connections that violated HTTP/2 or exceeded its bounds.
     pub failed: AtomicU64,
-    /// `ShouldRateLimit` by overall code: OK, over the limit, errors.
+    /// `ShouldRateLimit` calls by overall code: OK, over the limit, errors.
     pub requests: [AtomicU64; 3],
     pub latency: Latency,
-    /// Envoys that decide by themselves, and the buckets that they have shares for.
+    /// Envoys that decide with quotas, and the buckets for which they have shares.
     pub quota_streams: AtomicUsize,
     pub quota_buckets: AtomicUsize,
     pub quota_reports: AtomicU64,
 }
 
-/// Read when somebody asks.
+/// Reads the counters when a scrape asks for them.
 #[derive(Debug)]
 pub(super) struct AtScrape(pub Arc<GrpcStats>);
 
@@ -48,8 +48,12 @@ impl Collector for AtScrape {
         gauge(&mut out.encode_descriptor("grpc_connections", help, None, MetricType::Gauge)?, &[], open)?;
         for (name, help, counted) in [
             ("grpc_connections_accepted", "gRPC connections accepted", &stats.accepted),
-            ("grpc_connections_evicted", "Idle gRPC connections that gave way to new ones", &stats.evicted),
-            ("grpc_connections_refused", "gRPC connections for which there was no slot", &stats.refused),
+            ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &stats.evicted),
+            (
+                "grpc_connections_refused",
+                "gRPC connections refused because all slots were busy",
+                &stats.refused,
+            ),
             (
                 "grpc_connections_failed",
                 "gRPC connections that ended with an error, such as too many resets",
@@ -65,17 +69,13 @@ impl Collector for AtScrape {
             counter(&mut family, &[("code", code)], read(counted))?;
         }
         for (name, help, now) in [
-            (
-                "grpc_quota_streams",
-                "Envoys that decide by themselves with a share of limits",
-                &stats.quota_streams,
-            ),
-            ("grpc_quota_buckets", "Buckets that Envoys have shares for", &stats.quota_buckets),
+            ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
+            ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),
         ] {
             let now = now.load(Ordering::Relaxed) as u64;
             gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], now)?;
         }
-        let help = "Reports of what Envoys used of their shares";
+        let help = "Quota reports from Envoys";
         let mut family = out.encode_descriptor("grpc_quota_reports", help, None, MetricType::Counter)?;
         counter(&mut family, &[], read(&stats.quota_reports))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";

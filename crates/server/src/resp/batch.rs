@@ -1,8 +1,8 @@
-//! Commands that the shared store answers: how a connection's replies keep their order around them.
+//! Commands that the shared store decides, and how a connection keeps its replies in order.
 //!
 //! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) and hands them to the async
-//! runtime; until all are answered it runs no further command of that connection. What other commands of the same pipeline
-//! have replied meanwhile is kept between the answers.
+//! runtime. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other commands
+//! are buffered in between.
 
 use std::{
     collections::HashMap,
@@ -21,15 +21,15 @@ use super::{
 };
 use crate::service::Service;
 
-/// How many questions of one connection are under way at most.
+/// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;
-/// With so many bytes of replies kept between them, a batch is sent off too.
+/// A batch is also sent when this many bytes of replies are buffered.
 const BETWEEN: usize = 64 * 1024;
 
-/// What a connection has asked the store, and what else it has replied since.
+/// A connection's questions to the store, and the replies to its other commands since.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Each with its place in `between`.
+    /// Each with its position in `between`.
     pub questions: Vec<(usize, Question)>,
     pub between: Vec<u8>,
 }
@@ -43,16 +43,16 @@ impl Batch {
         self.questions.len() >= MOST || self.between.len() >= BETWEEN
     }
 
-    /// Asks all of it, and puts the replies together in the order of the commands.
+    /// Asks all questions, and assembles the replies in the order of the commands.
     ///
-    /// Questions about one key are asked in the order in which the commands came; all else at once.
+    /// Questions about one key are asked in the order of the commands, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
             about.entry(question.is_about()).or_default().push(at);
         }
         let mut order: Vec<Vec<usize>> = about.into_values().collect();
-        // By the first command of each key: the store's own queue keeps this order.
+        // Sorted by the first command of each key, an order that the store's own queue keeps.
         order.sort_unstable();
         let asked = order.into_iter().map(async |chain| {
             let questions: Vec<&Question> = chain.iter().map(|&at| &self.questions[at].1).collect();
@@ -74,7 +74,7 @@ impl Batch {
 }
 
 fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
-    // Arrays, integers and errors are the same in both versions of the protocol.
+    // Arrays, integers and errors are the same in both protocol versions.
     let mut replies = Replies { out, protocol: Protocol::Resp2 };
     match (reply, question) {
         (Reply::Limit(Ok(decision)), Question::Limit { limit, .. }) => {
@@ -91,14 +91,14 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
 /// Replies on their way back to a connection.
 #[derive(Debug)]
 pub(super) struct Answered {
-    /// The connection's place, and its number: the place may be another's by now.
+    /// The connection's slot and number. Another connection may use the slot by now.
     pub at: usize,
     pub id: u64,
     /// `None` when the runtime dropped the batch.
     pub replies: Option<Vec<u8>>,
 }
 
-/// Where a listener thread finds the replies.
+/// Where a listener thread receives the replies.
 pub(super) struct Mailbox {
     answers: Mutex<Vec<Answered>>,
     /// Wakes the thread.
@@ -110,7 +110,7 @@ impl Mailbox {
         Self { answers: Mutex::default(), wake: Box::new(wake) }
     }
 
-    /// All that has arrived.
+    /// Takes all replies that have arrived.
     pub fn take(&self) -> Vec<Answered> {
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -118,7 +118,7 @@ impl Mailbox {
     fn put(&self, answered: Answered) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push(answered);
-        // Whoever put the first has woken the thread, which takes them all.
+        // The first reply wakes the thread, which takes them all.
         let first = answers.len() == 1;
         drop(answers);
         if first {
@@ -127,7 +127,7 @@ impl Mailbox {
     }
 }
 
-/// Puts an answer into the mailbox, whatever happens to the task that has it.
+/// Puts a reply into the mailbox, even if its task is dropped.
 struct Ticket {
     mailbox: Arc<Mailbox>,
     at: usize,
@@ -147,7 +147,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Has a connection's batch answered on the runtime.
+/// Sends a connection's batch to the runtime.
 pub(super) fn send(
     batch: Batch,
     (at, session): (usize, &Session),

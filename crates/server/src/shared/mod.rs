@@ -1,5 +1,4 @@
-//! Limits that are decided in a store which several servers share. Everything that the server wants of `tidegate-redis` is
-//! asked here.
+//! Limits that are decided in a store which several servers share. This module contains the server's use of `tidegate-redis`.
 //!
 //! ```text
 //! Limit ─ StoreLimit ─► tidegate-redis  one limit in the store: its policy, and those of overridden keys

@@ -154,7 +154,7 @@ fn a_client_cannot_occupy_memory_for_longer_than_the_server_allows() {
     {
         let told = client.ask(command);
         assert!(
-            told.starts_with("Cell error: this server takes buckets") && told.contains("at most 1d"),
+            told.starts_with("Cell error: this server allows buckets") && told.contains("at most 1d"),
             "{told}"
         );
     }
@@ -167,7 +167,7 @@ fn a_client_cannot_occupy_memory_for_longer_than_the_server_allows() {
     let only = vec![ThrottleQuota { max_burst: 15, count: 30, period: 60 }];
     let listed = with("attack-period-list", ThrottleAllowed::Only(only));
     assert_eq!(listed.resp("CL.THROTTLE k 15 30 60"), "[0 16 15 -1 2]");
-    assert!(listed.resp("CL.THROTTLE k 16 30 60").contains("does not take this bucket"));
+    assert!(listed.resp("CL.THROTTLE k 16 30 60").contains("does not allow this bucket"));
 }
 
 #[test]

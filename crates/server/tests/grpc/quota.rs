@@ -1,7 +1,4 @@
 //! Envoy's quota service, asked by a gRPC client.
-#![cfg(feature = "grpc")]
-
-mod harness;
 
 use std::{path::Path, time::Duration};
 
@@ -15,11 +12,12 @@ use envoy_types::pb::envoy::{
     r#type::v3::rate_limit_strategy::{BlanketRule, Strategy},
 };
 use futures_util::stream;
-use harness::{PATIENCE, Running, scratch};
 use tidegate_core::Nanos;
 use tidegate_server::{Ended, Options, Order};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tonic::{Code, Status, Streaming, transport::Channel};
+
+use crate::harness::{PATIENCE, Running, scratch};
 
 /// A quarter of an hour after noon of some day.
 const START: Nanos = Nanos::from_secs(1_700_049_600 + 900);
