@@ -102,6 +102,8 @@ fn a_limit_shows_its_keys_its_rule_and_where_a_key_stands() {
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }
+    let begun = || server.get("/v1/history?limit=all").status == 200;
+    eventually("the history has begun", begun);
     let global = page(&server, "/limit?name=all").body;
     assert!(global.contains("Last 15 minutes") && !global.contains("Look up"), "{global}");
     for (path, why) in [
@@ -215,7 +217,7 @@ fn rules_are_checked_while_they_are_written() {
     let wrong = check(&RULES.replace("limit: 1/1h", "limit: 1"));
     assert_eq!((&wrong["limits"], &wrong["mistakes"][0]["line"]), (&().into(), &4.into()));
     assert!(wrong["mistakes"][0]["mend"].is_string(), "{wrong}");
-    assert!(check("")["mistakes"][0]["what"].as_str().unwrap().contains("limits"));
+    assert_eq!(check("")["mistakes"].as_array().unwrap().len(), 1);
 }
 
 #[test]
