@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Decides whether a piece of work may go ahead now, later, or not at all.
+/// Decides whether work may start now, later, or not at all.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {

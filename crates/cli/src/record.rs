@@ -92,7 +92,8 @@ fn copy(body: &mut dyn BufRead, out: &mut dyn Write) -> io::Result<bool> {
     let (mut line, mut is_whole) = (Vec::new(), false);
     loop {
         line.clear();
-        if body.read_until(b'\n', &mut line)? == 0 {
+        // Nothing is read after the last line: how the connection ends then does not matter.
+        if is_whole || body.read_until(b'\n', &mut line)? == 0 {
             out.flush()?;
             return Ok(is_whole);
         }

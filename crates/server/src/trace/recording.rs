@@ -203,7 +203,8 @@ impl Recording {
         let mut line = Vec::new();
         loop {
             line.clear();
-            if text.read_until(b'\n', &mut line)? == 0 || reader.ended {
+            // Nothing is read after the last line: how a connection ends then does not matter.
+            if reader.ended || text.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
             reader.number += 1;

@@ -1,4 +1,4 @@
-//! What clients without manners cannot do to the gRPC listener.
+//! What hostile clients cannot do to the gRPC listener.
 
 use crate::{
     client::{Client, one, request},
@@ -7,7 +7,7 @@ use crate::{
 };
 
 #[test]
-fn a_client_that_resets_streams_as_fast_as_it_opens_them_loses_its_connection() {
+fn a_client_that_resets_streams_quickly_loses_its_connection() {
     let server = serving("grpc-resets", CONFIG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ended = runtime.block_on(async {
@@ -34,7 +34,7 @@ fn a_client_that_resets_streams_as_fast_as_it_opens_them_loses_its_connection() 
         }
         tokio::time::timeout(harness::PATIENCE, ended).await.expect("the connection should end").unwrap()
     });
-    // The last word may be lost, as the client is still writing.
+    // The last frame may be lost while the client is still writing.
     let error = ended.expect_err("the server should close the connection");
     assert!(error.reason().is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM), "{error}");
     let failed = || server.metric("tidegate_grpc_connections_failed_total") == 1;
@@ -43,12 +43,12 @@ fn a_client_that_resets_streams_as_fast_as_it_opens_them_loses_its_connection() 
 }
 
 #[test]
-fn connections_that_begin_slowly_keep_nobody_out() {
+fn connections_that_start_slowly_keep_no_client_out() {
     use std::{io::Write, net::TcpStream};
     let mut options = options("grpc-loris", CONFIG);
     options.max_connections = 8;
     let server = Running::start_at(options, START);
-    // Half of HTTP/2's greeting, and all of it with a frame of headers that never ends.
+    // Half of the HTTP/2 preface, and all of it with a headers frame that never ends.
     let beginnings: [&[u8]; 2] = [
         b"PRI * HTTP/2.0\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x01\0\0\0\x01\x82",
@@ -56,7 +56,7 @@ fn connections_that_begin_slowly_keep_nobody_out() {
     let mut slow = Vec::new();
     for at in 0..40 {
         let mut stream = TcpStream::connect(server.grpc).unwrap();
-        // It may have given way already.
+        // It may already be closed.
         let _ = stream.write_all(beginnings[at % 2]);
         slow.push(stream);
     }
@@ -65,7 +65,7 @@ fn connections_that_begin_slowly_keep_nobody_out() {
 }
 
 #[test]
-fn headers_and_messages_beyond_their_bounds_are_refused() {
+fn headers_and_messages_above_their_bounds_are_refused() {
     let server = serving("grpc-flood", CONFIG);
     let mut client = Client::of(server.grpc);
     let huge = "x".repeat(100 * 1024);

@@ -42,7 +42,7 @@ impl Client {
         self.try_ask(request("shop", descriptors)).unwrap()
     }
 
-    /// The overall code, and for each descriptor its code and what remains, as `OVER: OVER/0 OK/2`.
+    /// The overall code, and for each descriptor its code and what remains, as in `OVER: OVER/0 OK/2`.
     pub fn told(&mut self, descriptors: Vec<RateLimitDescriptor>) -> String {
         shown(&self.ask(descriptors))
     }

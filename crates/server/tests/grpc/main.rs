@@ -1,4 +1,4 @@
-//! Envoy's rate limit services, asked by gRPC clients.
+//! Envoy's rate limit services, called by gRPC clients.
 #![cfg(feature = "grpc")]
 
 #[path = "../harness/mod.rs"]

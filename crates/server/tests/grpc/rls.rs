@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, asked by a gRPC client.
+//! Envoy's rate limit service, called by a gRPC client.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub fn serving(name: &str, config: &str) -> Running {
 }
 
 #[test]
-fn an_answer_says_everything_about_each_descriptor_in_order() {
+fn an_answer_has_the_status_of_each_descriptor_in_order() {
     let server = serving("grpc-answer", CONFIG);
     let mut client = Client::of(server.grpc);
     let answer =
@@ -86,7 +86,7 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
 }
 
 #[test]
-fn a_request_that_one_limit_denies_consumes_nothing_of_the_others() {
+fn a_request_that_one_limit_denies_consumes_nothing_from_the_others() {
     let server = serving("grpc-atomic", CONFIG);
     let mut client = Client::of(server.grpc);
     let both = || vec![one("user", "ada"), one("path", "/cart")];
@@ -99,7 +99,7 @@ fn a_request_that_one_limit_denies_consumes_nothing_of_the_others() {
 }
 
 #[test]
-fn a_limit_that_admits_is_charged_for_denied_requests_where_each_consumes() {
+fn with_consume_each_a_limit_that_admits_is_charged_for_denied_requests() {
     let mut options = options("grpc-each", CONFIG);
     options.envoy_consume = Consume::Each;
     let server = Running::start_at(options, START);
@@ -112,7 +112,7 @@ fn a_limit_that_admits_is_charged_for_denied_requests_where_each_consumes() {
 }
 
 #[test]
-fn many_requests_at_once_are_never_admitted_beyond_either_limit() {
+fn concurrent_requests_never_exceed_either_limit() {
     let config = "
 domain: shop
 descriptors:
@@ -154,7 +154,7 @@ descriptors:
 }
 
 #[test]
-fn shadow_quota_unlimited_and_replacing_rules_do_as_the_configuration_says() {
+fn shadow_quota_unlimited_and_replacing_rules_work_as_configured() {
     let server = serving("grpc-modes", CONFIG);
     let mut client = Client::of(server.grpc);
     for told in ["OK: OK/0", "OK: OK/0"] {
@@ -162,12 +162,12 @@ fn shadow_quota_unlimited_and_replacing_rules_do_as_the_configuration_says() {
     }
     assert_eq!(server.metric(r#"tidegate_envoy_shadow_mode_total{domain="shop",rule="quiet"}"#), 1);
 
-    // A request is denied when both quotas are used up, and a quota that is used up is left alone.
+    // A request is denied once both quotas are used up. A quota that is used up is not charged.
     let pools = || vec![one("pool", "a"), one("pool", "b")];
     assert_eq!(client.told(pools()), "OK: OK/0 OK/1");
     assert_eq!(client.told(pools()), "OK: OVER/0 OK/0");
     assert_eq!(client.told(pools()), "OVER: OVER/0 OVER/0");
-    // A plain limit denies by itself, and then no quota is charged.
+    // A plain limit denies alone, and then no quota is charged.
     let server = serving("grpc-quota", CONFIG);
     let mut client = Client::of(server.grpc);
     client.ask(vec![hits(2, one("path", "/cart"))]);
@@ -182,7 +182,7 @@ fn shadow_quota_unlimited_and_replacing_rules_do_as_the_configuration_says() {
 }
 
 #[test]
-fn hits_add_up_zero_looks_and_negative_ones_give_back() {
+fn hits_add_up_zero_looks_and_negative_hits_refund() {
     let server = serving("grpc-hits", CONFIG);
     let mut client = Client::of(server.grpc);
     let ada = || one("user", "ada");
@@ -192,18 +192,18 @@ fn hits_add_up_zero_looks_and_negative_ones_give_back() {
     assert_eq!(client.told(vec![ada(), ada()]), "OVER: OK/1 OVER/0", "two descriptors of one key add up");
     assert_eq!(client.told(vec![refund(hits(1, ada()))]), "OK: OK/2");
     assert_eq!(client.told(vec![refund(hits(9, ada()))]), "OK: OK/3", "no more than was taken");
-    // The request's own number is for descriptors that have none; 0 stands for 1.
+    // The request's hits apply to descriptors without their own; 0 stands for 1.
     let asked =
         RateLimitRequest { hits_addend: 2, ..request("shop", vec![ada(), hits(1, one("path", "/cart"))]) };
     assert_eq!(shown(&client.try_ask(asked).unwrap()), "OK: OK/1 OK/1");
-    // A refund beside what is taken, as at a stream's end.
+    // A refund together with other descriptors, as at the end of a stream.
     assert_eq!(client.told(vec![refund(ada()), one("path", "/cart")]), "OK: OK/2 OK/0");
     let error = client.try_ask(request("shop", vec![hits(1 << 40, ada())])).unwrap_err();
     assert_eq!(error.message(), "hits_addend is 1099511627776; it must be at most 4294967295");
 }
 
 #[test]
-fn a_limit_that_a_request_brings_along_takes_the_place_of_the_rule() {
+fn an_override_in_a_request_replaces_the_rule() {
     let server = serving("grpc-override", CONFIG);
     let mut client = Client::of(server.grpc);
     let with = |requests_per_unit, unit: RateLimitUnit, descriptor| RateLimitDescriptor {
@@ -224,7 +224,7 @@ fn a_limit_that_a_request_brings_along_takes_the_place_of_the_rule() {
     let error =
         client.try_ask(request("shop", vec![with(1, RateLimitUnit::Unknown, one("a", "b"))])).unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    // Their number is bounded.
+    // The number of overrides is bounded.
     let mut failed = None;
     for limit in 0..400 {
         if let Err(error) =
@@ -238,7 +238,7 @@ fn a_limit_that_a_request_brings_along_takes_the_place_of_the_rule() {
 }
 
 #[test]
-fn a_rule_with_an_algorithm_of_its_own_says_when_to_come_back() {
+fn a_rule_with_another_algorithm_returns_the_wait() {
     let server = serving("grpc-algorithm", CONFIG);
     let mut client = Client::of(server.grpc);
     client.ask(vec![hits(5, one("smooth", "x"))]);
@@ -263,7 +263,7 @@ fn a_request_without_domain_or_descriptors_is_refused() {
 }
 
 #[test]
-fn responses_carry_the_rate_limit_fields_where_they_are_wanted() {
+fn responses_have_the_rate_limit_fields_if_enabled() {
     let mut options = options("grpc-headers", CONFIG);
     options.envoy_headers = true;
     let server = Running::start_at(options, START);
@@ -276,7 +276,7 @@ fn responses_carry_the_rate_limit_fields_where_they_are_wanted() {
 }
 
 #[test]
-fn a_changed_configuration_is_used_and_a_bad_one_is_not() {
+fn a_changed_configuration_is_used_and_a_bad_one_is_rejected() {
     let options = options("grpc-reload", CONFIG);
     let path = options.envoy_config.clone().unwrap();
     let mut server = Running::start_at(options, START);
@@ -293,14 +293,14 @@ fn a_changed_configuration_is_used_and_a_bad_one_is_not() {
 }
 
 #[test]
-fn the_configuration_stands_beside_rules_and_their_names_must_differ() {
+fn the_configuration_works_beside_rules_and_their_names_must_differ() {
     let mut options = options("grpc-beside", CONFIG);
     let rules = scratch("grpc-beside-rules").join("rules.yaml");
     std::fs::write(&rules, "limits: [{name: own, limit: 1/1m}]\n").unwrap();
     options.rules = Some(rules.clone());
     let server = Running::start_at(options.clone(), START);
     assert_eq!(harness::acquire(&server, "own", "a").0, 200);
-    // A descriptor's limit can be asked by its name, too: it is one limit.
+    // A descriptor's limit can also be asked by its name; it is one limit.
     assert_eq!(harness::acquire(&server, "shop.user", "ada").1["remaining"], 2);
     assert_eq!(Client::of(server.grpc).told(vec![one("user", "ada")]), "OK: OK/1");
     drop(server);
@@ -310,7 +310,7 @@ fn the_configuration_stands_beside_rules_and_their_names_must_differ() {
 }
 
 #[test]
-fn json_is_answered_as_the_message_would_be() {
+fn json_is_answered_like_the_message() {
     let server = serving("grpc-json", CONFIG);
     let ask = |body: serde_json::Value| {
         let response = server.post("/json", &body.to_string());
@@ -342,7 +342,7 @@ fn json_is_answered_as_the_message_would_be() {
 }
 
 #[test]
-fn dashboards_find_the_counters_of_each_rule() {
+fn the_counters_of_each_rule_are_in_the_metrics() {
     let config = CONFIG.replace("key: user,", "key: user, detailed_metric: true,");
     let server = serving("grpc-metrics", &config);
     let mut client = Client::of(server.grpc);
@@ -356,7 +356,7 @@ fn dashboards_find_the_counters_of_each_rule() {
         ["total_hits", "within_limit", "near_limit", "over_limit"].map(|name| metric(name, rule))
     };
     assert_eq!(of("path_/cart"), [3, 2, 1, 1]);
-    // What another limit denied is not counted: it neither used this limit nor went over it.
+    // A request that another limit denied is not counted: it neither used this limit nor exceeded it.
     assert_eq!(of("user_ada"), [2, 2, 0, 0]);
     assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OVER_LIMIT"}"#), 1);
     assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OK"}"#), 2);
@@ -364,7 +364,7 @@ fn dashboards_find_the_counters_of_each_rule() {
 }
 
 #[test]
-fn health_is_told_by_the_grpc_health_protocol() {
+fn health_is_served_by_the_grpc_health_protocol() {
     let server = serving("grpc-health", CONFIG);
     let mut client = Client::of(server.grpc);
     for service in ["", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"] {

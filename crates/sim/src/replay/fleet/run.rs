@@ -174,7 +174,7 @@ impl FleetRun {
         self.denied += 1;
         self.row.denied_over_time[usize::from(caller.step)] += 1;
         self.row.wrongly_denied += u64::from(caller.exact);
-        self.figures.denied_wrongly += u64::from(caller.one_place);
+        self.figures.denied_by_sharing += u64::from(caller.one_place);
     }
 
     /// Ends a key; returns how many of its requests were denied.
