@@ -40,7 +40,7 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
             (Some(read), format!("the trace of {server}"))
         }
-        (None, [path]) => (read(path)?, path.display().to_string()),
+        (None, [path]) => (read(path), path.display().to_string()),
         (None, _) => (None, String::new()),
     };
     let Some(read) = read else { return Ok(None) };
@@ -57,43 +57,37 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     Ok(Some(Recorded { recording, source }))
 }
 
-/// The text of a packed file was found, or could not be.
-enum Found {
-    First,
-    Io(io::Error),
-}
+/// Enough of a packed file was seen, or it cannot be read: whoever reads it as a log says why.
+struct Stop;
 
-impl From<io::Error> for Found {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
+impl From<io::Error> for Stop {
+    fn from(_: io::Error) -> Self {
+        Self
     }
 }
 
 /// Reads a file that begins as a trace does. Of anything else nothing is taken: whoever reads it then begins at its beginning.
-fn read(path: &Path) -> Result<Option<Result<Recording, RecordingError>>, SimulateError> {
+fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
     if path == Path::new("-") {
         let mut stdin = io::stdin().lock();
         // The buffer is the process's own, and is not used up by a look.
         let is_trace = stdin.fill_buf().is_ok_and(is_recording);
-        return Ok(is_trace.then(|| Recording::read(&mut stdin)));
+        return is_trace.then(|| Recording::read(&mut stdin));
     }
     // A pipe can be read only once, and an error is told by whoever reads the log.
-    let Ok(file) = File::open(path) else { return Ok(None) };
+    let file = File::open(path).ok()?;
     if !file.metadata().is_ok_and(|file| file.is_file()) {
-        return Ok(None);
+        return None;
     }
     let mut recording = None;
-    let unpacked = unpack(file, |text| {
+    let _ = unpack(file, |text| {
         if is_recording(text.fill_buf()?) {
             recording = Some(Recording::read(text));
         }
         // An archive need not be read to its end.
-        Err::<(), _>(Found::First)
+        Err::<(), _>(Stop)
     });
-    match unpacked {
-        Err(Found::Io(_)) if recording.is_none() => Ok(None),
-        _ => Ok(recording),
-    }
+    recording
 }
 
 /// Replays the trace through each limit of a rules file, and prints what it would have denied.
