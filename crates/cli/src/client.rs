@@ -21,7 +21,9 @@ use rustls::{
 };
 
 use serde_json::{Value, json};
-use tidegate_core::{Clock, clock::SystemClock, parse_duration};
+use tidegate_core::{Clock, clock::SystemClock};
+
+use crate::values::{Address, positive, server};
 
 /// The longest response to read.
 const MOST_BYTES: u64 = 64 << 20;
@@ -50,7 +52,7 @@ struct AdminTarget {
 #[derive(Clone, Debug, clap::Args)]
 pub struct How {
     /// How long the server may take to reply
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     timeout: Duration,
     /// The token for this client (better as a variable: other users can see a command line)
     #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
@@ -64,19 +66,6 @@ pub struct How {
     /// With https: the private key of this client's certificate, in PEM
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_KEY", requires = "client_cert")]
     client_key: Option<PathBuf>,
-}
-
-/// A server's host and port, and whether to use TLS.
-#[derive(Clone, Debug)]
-pub struct Address {
-    authority: String,
-    tls: bool,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.authority)
-    }
 }
 
 /// The server and how to reach it.
@@ -131,7 +120,7 @@ pub struct Acquire {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
     /// Wait up to this long for the limit to admit
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
 }
 
@@ -169,7 +158,7 @@ pub struct Block {
     #[command(flatten)]
     target: AdminTarget,
     /// For how long; without it, until the key is unblocked
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
     r#for: Option<Duration>,
 }
 
@@ -224,30 +213,6 @@ pub struct Rules {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-pub fn server(text: &str) -> Result<Address, String> {
-    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-        (Some(rest), _) => (true, rest),
-        (None, rest) => (false, rest.unwrap_or(text)),
-    };
-    let authority = rest.trim_end_matches('/');
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
-            Ok(Address { authority: authority.to_owned(), tls })
-        }
-        _ => {
-            Err("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080".to_owned())
-        }
-    }
-}
-
-pub fn span(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Ok(span) if span.is_zero() => Err("it must be greater than zero".to_owned()),
-        Ok(span) => Ok(span),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// Why a request to a server failed.

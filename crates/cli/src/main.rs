@@ -6,12 +6,15 @@ mod client;
 mod import;
 mod manual;
 mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod record;
 mod serve;
 mod simulate;
 mod systemd;
 mod token;
 mod top;
+mod values;
 
 use std::process::ExitCode;
 

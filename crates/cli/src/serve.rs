@@ -5,19 +5,24 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use crate::systemd;
+use crate::{
+    systemd,
+    values::{ValueError, bytes, positive},
+};
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
     Ended, OpenFiles, Options, Server, Timeout, TlsFiles, heavy, raise_open_files,
     rate_limits::Consume,
-    rules::{parse_bytes, parse_timeout},
+    rules::parse_timeout,
     signals,
+    telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
     trace::{KeyShare, LEAST_TRACE_BYTES},
 };
+use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -49,8 +54,8 @@ pub struct Args {
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
     /// changes
     ///
-    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`, `on_error`
-    /// and `max_keys`, as rules have them. Without --rules there are no other limits.
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
+    /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     envoy_config: Option<PathBuf>,
     /// What a denied request from Envoy consumes
@@ -76,19 +81,20 @@ pub struct Args {
     tls_client_ca: Option<PathBuf>,
     /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
-    /// A list of clients with their tokens' digests (`tidegate token` generates a token), or the names in their certificates, and
-    /// their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload). `limits` lists the
-    /// prefixes of a client's limits. Example:
+    /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
     ///
-    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health checks
-    /// need no token.
+    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health
+    /// checks need no token.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_ACCESS", verbatim_doc_comment)]
     access: Option<PathBuf>,
     /// Listen on addresses that other machines can reach without TLS or without credentials
     ///
-    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change anything.
+    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change
+    /// anything.
     #[arg(long, env = "TIDEGATE_INSECURE")]
     insecure: bool,
     /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
@@ -193,7 +199,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     resp_threads: u16,
     /// Close a Redis connection after this long without a command; 0s means never
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = parse_duration)]
     resp_idle_timeout: Duration,
     /// Longest period and refill time of a bucket that a client may use with CL.THROTTLE
     ///
@@ -219,8 +225,11 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_peer: Option<u32>,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grace: Duration,
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    otlp: crate::otlp::Sending,
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -254,11 +263,7 @@ enum ThrottleOption {
     Only(Vec<ThrottleQuota>),
 }
 
-pub fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "write a number of bytes above 0, as in 512MiB or 2GiB".to_owned())
-}
-
-fn bytes_or_off(text: &str) -> Result<u64, String> {
+fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
@@ -309,37 +314,52 @@ fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|e| e.to_string())
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|span| {
-        if span.is_zero() { Err("it must be greater than zero".to_owned()) } else { Ok(span) }
-    })
-}
-
 pub fn run(args: Args) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let telemetry = match &runtime {
+        Ok(runtime) => start_telemetry(&args, runtime),
+        Err(_) => Ok(None),
+    };
     // Until this is dropped, a separate thread writes the log, so that a reader of standard error that stops reading cannot
     // stop the server. Lines are dropped when the buffer is full.
-    let _log = start_log(args.log_format, args.log_level);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let _log = start_log(&args, telemetry.as_ref().ok().and_then(Option::as_deref));
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}")),
     };
-    let code = runtime.block_on(serve(args));
+    let telemetry = match telemetry {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(&error),
+    };
+    let code = runtime.block_on(serve(args, telemetry.clone()));
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        crate::otlp::stop(&telemetry);
+    }
     // Connections that were to be closed are not waited for.
     runtime.shutdown_background();
     code
 }
 
-async fn serve(args: Args) -> ExitCode {
+#[cfg(feature = "otlp")]
+fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    let _inside = runtime.enter();
+    args.otlp.start().map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "otlp"))]
+#[allow(clippy::unnecessary_wraps, reason = "the same form as with OpenTelemetry")]
+fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    Ok(None)
+}
+
+async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
     // First of all, so that a signal during the start does not kill the server halfway.
     let orders = match signals() {
         Ok(orders) => orders,
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
-    let told = Told::of(&args);
+    let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
     let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
@@ -352,9 +372,10 @@ async fn serve(args: Args) -> ExitCode {
         );
     }
     let mut options = options;
+    options.telemetry = telemetry;
     match systemd::sockets() {
         Ok(sockets) => options.sockets = sockets,
-        Err(error) => return fail(&error),
+        Err(error) => return fail(&error.to_string()),
     }
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
@@ -436,6 +457,7 @@ impl Args {
                 ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
             },
             grace: self.grace,
+            telemetry: None,
         }
     }
 }
@@ -443,12 +465,27 @@ impl Args {
 /// How many lines of the log can wait for a reader.
 const LOG_LINES: usize = 10_000;
 
-fn start_log(format: LogFormat, level: LevelFilter) -> WorkerGuard {
+fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
+    let (format, level) = (args.log_format, args.log_level);
     let (stderr, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+        let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
+        let lines = match format {
+            LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(lines.with_filter(level)).with(telemetry.log_layer(level)).init();
+        return guard;
+    }
+    #[cfg(not(feature = "otlp"))]
+    let _ = telemetry;
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Text => log.with_ansi(is_terminal).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     guard
@@ -467,10 +504,12 @@ struct Told {
     password: bool,
     tls: bool,
     access: bool,
+    /// The collector of OpenTelemetry.
+    collector: Option<String>,
 }
 
 impl Told {
-    fn of(args: &Args) -> Self {
+    fn of(args: &Args, has_telemetry: bool) -> Self {
         let every = |interval| {
             let mut text = String::new();
             // Writing to a `String` does not fail.
@@ -491,6 +530,10 @@ impl Told {
             password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
             tls: args.tls_cert.is_some(),
             access: args.access.is_some() || args.tls_client_ca.is_some(),
+            #[cfg(feature = "otlp")]
+            collector: has_telemetry.then(|| args.otlp.told()),
+            #[cfg(not(feature = "otlp"))]
+            collector: has_telemetry.then(String::new),
         }
     }
 
@@ -506,6 +549,7 @@ impl Told {
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
+                otlp = self.collector,
                 store = server.service().store().map(|shared| shared.store().address().to_string()),
                 "listening"
             );
@@ -530,6 +574,9 @@ impl Told {
                 "state",
                 self.state.as_deref().unwrap_or("in memory only (keep it across restarts with --state FILE)"),
             ),
+        }
+        if let Some(collector) = &self.collector {
+            line("OTLP", collector);
         }
         text.push_str("\nTry:\n\n");
         let client = Client { password: self.password, tls: self.tls, access: self.access };

@@ -2,7 +2,7 @@
 //!
 //! It also works with other supervisors that use this protocol. Without a supervisor it does nothing.
 
-use std::{env, net::TcpListener, sync::Arc, time::Duration};
+use std::{env, io, net::TcpListener, sync::Arc, time::Duration};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
@@ -12,11 +12,20 @@ use tokio::sync::mpsc;
 /// The names of sockets (`FileDescriptorName=`).
 const NAMES: [&str; 4] = ["http", "resp", "grpc", "admin"];
 
+/// Why the passed sockets cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketsError {
+    #[error("a socket was passed with the name `{name}`: set FileDescriptorName= to one of {}", NAMES.join(", "))]
+    UnknownName { name: String },
+    #[error("the passed socket `{name}` does not listen for TCP: {source}")]
+    NotTcp { name: String, source: io::Error },
+}
+
 /// The passed sockets, with their names.
 ///
 /// # Errors
 /// When a socket has another name or is not a listening TCP socket.
-pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, String> {
+pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, SocketsError> {
     let mut passed = ListenFd::from_env();
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -24,17 +33,12 @@ pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, String> {
     for at in 0..passed.len() {
         let name = names.next().unwrap_or_default();
         if !NAMES.contains(&name) {
-            return Err(format!(
-                "a socket was passed with the name `{name}`: set FileDescriptorName= to one of {}",
-                NAMES.join(", ")
-            ));
+            return Err(SocketsError::UnknownName { name: name.to_owned() });
         }
         match passed.take_tcp_listener(at) {
             Ok(Some(socket)) => sockets.push((name.to_owned(), Arc::new(socket))),
             Ok(None) => {}
-            Err(error) => {
-                return Err(format!("the passed socket `{name}` does not listen for TCP: {error}"));
-            }
+            Err(source) => return Err(SocketsError::NotTcp { name: name.to_owned(), source }),
         }
     }
     Ok(sockets)

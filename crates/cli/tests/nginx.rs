@@ -108,7 +108,7 @@ fn nginx_denies_with_429_and_the_header_fields_over_connections_that_stay_open()
 }
 
 #[test]
-fn nginx_passes_the_backend_s_own_errors_on_and_goes_on_without_tidegate() {
+fn nginx_passes_on_the_backend_s_errors_and_continues_without_tidegate() {
     let server = serving("nginx-away-rules");
     let nginx = Nginx::before(&server.http, "nginx-away");
     let broken = nginx.get("/broken");

@@ -1,6 +1,10 @@
 //! `tidegate serve` and `tidegate check` as a user runs them: the real program, its output, its signals.
 
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod collector;
 mod program;
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod telemetry;
 
 use std::{
     fs,
@@ -97,7 +101,7 @@ fn a_damaged_state_is_rejected_and_renamed() {
     let state = scratch("damaged").join("state");
     fs::write(&state, "TIDEGATE but not really").unwrap();
     let server = Serving::with(&["--state", state.to_str().unwrap()]);
-    let line = server.logs("state file refused");
+    let line = server.logs("state file rejected");
     assert!(line.contains("state.damaged-1"), "{line}");
     assert!(server.ask("PEEK logins alice").starts_with("*5 :0 :5 :5"));
 }

@@ -266,7 +266,7 @@ fn every_description_of_the_store_covers_the_same_subjects() {
     }
 }
 
-/// How much so many servers, and one place, admit of requests at even intervals according to `tidegate simulate`.
+/// How many requests at even intervals this many servers, and one place, admit according to `tidegate simulate`.
 fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
     let log = scratch(&format!("even-{nodes}")).join("log.jsonl");
     let line = |nth: u32| {

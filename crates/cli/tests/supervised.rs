@@ -72,7 +72,7 @@ fn a_supervisor_learns_that_the_server_is_ready_alive_and_stopping() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let told = || {
         let mut buffer = [0; 256];
-        let length = supervisor.recv(&mut buffer).expect("the supervisor should be told");
+        let length = supervisor.recv(&mut buffer).expect("the supervisor should get a message");
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
     let child =

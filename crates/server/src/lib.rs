@@ -61,6 +61,11 @@ mod sources;
 mod start_error;
 mod state;
 mod state_file;
+#[cfg(feature = "otlp")]
+pub mod telemetry;
+#[cfg(not(feature = "otlp"))]
+#[path = "telemetry/off.rs"]
+pub mod telemetry;
 pub mod throttle;
 mod tls;
 pub mod trace;

@@ -9,9 +9,8 @@ use std::{
 };
 
 use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
-    metrics::{MetricType, counter::Counter, family::Family, histogram::Histogram},
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 use tidegate_core::Nanos;
@@ -22,13 +21,17 @@ use crate::{counts::CountsRead, latency::Latency, resp::RespStats, service::Serv
 mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod source;
 mod store;
 
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
+pub(crate) use source::{Kind, Labels, Sink, Source};
+use source::{Scraped, one};
 
 /// The buckets' upper bounds in seconds, from the fastest answers to suspiciously slow ones.
-const LATENCIES: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
+pub(crate) const LATENCIES: [f64; 10] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -78,6 +81,8 @@ impl Events {
 /// All metrics of one server.
 pub(crate) struct Metrics {
     registry: Registry,
+    /// What is counted where it happens.
+    sources: Vec<Arc<dyn Source>>,
     http: Family<HttpLabels, Counter>,
     latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
     /// The latency of decisions over HTTP.
@@ -103,14 +108,25 @@ impl Metrics {
         registry.register("http_requests", "HTTP requests by route and status", http.clone());
         let help = "Seconds from the head of an HTTP request to its response";
         registry.register("http_request_seconds", help, latency.clone());
-        registry.register_collector(Box::new(AtScrape { service, events, resp }));
-        Self { registry, http, latency, answers: Latency::default() }
+        let mut metrics = Self { registry, sources: Vec::new(), http, latency, answers: Latency::default() };
+        metrics.add(Arc::new(Counted { service, events, resp }));
+        metrics
+    }
+
+    fn add(&mut self, source: Arc<dyn Source>) {
+        self.registry.register_collector(Box::new(Scraped(Arc::clone(&source))));
+        self.sources.push(source);
+    }
+
+    /// What all metrics are read from, but for the HTTP requests.
+    pub fn sources(&self) -> &[Arc<dyn Source>] {
+        &self.sources
     }
 
     /// Adds the counters of gRPC.
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
-        self.registry.register_collector(Box::new(grpc::AtScrape(stats)));
+        self.add(Arc::new(grpc::Counted(stats)));
     }
 
     /// Counts one HTTP request. The route is one of the server's own, so the number of label values is bounded.
@@ -128,63 +144,49 @@ impl Metrics {
     }
 }
 
-/// Counters that are kept elsewhere and read when a scrape asks for them.
-struct AtScrape {
+/// What is counted where it happens, and read when somebody asks.
+struct Counted {
     service: Arc<Service>,
     events: Arc<Events>,
     resp: Arc<RespStats>,
 }
 
-impl fmt::Debug for AtScrape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AtScrape").finish_non_exhaustive()
-    }
-}
-
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// A metric's name, help and type, and its value for one limit.
-type PerLimit = (&'static str, &'static str, MetricType, fn(&CountsRead, &Stats) -> u64);
+/// A metric's name, help and type, and how it is read from one limit.
+type PerLimit = (&'static str, &'static str, Kind, fn(&CountsRead, &Stats) -> u64);
 
 const PER_LIMIT: [PerLimit; 11] = [
-    ("shadow_denials", "Decisions that a shadow limit would have denied", MetricType::Counter, |c, _| {
+    ("shadow_denials", "Decisions that a shadow limit would have denied", Kind::Counter, |c, _| {
         c.shadow_denied
     }),
-    ("keys", "Keys of a limit in memory", MetricType::Gauge, |_, s| s.keys),
-    ("keys_max", "Maximum number of keys of a limit in memory", MetricType::Gauge, |_, s| s.max_keys),
-    ("store_bytes", "Bytes reserved for a limit's states", MetricType::Gauge, |_, s| s.bytes),
-    ("keys_reclaimed", "States removed because they had fully recovered", MetricType::Counter, |_, s| {
-        s.reclaimed
-    }),
-    ("keys_evicted", "Keys that were evicted with a debt and left a record", MetricType::Counter, |_, s| {
-        s.evicted
-    }),
-    ("keys_returned", "Evicted keys that returned and got their debt back", MetricType::Counter, |_, s| {
-        s.returned
-    }),
-    ("records", "Records of evicted keys", MetricType::Gauge, |_, s| s.records),
+    ("keys", "Keys of a limit in memory", Kind::Gauge, |_, s| s.keys),
+    ("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, s| s.max_keys),
+    ("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, s| s.bytes),
+    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| s.reclaimed),
+    ("keys_evicted", "Keys that were evicted with a debt and left a record", Kind::Counter, |_, s| s.evicted),
+    ("keys_returned", "Evicted keys that returned and got their debt back", Kind::Counter, |_, s| s.returned),
+    ("records", "Records of evicted keys", Kind::Gauge, |_, s| s.records),
     (
         "keys_refused",
         "Requests of new keys denied so that no exhausted key is forgotten",
-        MetricType::Counter,
+        Kind::Counter,
         |_, s| s.refused,
     ),
     (
         "keys_forgotten",
         "Evicted keys whose debt was forgotten because no record with less debt was left",
-        MetricType::Counter,
+        Kind::Counter,
         |_, s| s.forgotten.total(),
     ),
     (
         "keys_forgotten_exhausted",
         "Forgotten keys that had used up their limit and so got a fresh allowance",
-        MetricType::Counter,
+        Kind::Counter,
         |_, s| s.forgotten.exhausted,
     ),
 ];
 
-impl Collector for AtScrape {
-    fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let in_force = self.service.in_force();
         let all = in_force.limits();
         let throttle = self.service.throttle();
@@ -194,38 +196,39 @@ impl Collector for AtScrape {
             .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.limiter().stats()))
             .chain([(THROTTLE, throttle.counts().read(), throttle.limiter().stats())])
             .collect();
-        let help = "Decisions by limit and outcome";
-        let mut family = out.encode_descriptor("decisions", help, None, MetricType::Counter)?;
-        for (limit, counts, _) in &limits {
-            for (outcome, count) in
-                [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
-            {
-                counter(&mut family, &[("limit", limit), ("outcome", outcome)], count)?;
-            }
-        }
+        let outcomes = |counts: &CountsRead| {
+            [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
+        };
+        let decisions: Vec<_> = limits
+            .iter()
+            .flat_map(|(limit, counts, _)| {
+                outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
+            })
+            .collect();
+        let decisions: Vec<_> = decisions.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        sink.family("decisions", "Decisions by limit and outcome", Kind::Counter, &decisions)?;
+        let labels: Vec<_> = limits.iter().map(|(limit, ..)| [("limit", *limit)]).collect();
         for (name, help, kind, read) in PER_LIMIT {
-            let mut family = out.encode_descriptor(name, help, None, kind)?;
-            for (limit, counts, stats) in &limits {
-                let value = read(counts, stats);
-                match kind {
-                    MetricType::Counter => counter(&mut family, &[("limit", limit)], value)?,
-                    _ => gauge(&mut family, &[("limit", limit)], value)?,
-                }
-            }
+            let values: Vec<_> = labels
+                .iter()
+                .zip(&limits)
+                .map(|(labels, (_, counts, stats))| (&labels[..], read(counts, stats)))
+                .collect();
+            sink.family(name, help, kind, &values)?;
         }
-        envoy::encode(&mut out, in_force.descriptors())?;
+        envoy::tell(sink, in_force.descriptors())?;
         if let Some(shared) = self.service.store() {
-            store::encode(&mut out, shared.store())?;
+            store::tell(sink, shared.store())?;
         }
-        self.encode_connections(&mut out)?;
-        self.encode_events(&mut out, all.limits().len() as u64)
+        self.tell_connections(sink)?;
+        self.tell_events(sink, all.limits().len() as u64)
     }
 }
 
-impl AtScrape {
-    fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+impl Counted {
+    fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: fn(&HttpStats) -> u64, resp: u64| {
+        let protocols = |http: fn(&HttpStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
             [
                 (&[("protocol", "http")], http(&events.http)),
                 (&[("protocol", "admin")], http(&events.admin)),
@@ -236,8 +239,7 @@ impl AtScrape {
             |http| http.connections.load(Ordering::Relaxed) as u64,
             resp.connections.load(Ordering::Relaxed) as u64,
         );
-        let mut family = out.encode_descriptor("connections", "Open connections", None, MetricType::Gauge)?;
-        open.into_iter().try_for_each(|(labels, value)| gauge(&mut family, labels, value))?;
+        sink.family("connections", "Open connections", Kind::Gauge, &open)?;
         for (name, help, counted) in [
             (
                 "connections_accepted",
@@ -255,13 +257,10 @@ impl AtScrape {
                 protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
             ),
         ] {
-            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counted.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+            sink.family(name, help, Kind::Counter, &counted)?;
         }
         let help = "Seconds from the arrival of RESP commands to their answers";
-        let latency = resp.latency.read();
-        out.encode_descriptor("resp_command_seconds", help, None, MetricType::Histogram)?
-            .encode_histogram::<NoLabelSet>(latency.sum, latency.count, &latency.buckets, None)?;
+        sink.histogram("resp_command_seconds", help, &resp.latency.read())?;
         for (name, help, value) in [
             ("resp_commands", "RESP commands", read(&resp.commands)),
             ("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures)),
@@ -286,14 +285,14 @@ impl AtScrape {
                 read(&resp.timeouts),
             ),
         ] {
-            counter(&mut out.encode_descriptor(name, help, None, MetricType::Counter)?, &[], value)?;
+            sink.family(name, help, Kind::Counter, &one(value))?;
         }
         Ok(())
     }
 
-    fn encode_events(&self, out: &mut DescriptorEncoder<'_>, limits: u64) -> fmt::Result {
+    fn tell_events(&self, sink: &mut dyn Sink, limits: u64) -> fmt::Result {
         let events = &self.events;
-        let outcomes = |ok: &AtomicU64, failed: &AtomicU64| {
+        let outcomes = |ok: &AtomicU64, failed: &AtomicU64| -> [(Labels<'static>, u64); 2] {
             [(&[("result", "ok")], read(ok)), (&[("result", "failed")], read(failed))]
         };
         for (name, help, values) in [
@@ -318,8 +317,7 @@ impl AtScrape {
                 outcomes(&events.access_loads[0], &events.access_loads[1]),
             ),
         ] {
-            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-            values.into_iter().try_for_each(|(labels, value)| counter(&mut family, labels, value))?;
+            sink.family(name, help, Kind::Counter, &values)?;
         }
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         for (name, help, value) in [
@@ -336,29 +334,13 @@ impl AtScrape {
             ),
             ("state_bytes", "Length of the state file", read(&events.state_bytes)),
         ] {
-            gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], value)?;
+            sink.family(name, help, Kind::Gauge, &one(value))?;
         }
-        let build = [("version", env!("CARGO_PKG_VERSION"))];
-        let mut family = out.encode_descriptor("build", "The server's version", None, MetricType::Info)?;
-        family.encode_info(&build)
+        let build: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
+        sink.family("build", "The server's version", Kind::Info, &[(build, 1)])
     }
 }
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
-}
-
-fn counter(family: &mut MetricEncoder<'_>, labels: Labels<'_>, value: u64) -> fmt::Result {
-    if labels.is_empty() {
-        return family.encode_counter::<NoLabelSet, _, u64>(&value, None);
-    }
-    family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
-}
-
-fn gauge(family: &mut MetricEncoder<'_>, labels: Labels<'_>, value: u64) -> fmt::Result {
-    let value = i64::try_from(value).unwrap_or(i64::MAX);
-    if labels.is_empty() {
-        return family.encode_gauge(&value);
-    }
-    family.encode_family(&labels)?.encode_gauge(&value)
 }

@@ -8,6 +8,7 @@ use crate::{
     heavy::TOP_KEYS,
     history::HISTORY_BYTES,
     rate_limits::Consume,
+    telemetry::Telemetry,
     throttle::ThrottleAllowed,
     tls::TlsFiles,
     trace::{KeyShare, TRACE_BYTES},
@@ -91,6 +92,8 @@ pub struct Options {
     pub throttle: ThrottleAllowed,
     /// How long requests in progress may take when the server stops.
     pub grace: Duration,
+    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature `otlp`. Whoever started it stops it.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Default for Options {
@@ -132,6 +135,7 @@ impl Default for Options {
             http_origins: Vec::new(),
             throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
+            telemetry: None,
         }
     }
 }

@@ -151,6 +151,9 @@ impl Server {
         let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
+        if let Some(telemetry) = &options.telemetry {
+            telemetry.export(metrics.sources());
+        }
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
@@ -162,6 +165,7 @@ impl Server {
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
             origins,
+            telemetry: options.telemetry.clone(),
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
             let (listener, address) = listener?;
@@ -498,7 +502,7 @@ async fn listen_for_grpc(
         max_per_peer: options.max_connections_per_peer,
         write_timeout: options.http_write_timeout,
     };
-    let shared = Shared { rates: Arc::clone(rates), stats, door };
+    let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
     let serve = serve(listener, shared, config, locks.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }

@@ -79,7 +79,7 @@ fn a_store_that_was_emptied_and_dies_leaves_each_server_its_share() {
         counts(server, 3);
     }
     store.ask(&["FLUSHALL"]);
-    eventually("somebody has counted again, from one", || {
+    eventually("a server has counted again, starting from one", || {
         // The server's own name is in the set, and the others' names follow with their next heartbeat.
         store.ask(&["EXISTS", "tidegate:nodes"]).text() == "1"
     });
@@ -127,7 +127,7 @@ fn a_server_is_not_ready_while_most_decisions_are_late() {
         let mut client = Resp::connect(server.resp);
         (0..20).for_each(|_| assert!(client.ask("ACQUIRE x k").starts_with('[')));
     };
-    eventually("that is told", || {
+    eventually("that is reported", || {
         [&local, &closed].into_iter().for_each(asks);
         local.get("/readyz").json()["status"] == "degraded" && closed.get("/readyz").status == 503
     });

@@ -87,7 +87,7 @@ fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_th
                 });
                 drop(store);
             }
-            eventually("it is known to be down, and each decides by itself", || {
+            eventually("it is known to be down, and each server decides alone", || {
                 servers.iter().all(|server| {
                     server.metric("tidegate_shared_store_up") == 0
                         && server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") > 300

@@ -153,7 +153,7 @@ fn each_kind_of_mistake_has_specific_advice() {
         ("limit: 5", "did you mean `limits`?"),
         ("limits: [5]", "limit number 1 must be a mapping, not `5`"),
         ("limits: [{name: a b, limit: 1/1s}]", "use 1 to 64 letters"),
-        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "belongs to the command"),
+        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "is reserved for the command"),
         ("limits:\n  - name: a\n    limit: 1/1s\n  - name: a\n    limit: 1/1s", "already taken on line 2"),
         ("limits: {a: [", "not YAML"),
         ("- name: a", "the file must be a mapping, not a list"),

@@ -307,7 +307,7 @@ fn a_cluster_without_one_of_its_masters_is_degraded() {
     // Most keys are decided normally, whatever the limits' on_error, so the server should get requests.
     assert_eq!((told.0, &told.1["status"]), (200, &json!("degraded")), "{told:?}");
     let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().to_owned();
-    eventually("that it refuses is told", || detail(&readyz().1).contains("Connection refused"));
+    eventually("the refused connection is reported", || detail(&readyz().1).contains("Connection refused"));
     assert!(server.metric("tidegate_shared_store_errors_total{error=\"refused\"}") > 0);
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     let (decided, denied) = (0..60)

@@ -109,7 +109,7 @@ fn the_documented_example_and_a_bucket_that_runs_dry() {
 }
 
 #[test]
-fn its_mistakes_are_told_in_redis_cells_words() {
+fn errors_have_redis_cells_wording() {
     let server = Running::start(Options::default());
     let mut client = Resp::connect(server.resp);
     for (command, told) in [

@@ -23,7 +23,10 @@ use self::{
     app::App,
     data::{Overview, Server},
 };
-use crate::client::{Address, ClientError, How, Target, server, span};
+use crate::{
+    client::{ClientError, How, Target},
+    values::{Address, positive, server},
+};
 
 /// Show a server's limits live, with their denials and heavy keys
 ///
@@ -42,7 +45,7 @@ pub struct Args {
     #[command(flatten)]
     how: How,
     /// How often to refresh
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
     every: Duration,
     /// The column to sort by
     #[arg(long, value_name = "COLUMN", default_value = "denied")]

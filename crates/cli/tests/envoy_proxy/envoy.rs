@@ -56,7 +56,7 @@ impl Envoy {
         let [file, admin] = ["envoy.json", "admin"].map(|name| directory.join(name));
         fs::write(&file, bootstrap(filter, routes, tidegate, backend).to_string()).unwrap();
         let log = fs::File::create(directory.join("log")).unwrap();
-        let mut command = Command::new(program().expect("whoever has no Envoy does not come here"));
+        let mut command = Command::new(program().expect("the tests return early without Envoy"));
         command.arg("--config-path").arg(&file).arg("--admin-address-path").arg(&admin);
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warn"]);
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();

@@ -1,7 +1,7 @@
 //! Batching: joins the requests of many callers, decisions and lease requests, into few calls.
 //!
 //! ```text
-//! caller ─┬─ alone ─────────────► a call of its own
+//! caller ─┬─ alone ─────────────► its own call
 //!         └─ queue of the shard ─► a call for each limit, by a task ─► each request's answer
 //! ```
 //!

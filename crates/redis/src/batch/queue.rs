@@ -194,7 +194,7 @@ mod tests {
                 Turn::Later(pause) => drop(events.insert((now.saturating_add(pause), nth), Event::Woken)),
                 Turn::Send(asked) => {
                     let waits = asked.iter().map(|&asked| now.saturating_since(asked));
-                    longest = longest.max(waits.max().expect("none is sent for nobody"));
+                    longest = longest.max(waits.max().expect("each call has a caller"));
                     events.insert((now.saturating_add(trip), nth), Event::Ended(asked.len()));
                 }
             }

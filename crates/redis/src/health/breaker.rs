@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_breaker_admits_nobody_until_it_is_closed() {
+    fn an_open_breaker_admits_no_caller_until_it_is_closed() {
         let breaker = Breaker::default();
         assert!(!breaker.is_asked() && breaker.admits() && breaker.is_asked());
         assert!(breaker.open() && !breaker.open());

@@ -22,7 +22,7 @@ pub enum Source {
 
 /// A decision on a shared limit, and who made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "a decision has no effect unless the caller reads it"]
 pub struct SharedDecision {
     /// The decision.
     pub decision: Decision,

@@ -57,7 +57,7 @@ pub(super) struct Node {
 
 /// A descriptor with a rate limit.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own in the file")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate option in the file")]
 pub struct Rule {
     /// The domain's name.
     pub domain: String,

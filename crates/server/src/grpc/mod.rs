@@ -28,4 +28,6 @@ pub(crate) struct Shared {
     pub stats: Arc<GrpcStats>,
     /// What clients may do.
     pub door: crate::access::Door,
+    /// Follows calls; `None` where nobody wants that.
+    pub telemetry: Option<Arc<crate::telemetry::Telemetry>>,
 }

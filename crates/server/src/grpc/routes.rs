@@ -19,6 +19,8 @@ use super::{Shared, rlqs::Quotas};
 use crate::{
     access::{Door, Rights, Role},
     http::{drain, http_rights},
+    service::Service,
+    telemetry::Telemetry,
 };
 
 /// The longest message, in bytes.
@@ -28,9 +30,14 @@ const MAX_REPORT: usize = 4 * 1024 * 1024;
 /// The time limit of a call, including its arrival. A stream may last longer once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
-/// The services.
+/// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients make up other names.
+const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The services, ready to be called.
 pub(super) struct Routes<H> {
     door: Door,
+    service: Arc<Service>,
+    telemetry: Option<Arc<Telemetry>>,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
@@ -41,6 +48,8 @@ impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
         Self {
             door: self.door.clone(),
+            service: Arc::clone(&self.service),
+            telemetry: self.telemetry.clone(),
             rls: self.rls.clone(),
             rlqs: self.rlqs.clone(),
             health: self.health.clone(),
@@ -51,10 +60,13 @@ impl<H> Clone for Routes<H> {
 impl<H: Health> Routes<H> {
     pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
         let door = shared.door.clone();
+        let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
         let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
         Self {
             door,
+            service,
+            telemetry,
             rls: TowerToHyperService::new(rls),
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
@@ -64,6 +76,22 @@ impl<H: Health> Routes<H> {
     /// Handles one call. On a spare slot, only health checks are served. `names` are those in the client's certificate, if
     /// any.
     pub async fn call(
+        &self,
+        request: Request<Incoming>,
+        is_spare: bool,
+        names: Option<&[String]>,
+    ) -> Result<Response<Body>, Infallible> {
+        let Some(telemetry) = self.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED) else {
+            return self.answer(request, is_spare, names).await;
+        };
+        let started = self.service.now();
+        let traced = telemetry.call(&request);
+        let response = traced.within(self.answer(request, is_spare, names)).await?;
+        traced.ended(&response, self.service.now().saturating_since(started));
+        Ok(response)
+    }
+
+    async fn answer(
         &self,
         mut request: Request<Incoming>,
         is_spare: bool,

@@ -149,7 +149,7 @@ pub(crate) async fn serve(
                     stats.failed.fetch_add(1, Ordering::Relaxed);
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
             }
             drop(of_peer);
             stats.connections.fetch_sub(1, Ordering::Relaxed);

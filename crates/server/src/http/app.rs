@@ -11,6 +11,7 @@ use crate::{
     reload::ReloadOrder,
     rules_file::RulesFile,
     service::Service,
+    telemetry::Telemetry,
 };
 
 /// The state that all handlers share.
@@ -32,4 +33,6 @@ pub(crate) struct App {
     pub trace_readers: Arc<Semaphore>,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
+    /// Follows requests; `None` where nobody wants that.
+    pub telemetry: Option<Arc<Telemetry>>,
 }

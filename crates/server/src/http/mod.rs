@@ -40,7 +40,7 @@ pub use body::MAX_BODY;
 #[cfg(feature = "grpc")]
 pub(crate) use body::drain;
 pub(crate) use overview::health_name;
-pub(crate) use query::texts as query_fields;
+pub(crate) use query::{QueryError, texts as query_fields};
 pub(crate) use routes::router;
 pub(crate) use serve::{HttpConfig, serve};
 pub use table::{Endpoint, Plane, ROUTES, Route, Served};

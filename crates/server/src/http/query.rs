@@ -2,9 +2,22 @@
 
 use std::borrow::Cow;
 
-use axum::http::Uri;
+use axum::http::{Uri, uri::InvalidUri};
 
 use super::problem::{Problem, Refused};
+
+/// Why a query is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueryError {
+    #[error("the query has no field `{name}`: {}", known.join(", "))]
+    UnknownField { name: String, known: Vec<String> },
+    #[error("`{name}` is not UTF-8")]
+    NotUtf8 { name: String },
+    #[error("the query has `{name}` twice")]
+    Twice { name: String },
+    #[error(transparent)]
+    Uri(#[from] InvalidUri),
+}
 
 /// The values of these fields, in this order, percent-decoded.
 ///
@@ -14,33 +27,33 @@ pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
 ) -> Result<[Option<Cow<'u, str>>; N], Refused> {
-    read(uri, names).map_err(bad)
+    read(uri, names).map_err(|error| bad(error.to_string()))
 }
 
-fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], String> {
+fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], QueryError> {
     let mut values = [const { None }; N];
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(at) = names.iter().position(|known| *known == name) else {
             let shown: String = name.chars().take(16).collect();
-            return Err(format!("the query has no field `{shown}`: {}", names.join(", ")));
+            return Err(QueryError::UnknownField { name: shown, known: names.map(str::to_owned).to_vec() });
         };
         let value = percent_encoding::percent_decode_str(value).decode_utf8();
-        let value = value.map_err(|_| format!("`{name}` is not UTF-8"))?;
+        let value = value.map_err(|_| QueryError::NotUtf8 { name: name.to_owned() })?;
         if values[at].replace(value).is_some() {
-            return Err(format!("the query has `{name}` twice"));
+            return Err(QueryError::Twice { name: name.to_owned() });
         }
     }
     Ok(values)
 }
 
-/// Like [`fields`], for pages: the error is text.
+/// Like [`fields`], for pages.
 ///
 /// # Errors
 /// The same as [`fields`].
-pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], String> {
+pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], QueryError> {
     // A form writes a blank as `+` and encodes a plus sign.
-    let plain = uri.to_string().replace('+', "%20").parse::<Uri>().map_err(|error| error.to_string())?;
+    let plain = uri.to_string().replace('+', "%20").parse::<Uri>()?;
     Ok(read(&plain, names)?.map(|value| value.map(Cow::into_owned)))
 }
 

@@ -34,8 +34,21 @@ pub(crate) fn router(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Ro
         let filter = if method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
         let handler = move |State(app): State<Arc<App>>, request: Request| async move {
             let started = app.service.now();
-            let response = run(&app, plane, route, request).await.unwrap_or_else(Refused::into_response);
+            let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
+            let answer = async {
+                let answer = run(&app, plane, route, request).await;
+                let response = answer.unwrap_or_else(Refused::into_response);
+                tracing::debug!(method, path, status = response.status().as_u16(), "answered");
+                response
+            };
+            let response = match &traced {
+                None => answer.await,
+                Some(traced) => traced.within(answer).await,
+            };
             let took = app.service.now().saturating_since(started);
+            if let Some(traced) = traced {
+                traced.answered(response.status(), took);
+            }
             app.metrics.http_request(path, response.status().as_u16(), took);
             if route.endpoint.is_asked_limits() {
                 app.metrics.answers.observe(took, 1);

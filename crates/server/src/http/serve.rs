@@ -161,7 +161,7 @@ pub(crate) async fn serve(
                 ended = served => if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
                 // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
                 () = calls.are_absent_for(idle_time) => tracing::debug!(%peer, "connection was idle for too long"),
             }

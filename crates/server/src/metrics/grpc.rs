@@ -8,13 +8,7 @@ use std::{
     },
 };
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet},
-    metrics::MetricType,
-};
-
-use super::{counter, gauge, read};
+use super::{Kind, Labels, Sink, Source, one, read};
 use crate::latency::Latency;
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
@@ -36,16 +30,15 @@ pub(crate) struct GrpcStats {
     pub quota_reports: AtomicU64,
 }
 
-/// Reads the counters when a scrape asks for them.
-#[derive(Debug)]
-pub(super) struct AtScrape(pub Arc<GrpcStats>);
+/// Read at each scrape.
+pub(super) struct Counted(pub Arc<GrpcStats>);
 
-impl Collector for AtScrape {
-    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let stats = &self.0;
         let open = stats.connections.load(Ordering::Relaxed) as u64;
         let help = "Open gRPC connections";
-        gauge(&mut out.encode_descriptor("grpc_connections", help, None, MetricType::Gauge)?, &[], open)?;
+        sink.family("grpc_connections", help, Kind::Gauge, &one(open))?;
         for (name, help, counted) in [
             ("grpc_connections_accepted", "gRPC connections accepted", &stats.accepted),
             ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &stats.evicted),
@@ -60,27 +53,23 @@ impl Collector for AtScrape {
                 &stats.failed,
             ),
         ] {
-            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counter(&mut family, &[], read(counted))?;
+            sink.family(name, help, Kind::Counter, &one(read(counted)))?;
         }
         let help = "ShouldRateLimit calls by overall code";
-        let mut family = out.encode_descriptor("grpc_requests", help, None, MetricType::Counter)?;
-        for (code, counted) in ["OK", "OVER_LIMIT", "error"].into_iter().zip(&stats.requests) {
-            counter(&mut family, &[("code", code)], read(counted))?;
-        }
+        let [ok, over, failed] = stats.requests.each_ref().map(read);
+        let codes: [(Labels<'_>, u64); 3] =
+            [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];
+        sink.family("grpc_requests", help, Kind::Counter, &codes)?;
         for (name, help, now) in [
             ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
             ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),
         ] {
             let now = now.load(Ordering::Relaxed) as u64;
-            gauge(&mut out.encode_descriptor(name, help, None, MetricType::Gauge)?, &[], now)?;
+            sink.family(name, help, Kind::Gauge, &one(now))?;
         }
         let help = "Quota reports from Envoys";
-        let mut family = out.encode_descriptor("grpc_quota_reports", help, None, MetricType::Counter)?;
-        counter(&mut family, &[], read(&stats.quota_reports))?;
+        sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&stats.quota_reports)))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
-        let latency = stats.latency.read();
-        out.encode_descriptor("grpc_request_seconds", help, None, MetricType::Histogram)?
-            .encode_histogram::<NoLabelSet>(latency.sum, latency.count, &latency.buckets, None)
+        sink.histogram("grpc_request_seconds", help, &stats.latency.read())
     }
 }

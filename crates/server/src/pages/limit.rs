@@ -24,7 +24,7 @@ use crate::{
 const KEYS: usize = 20;
 
 pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
-    let [name, key] = query_fields(uri, ["name", "key"]).map_err(Missing)?;
+    let [name, key] = query_fields(uri, ["name", "key"])?;
     let name =
         name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
     let (rule, global) = {

@@ -38,7 +38,7 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
     let part = match query_fields(uri, ["q", "name"]) {
         Ok([_, Some(name)]) => Part::Limit { name },
         Ok([q, None]) => Part::Overview { q: q.unwrap_or_default() },
-        Err(why) => return page(Err(Missing(why))),
+        Err(error) => return page(Err(error.into())),
     };
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

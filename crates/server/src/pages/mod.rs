@@ -25,7 +25,7 @@ use axum::{
 };
 use maud::Markup;
 
-use crate::http::App;
+use crate::http::{App, QueryError};
 
 /// The content security policy: a browser may load only what this server sends.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -86,6 +86,12 @@ fn page(page: Result<Markup, Missing>) -> Response<Body> {
 
 /// Why there is no such page.
 struct Missing(String);
+
+impl From<QueryError> for Missing {
+    fn from(error: QueryError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);

@@ -44,7 +44,7 @@ struct Row<'a> {
 
 /// The filter of the page: names that contain this text.
 pub(super) fn filter(uri: &Uri) -> Result<String, Missing> {
-    let [q] = query_fields(uri, ["q"]).map_err(Missing)?;
+    let [q] = query_fields(uri, ["q"])?;
     Ok(q.unwrap_or_default())
 }
 

@@ -31,7 +31,7 @@ const READS_A_TURN: usize = 4;
 const STUCK: Nanos = Nanos::from_secs(30);
 
 /// A client behind a non-blocking stream.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own; most combinations occur")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent fact; most combinations occur")]
 pub(super) struct Connection<S> {
     pub stream: S,
     session: Session,

@@ -15,7 +15,7 @@ use tidegate_config::file;
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::is_sensible;
-pub use sharing::parse_timeout;
+pub use sharing::{TimeoutError, parse_timeout};
 pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 

@@ -26,14 +26,19 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     MODES.iter().find(|(_, known)| *known == mode).map_or("exact", |(name, _)| name)
 }
 
+/// A deadline of the store that is neither `auto` nor a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it must be {DEADLINE}")]
+pub struct TimeoutError;
+
 /// Parses `auto` or a duration.
 ///
 /// # Errors
 /// When the text is neither.
-pub fn parse_timeout(text: &str) -> Result<Timeout, String> {
+pub fn parse_timeout(text: &str) -> Result<Timeout, TimeoutError> {
     match text {
         "auto" => Ok(Timeout::Auto),
-        _ => parse_duration(text).map(Timeout::After).map_err(|_| format!("it must be {DEADLINE}")),
+        _ => parse_duration(text).map(Timeout::After).map_err(|_| TimeoutError),
     }
 }
 

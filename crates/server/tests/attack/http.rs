@@ -49,7 +49,7 @@ fn the_http_connection_that_was_idle_longest_is_closed_for_a_new_one() {
     assert_eq!(
         server.metric(r#"tidegate_connections_evicted_total{protocol="http"}"#),
         1,
-        "the metrics have slots of their own"
+        "the metrics have separate slots"
     );
 }
 

@@ -141,7 +141,7 @@ fn transaction_commands_are_refused_because_nothing_is_queued() {
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
     assert!(client.ask("EXEC").starts_with("ERR EXEC without MULTI: nothing was queued"));
     assert!(client.ask("DISCARD").contains("nothing is undone"));
-    assert!(client.ask("WATCH a").contains("no transactions"));
+    assert!(client.ask("WATCH a").contains("transactions are not supported"));
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 1 -1 60000]");
 }
 

@@ -1,7 +1,7 @@
 -- How values are written and packed into the reply. A value begins with its head: a time in seven bytes.
 local call, read = redis.call, struct.unpack
 
--- The head alone determines a key's expiry, whoever writes it: the moment from which the value means nothing (p.lasts after
+-- Only the head determines a key's expiry, for every writer: the moment from which the value means nothing (p.lasts after
 -- the head), rounded up to whole steps, plus one and a half steps. So most writes leave the TTL as it is, and write the value
 -- in place; if only the TTL changes, the value is also written in place. That saves Redis half of the work. `value` may be the
 -- beginning of a value whose rest stays, if the head does. Without `was` the value is written whole.

@@ -1,4 +1,4 @@
-//! Each difference on the list, seen.
+//! Shows each difference on the list.
 
 use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
@@ -24,7 +24,7 @@ descriptors:
 
 #[test]
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
-fn each_difference_on_the_list_is_there() {
+fn each_difference_on_the_list_exists() {
     let (ours, theirs) = both("interop-list", &[CONFIG.to_owned()], Consume::AllOrNone);
     let (mut ours, mut theirs) = (Client::of(ours.grpc), Client::of(theirs.grpc));
     let mut differ = |descriptors: Vec<RateLimitDescriptor>, here: &str, there: &str| {

@@ -93,8 +93,8 @@ descriptors:
 ",
 ];
 
-/// Domain; descriptors, as in `key=value,key=value + key=value`; hits of each; what is answered. Limits of a second or a
-/// minute are asked once, and then for more than they ever admit, as a window may end at any time.
+/// Domain; descriptors, as in `key=value,key=value + key=value`; the hits of each; the answer. Limits per second or minute are
+/// first asked once, and then for more than they ever admit, because a window may end at any time.
 const ASKED: [(&str, &str, u32, &str); 36] = [
     ("mongo_cps", "database=users", 1, "OK: OK 499 of 500/SECOND"),
     ("mongo_cps", "database=default", 500, "OK: OK 0 of 500/SECOND"),
@@ -154,7 +154,7 @@ const ASKED: [(&str, &str, u32, &str); 36] = [
     ("example11", "files=files/c.txt", 1, "OVER: OVER 0 of 10/HOUR"),
 ];
 
-/// What they count there, and here: 7 of the list.
+/// The hits that they count, and those that we count: number 7 of the list.
 const COUNTED: [(&str, &str, u64, u64); 12] = [
     ("example6", "service.user_user-a.shadow_mode", 1, 11),
     ("example6", "service.user_user-a.over_limit", 1, 11),
@@ -172,7 +172,7 @@ const COUNTED: [(&str, &str, u64, u64); 12] = [
 
 #[test]
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
-fn the_examples_of_its_readme_are_answered_as_it_says_by_both() {
+fn both_servers_answer_the_examples_of_its_readme_as_documented() {
     let (our_server, their_server) = both("interop-readme", &CONFIGS.map(str::to_owned), Consume::Each);
     let (mut ours, mut theirs) = (Client::of(our_server.grpc), Client::of(their_server.grpc));
     for (domain, descriptors, hits_addend, told) in ASKED {
@@ -201,7 +201,7 @@ fn the_examples_of_its_readme_are_answered_as_it_says_by_both() {
     };
     for (domain, name, there, here) in COUNTED {
         let what = format!("{domain}.{name}");
-        eventually("envoyproxy/ratelimit tells its statistics", || their_server.counter(&what) > 0);
+        eventually("envoyproxy/ratelimit sends its statistics", || their_server.counter(&what) > 0);
         assert_eq!(their_server.counter(&what), there, "{what}");
         assert_eq!(ours(domain, name), Some(here), "{what} in {metrics}");
     }

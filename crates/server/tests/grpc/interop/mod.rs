@@ -1,20 +1,20 @@
-//! The same requests to Tidegate and to envoyproxy/ratelimit with the same configuration.
+//! Sends the same requests to Tidegate and to envoyproxy/ratelimit with the same configuration.
 //!
-//! These are the differences. The tests fail if there is another one, and if one of these is gone:
+//! These are the differences. The tests fail if there is another one, or if one of these no longer exists:
 //!
-//! 1. *Denied hits.* There a denied hit is counted like any other. Here it is not: a smaller request may still fit, and a look
-//!    says what is left.
+//! 1. *Denied hits.* There a denied hit counts like any other. Here it does not: a smaller request may still fit, and a look
+//!    returns what is left.
 //! 2. *All or none.* There each limit of a denied request is charged. Here none is, unless `--envoy-consume each` is set.
-//! 3. *Quotas.* In the version that Go's module proxy has, a rule in quota mode denies nothing, and its status is OK when it is
-//!    used up. Tidegate follows the later meaning: its status is over the limit, and a request is denied when all of its quotas are
-//!    used up.
-//! 4. *Refunds.* `is_negative_hits` is not known there: what is to be given back is taken once more.
-//! 5. *Counters.* Their name there has neither the limit nor the unit's name, and joins keys and values by `_`. So different
+//! 3. *Quotas.* In the version on Go's module proxy, a rule in quota mode denies nothing, and its status is OK when it is used
+//!    up. Tidegate follows the later definition: the status is over the limit, and a request is denied when all of its quotas
+//!    are used up.
+//! 4. *Refunds.* `is_negative_hits` is unknown there: a refund takes the hits once more.
+//! 5. *Counters.* Their names there contain neither the limit nor the unit, and join keys and values with `_`. So different
 //!    rules and overrides may share a counter. Here each limit has its own.
-//! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may catch
+//! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
 //!    another key.
-//! 7. *Statistics.* Of a request that does not fit as a whole they count there only the part beyond the limit as over it, and the
-//!    rest as near it. Here nothing of it is admitted, so all of it is over the limit.
+//! 7. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
+//!    as near it. Here nothing of it is admitted, so all of it counts as over the limit.
 
 mod differences;
 mod examples;
@@ -33,7 +33,7 @@ use tidegate_server::{Options, rate_limits::Consume};
 
 use crate::harness::{Running, scratch};
 
-/// Both servers with these files; ours on a clock that stands at the time of the start, so that windows are the same.
+/// Both servers with these files. Ours has a clock that stands at the time of the start, so that the windows are the same.
 fn both(name: &str, files: &[String], consume: Consume) -> (Running, Theirs) {
     let theirs = Theirs::start(&format!("{name}-theirs"), files);
     let directory = scratch(&format!("{name}-ours"));
@@ -49,13 +49,13 @@ fn both(name: &str, files: &[String], consume: Consume) -> (Running, Theirs) {
     (Running::start_at(options, Nanos::from_secs(seconds())), theirs)
 }
 
-/// Since 1970: envoyproxy/ratelimit knows no other clock.
+/// Seconds since 1970, because envoyproxy/ratelimit has no other clock.
 #[allow(clippy::disallowed_methods, reason = "the other server has the real time")]
 fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A request's code, and for each descriptor its own: `OVER: OVER 0 of 5/DAY, OK 99 of 100/DAY`; `OK 0` where no limit applied.
+/// A request's code, and that of each descriptor, as in `OVER: OVER 0 of 5/DAY, OK 99 of 100/DAY`; `OK 0` if no limit applied.
 fn shown(answer: &RateLimitResponse) -> String {
     let statuses: Vec<String> = answer.statuses.iter().map(status).collect();
     format!("{}: {}", code(answer.overall_code), statuses.join(", "))

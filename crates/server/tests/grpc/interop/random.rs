@@ -15,13 +15,13 @@ use tidegate_server::rate_limits::Consume;
 use super::{both, seconds, shown};
 use crate::client::{Client, hits, one, request};
 
-/// Each is a domain of its own, asked by a client of its own.
+/// Each lane is a separate domain with its own client.
 const LANES: u64 = 4;
-/// In all lanes.
+/// In all lanes together.
 const REQUESTS: u64 = 20_000;
 
-/// Limits small enough for many requests to be denied. No test runs for so long that it sees two windows of a day, except about
-/// midnight: then it runs again.
+/// Limits small enough for many requests to be denied. No test runs long enough to see two windows of a day, except around
+/// midnight; then it runs again.
 fn config(lane: u64) -> String {
     format!("domain: mix-{lane}")
         + "
@@ -99,7 +99,7 @@ impl Random {
             9 => one("pool", self.of(&["a", "b", "c"])),
             10 => {
                 let number = self.below(60);
-                // What it takes the place of has another unit, or never counts: 5 of the list.
+                // The rule that it replaces has another unit, or never counts: number 5 of the list.
                 let unit = [RateLimitUnit::Month, RateLimitUnit::Year][usize::from(number.is_multiple_of(2))];
                 let limit = RateLimitOverride {
                     requests_per_unit: 10 + u32::try_from(number).unwrap() % 20,
@@ -125,7 +125,7 @@ fn chain(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
 
-/// What one state has been asked for, and what it admitted.
+/// The hits that one state was asked for, and those that it admitted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     asked: u64,
@@ -142,7 +142,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Compares the answers to a request where each limit is charged by itself.
+    /// Compares the answers to a request when each limit is charged separately.
     fn compare(&mut self, request: &RateLimitRequest, ours: &RateLimitResponse, theirs: &RateLimitResponse) {
         let what = || format!("{request:?}\nours: {}\ntheirs: {}", shown(ours), shown(theirs));
         assert_eq!(ours.statuses.len(), request.descriptors.len(), "{}", what());
@@ -195,8 +195,8 @@ impl Compared {
         assert_eq!(is_over(theirs.overall_code), they_over, "{}", what());
     }
 
-    /// Compares the answers to a request where a denial charges nothing. Once a state has been asked by a denied request, it is
-    /// charged there and not here.
+    /// Compares the answers to a request when a denial charges nothing. Once a denied request has asked a state, it is charged
+    /// there but not here.
     fn compare_joint(
         &mut self,
         request: &RateLimitRequest,
@@ -237,7 +237,7 @@ fn is_over(code: i32) -> bool {
     code == i32::from(Code::OverLimit)
 }
 
-/// What is compared beside the limit.
+/// What is compared in addition to the limit.
 fn same(status: &DescriptorStatus) -> (bool, u32) {
     (is_over(status.code), status.limit_remaining)
 }
@@ -246,7 +246,7 @@ fn expected(fits: bool, left: u64, never_over: bool) -> (bool, u32) {
     (!fits && !never_over, u32::try_from(left).unwrap())
 }
 
-/// The state that a descriptor asks: what is under `/static` shares one.
+/// The state that a descriptor uses; everything below `/static` shares one.
 fn state(descriptor: &RateLimitDescriptor) -> String {
     let brought = descriptor.limit.is_some();
     let entries = descriptor.entries.iter().map(|entry| {
@@ -256,7 +256,7 @@ fn state(descriptor: &RateLimitDescriptor) -> String {
     entries.collect::<String>() + if brought { "brought along" } else { "" }
 }
 
-/// Asks both in all lanes at once, each lane in order.
+/// Sends the requests to both servers, in all lanes concurrently, and in order within a lane.
 fn run(name: &str, requests: u64, consume: Consume) -> Compared {
     loop {
         let files: Vec<String> = (0..LANES).map(config).collect();
@@ -270,7 +270,7 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
             for _ in 0..requests / LANES {
                 let mut request = random.request(&format!("mix-{lane}"));
                 if consume == Consume::AllOrNone {
-                    // 3 of the list would decide on all the rest.
+                    // Number 3 of the list would decide everything else.
                     request.descriptors.retain(|descriptor| descriptor.entries[0].key != "pool");
                     if request.descriptors.is_empty() {
                         continue;
@@ -286,7 +286,7 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
             let lanes: Vec<_> = (0..LANES).map(|at| scope.spawn(move || lane(at))).collect();
             lanes.into_iter().map(|lane| lane.join().unwrap()).collect::<Vec<_>>()
         });
-        // Their clock goes on, and at midnight their windows end.
+        // Their clock continues, and at midnight their windows end.
         if start / 86_400 != seconds() / 86_400 {
             continue;
         }
@@ -308,10 +308,10 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
     }
 }
 
-/// Our clock stands still; theirs has gone on for so many seconds.
+/// Our clock stands still, while theirs has advanced by this many seconds.
 fn resets_agree(ours: &RateLimitResponse, theirs: &RateLimitResponse, gone: u64) {
     for (ours, theirs) in ours.statuses.iter().zip(&theirs.statuses) {
-        // 3 of the list: no reset is told of a quota that is used up.
+        // Number 3 of the list: a quota that is used up has no reset.
         if let (Some(here), Some(there)) = (&ours.duration_until_reset, &theirs.duration_until_reset) {
             let later = there.seconds..=there.seconds + i64::try_from(gone).unwrap() + 1;
             assert!(later.contains(&here.seconds), "{here:?}, {there:?} after {gone} s");
@@ -322,7 +322,7 @@ fn resets_agree(ours: &RateLimitResponse, theirs: &RateLimitResponse, gone: u64)
 
 #[test]
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
-fn twenty_thousand_random_requests_are_answered_alike() {
+fn twenty_thousand_random_requests_get_the_same_answers() {
     let compared = run("interop-each", REQUESTS, Consume::Each);
     println!(
         "{} statuses agree; on the list: {} denied hits, {} quotas",
@@ -333,7 +333,7 @@ fn twenty_thousand_random_requests_are_answered_alike() {
 
 #[test]
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
-fn requests_that_no_limit_denies_are_answered_alike_also_where_all_limits_are_one_decision() {
+fn requests_that_no_limit_denies_get_the_same_answers_with_joint_decisions() {
     let compared = run("interop-joint", REQUESTS / 5, Consume::AllOrNone);
     assert!(compared.agree > 1_000, "{compared:?}");
 }

@@ -14,11 +14,11 @@ use tidegate_redis_servers::{Server, eventually, free_port};
 
 use crate::harness::scratch;
 
-/// Over a Redis of its own. Killed when the test ends.
+/// It uses its own Redis, and is killed when the test ends.
 pub struct Theirs {
     child: Child,
     pub grpc: SocketAddr,
-    /// What it told its statsd: each counter's sum.
+    /// The sums of its statsd counters.
     counters: Arc<Mutex<BTreeMap<String, u64>>>,
     _redis: Server,
 }
