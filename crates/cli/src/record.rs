@@ -8,7 +8,10 @@ use std::{
     process::ExitCode,
 };
 
-use crate::client::{Address, ClientError, How, Target, server};
+use crate::{
+    client::{ClientError, How, Target},
+    values::{Address, server},
+};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///

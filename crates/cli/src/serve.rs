@@ -20,7 +20,7 @@ use tidegate_server::{
     signals,
     telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
-    trace::{KeyShare, LEAST_TRACE_BYTES},
+    trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
 };
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -271,19 +271,16 @@ fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
 #[derive(Clone, Copy, Debug)]
 struct TraceKeys(Option<KeyShare>);
 
-fn share_or_off(text: &str) -> Result<TraceKeys, String> {
+fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(TraceKeys(None));
     }
     text.parse().map(|share| TraceKeys(Some(share)))
 }
 
-fn trace_bytes(text: &str) -> Result<u64, String> {
+fn trace_bytes(text: &str) -> Result<u64, ValueError> {
     let bytes = bytes(text)?;
-    if bytes < LEAST_TRACE_BYTES {
-        return Err(format!("a trace needs {LEAST_TRACE_BYTES} bytes at least"));
-    }
-    Ok(bytes)
+    if bytes < LEAST_TRACE_BYTES { Err(ValueError::AtLeast(LEAST_TRACE_BYTES)) } else { Ok(bytes) }
 }
 
 fn throttle(text: &str) -> Result<ThrottleOption, String> {

@@ -10,7 +10,10 @@ use tidegate_sim::{
     workload::{Arrival, Traffic},
 };
 
-use crate::client::{Address, How, server};
+use crate::{
+    client::How,
+    values::{Address, server},
+};
 
 /// Replay a log through candidate limits and see who would have been denied.
 ///

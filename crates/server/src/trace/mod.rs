@@ -59,19 +59,24 @@ impl KeyShare {
 }
 
 impl FromStr for KeyShare {
-    type Err = String;
+    type Err = ParseKeyShareError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
         #[allow(clippy::cast_sign_loss, reason = "the range is checked")]
         match percent.map(|percent| (percent * 1e4).round()) {
             Some(millionths) if (1.0..=1e6).contains(&millionths) => {
                 Ok(Self { millionths: millionths as u32 })
             }
-            _ => Err("write a percentage from 0.0001% to 100%, as in 10%".to_owned()),
+            _ => Err(ParseKeyShareError),
         }
     }
 }
+
+/// A text is not a share of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a percentage from 0.0001% to 100%, as in 10%")]
+pub struct ParseKeyShareError;
 
 impl fmt::Display for KeyShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -270,7 +275,7 @@ mod tests {
             assert_eq!((share.to_string().as_str(), share.fraction()), (text, fraction));
         }
         for text in ["", "10", "0%", "101%", "x%", "-1%", "NaN%"] {
-            assert!(text.parse::<KeyShare>().unwrap_err().contains("as in 10%"), "{text}");
+            assert!(text.parse::<KeyShare>().unwrap_err().to_string().contains("as in 10%"), "{text}");
         }
     }
 

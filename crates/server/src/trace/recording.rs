@@ -16,7 +16,7 @@ use std::{borrow::Cow, collections::HashMap, io::BufRead};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, KeyShare, Verdict};
+use super::{Event, KeyShare, ParseKeyShareError, Verdict};
 
 /// What a file begins with that holds a trace.
 const BEGINNING: &[u8] = b"{\"tidegate_trace\":";
@@ -248,7 +248,7 @@ impl Reader {
                 .as_deref()
                 .unwrap_or_default()
                 .parse()
-                .map_err(|error: String| self.wrong(error))?;
+                .map_err(|error: ParseKeyShareError| self.wrong(error.to_string()))?;
             let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
             let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
                 return Err(self.wrong("`from` or `until` is no number of seconds"));
