@@ -59,6 +59,7 @@ mod resource;
 pub mod rules;
 mod sample;
 mod shared;
+mod signals;
 pub mod sources;
 mod state;
 mod sync;

@@ -139,7 +139,8 @@ impl Pushed {
 /// Rules of the same text have the same version, also after a restart.
 fn version(text: &str) -> String {
     let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let first = digest.as_ref().iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte));
+    format!("{first:016x}")
 }
 
 /// Replaces a file, so that a crash leaves the old one or the new one. What was there is kept as `….yaml.previous`.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::{
     access::Door,
@@ -10,6 +10,7 @@ use crate::{
     metrics::{Events, Metrics},
     rate_limits::RateLimits,
     reload::ReloadOrder,
+    rules_file::RulesFile,
     service::Service,
     telemetry::Telemetry,
 };
@@ -25,10 +26,14 @@ pub(crate) struct App {
     pub flow: Arc<Flow>,
     /// What clients may do on the data plane and on the control plane.
     pub doors: [Door; 2],
+    /// The rules file.
+    pub rules_file: Arc<RulesFile>,
     /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
     /// Whether the server accepts new work; false once it is stopping.
     pub ready: AtomicBool,
+    /// Has one permit: a reader of the trace needs as much memory as the trace.
+    pub trace_readers: Arc<Semaphore>,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// Follows requests; `None` where nobody wants that.

@@ -105,7 +105,7 @@ fn a_report_needs_its_role_and_a_push_the_one_of_operators() {
     let file = scratch("flow-access").join("access.yaml");
     let entry = |name: &str, role: &str| {
         let digest = digest::digest(&digest::SHA256, format!("{name}-token-{name}-token").as_bytes());
-        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = digest.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
         format!("  - {{name: {name}, roles: [{role}], limits: [sho], tokens: ['sha256:{hex}']}}\n")
     };
     let entries = entry("program", "report") + &entry("ops", "operate");
