@@ -74,6 +74,9 @@ mod watchers;
 pub mod what_if;
 
 pub use flow::PushError;
+#[cfg(feature = "grpc")]
+#[doc(hidden)]
+pub use grpc::InProcess;
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};
