@@ -72,6 +72,9 @@ pub mod trace;
 mod watchers;
 pub mod what_if;
 
+#[cfg(feature = "grpc")]
+#[doc(hidden)]
+pub use grpc::InProcess;
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};

@@ -364,6 +364,41 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
 }
 
 #[test]
+fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let server = serving("grpc-reflection", CONFIG);
+    let client = Client::of(server.grpc);
+    let ask = |question: MessageRequest| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let mut reflection = ServerReflectionClient::new(client.channel.clone());
+        client.runtime.block_on(async {
+            let requests = futures_util::stream::iter([request]);
+            let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
+            answers.message().await.unwrap().unwrap().message_response.unwrap()
+        })
+    };
+    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())) else {
+        panic!("a list");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for name in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+    ] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+        let asked = MessageRequest::FileContainingSymbol(name.to_owned());
+        assert!(matches!(ask(asked), MessageResponse::FileDescriptorResponse(_)), "{name}");
+    }
+    let file = MessageRequest::FileByFilename("google/protobuf/struct.proto".to_owned());
+    assert!(matches!(ask(file), MessageResponse::FileDescriptorResponse(_)));
+}
+
+#[test]
 fn health_is_served_by_the_grpc_health_protocol() {
     let server = serving("grpc-health", CONFIG);
     let mut client = Client::of(server.grpc);
