@@ -58,7 +58,7 @@ fn errors_say_what_to_do() {
         assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     }
     let (code, _, error) = said(&["top", "--once"], &server.resp);
-    assert!(code == Some(3) && error.contains("takes the address of --admin"), "{error}");
+    assert!(code == Some(3) && error.contains("the address of the server's --admin"), "{error}");
 }
 
 #[test]

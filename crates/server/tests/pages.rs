@@ -101,6 +101,7 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
         "remaining 0 of 2",
         "full again in 3600.0s",
         "Block alice+1 in per-user?",
+        "Refund alice+1 in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }

@@ -95,6 +95,12 @@ fn actions(name: &str, key: &str, all: bool) -> Markup {
             @if all {
                 (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
                 (post("/v1/reset", "Reset", &reset, &fields))
+                form method="post" action="/v1/refund" class="amount" data-question=(question("Refund")) {
+                    @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+                    label for="cost" { "Units" }
+                    input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+                    button type="submit" aria-label=(question("Refund")) { "Refund" }
+                }
             }
         }
     }

@@ -411,3 +411,20 @@ fn health_is_served_by_the_grpc_health_protocol() {
     }
     assert_eq!(client.health("other").unwrap_err().code(), tonic::Code::NotFound);
 }
+
+#[test]
+fn heavy_keys_and_the_trace_have_what_descriptors_asked() {
+    let share = Some("100%".parse().unwrap());
+    let server = Running::start_at(Options { trace_keys: share, ..options("grpc-heavy", CONFIG) }, START);
+    let mut client = Client::of(server.grpc);
+    for _ in 0..4 {
+        client.ask(vec![one("user", "ada"), one("team", "t")]);
+    }
+    let top = server.get("/v1/top?limit=shop.user").json();
+    assert_eq!(top["asked_most"][0], json!({"key": "ada", "count": 4, "at_least": 4, "at_most": 4}));
+    assert_eq!((&top["denied_most"][0]["key"], &top["denials"]), (&json!("ada"), &json!(1)));
+    let trace = server.get("/v1/trace?limit=shop.user").body;
+    assert!(trace.contains("\"name\":\"ada\"") && trace.ends_with("{\"end\":4}\n"), "{trace}");
+    // The fourth took nothing from the other limit.
+    assert!(server.get("/v1/trace?limit=shop.team").body.ends_with("{\"end\":3}\n"));
+}
