@@ -107,6 +107,8 @@ say "the public API beside its snapshot"
 cargo run --quiet --locked --manifest-path api/Cargo.toml
 
 say "documentation"
+scripts/docs.py
+bench/chart.py --check
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
 
 say "the core without the standard library"

@@ -7,7 +7,7 @@
 
 use std::{
     fmt,
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -223,6 +223,8 @@ pub enum ClientError {
     Refused { detail: String },
 }
 
+impl std::error::Error for ClientError {}
+
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -260,8 +262,62 @@ impl Target<'_> {
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+        self.with_stream(&head, body, |stream| {
+            let mut text = String::new();
+            match stream.take(MOST_BYTES).read_to_string(&mut text) {
+                // A server may close the connection without a TLS closing message; after a complete response this is fine.
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
+                _ => Ok(text),
+            }
+        })
+    }
+
+    /// Reads an answer of any length, from the first byte of its body. HTTP/1.0, so that it comes as it is, up to the end of the
+    /// connection.
+    pub fn read<T>(&self, path: &str, read: impl FnOnce(&mut dyn BufRead) -> T) -> Result<T, ClientError> {
+        let no_http = || ClientError::NoHttp { server: self.server.to_string(), option: self.option };
+        let head = format!("GET {path} HTTP/1.0\r\n");
+        let answered = self.with_stream(&head, "", |stream| {
+            let mut stream = BufReader::new(stream);
+            let (mut status, mut line) = (None, String::new());
+            loop {
+                line.clear();
+                if (&mut stream).take(64 * 1024).read_line(&mut line)? == 0 {
+                    return Ok(Err(no_http()));
+                }
+                match status {
+                    None => {
+                        let code =
+                            line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse::<u16>().ok());
+                        let Some(code) = code else { return Ok(Err(no_http())) };
+                        status = Some(code);
+                    }
+                    Some(_) if line.trim_end().is_empty() => break,
+                    Some(_) => {}
+                }
+            }
+            if status == Some(200) {
+                return Ok(Ok(read(&mut stream)));
+            }
+            let mut text = String::new();
+            // What was not read is not shown.
+            let _ = stream.take(64 * 1024).read_to_string(&mut text);
+            let Ok(body) = serde_json::from_str(&text) else { return Ok(Err(no_http())) };
+            Ok(Self::accepted(Answer { status: status.unwrap_or(0), body }).and(Err(no_http())))
+        });
+        answered.map_err(|source| ClientError::Unreachable { server: self.server.to_string(), source })?
+    }
+
+    /// Sends a request on a connection of its own, and leaves the answer to `read`.
+    fn with_stream<T>(
+        &self,
+        head: &str,
+        body: &str,
+        read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
+    ) -> io::Result<T> {
         let server = &self.server.authority;
-        let length = body.len();
         let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) if token.chars().any(char::is_control) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token has a line break"));
@@ -269,8 +325,7 @@ impl Target<'_> {
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n{token}");
-        let request = format!("{head}content-length: {length}\r\n\r\n{body}");
+        let request = format!("{head}host: {server}\r\n{token}\r\n{body}");
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in server.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, self.how.timeout) {
@@ -278,9 +333,9 @@ impl Target<'_> {
                     stream.set_read_timeout(Some(self.how.timeout))?;
                     stream.set_write_timeout(Some(self.how.timeout))?;
                     if self.server.tls {
-                        return ask_over(self.how.secure(stream, server)?, &request);
+                        return ask_over(self.how.secure(stream, server)?, &request, read);
                     }
-                    return ask_over(stream, &request);
+                    return ask_over(stream, &request, read);
                 }
                 Err(error) => last = error,
             }
@@ -314,16 +369,15 @@ impl Target<'_> {
     }
 }
 
-/// Sends a request, and reads the whole response.
-fn ask_over(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
+/// Sends a request, and passes the response to `read`.
+fn ask_over<T>(
+    mut stream: impl Read + Write,
+    request: &str,
+    read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
+) -> io::Result<T> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
-    let mut text = String::new();
-    match stream.take(MOST_BYTES).read_to_string(&mut text) {
-        // A server may close the connection without a TLS closing message; after a complete response this is fine.
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
-        _ => Ok(text),
-    }
+    read(&mut stream)
 }
 
 impl How {

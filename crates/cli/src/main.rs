@@ -8,6 +8,7 @@ mod manual;
 mod metrics;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod record;
 mod serve;
 mod simulate;
 mod systemd;
@@ -42,6 +43,7 @@ enum Command {
     Rules(client::Rules),
     Token(token::Args),
     Top(top::Args),
+    Record(record::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Rules(args) => client::rules(&args),
         Command::Token(args) => token::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

@@ -20,6 +20,7 @@ use tidegate_server::{
     signals,
     telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
+    trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
 };
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -81,7 +82,8 @@ pub struct Args {
     /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
-    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload),
+    /// report (what resources of programs do).
     /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
@@ -99,6 +101,12 @@ pub struct Args {
     /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
+    /// Let operators change the rules file over HTTP, as on the dashboard's page of rules
+    ///
+    /// Needs the role `operate`. The file is replaced in one step, FILE.previous keeps it as it was, and the log says who did it. A
+    /// change of a file that somebody else has changed meanwhile is refused.
+    #[arg(long, env = "TIDEGATE_RULES_WRITABLE", requires = "rules")]
+    rules_writable: bool,
     /// Maximum number of keys of CL.THROTTLE, and of each limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
@@ -118,9 +126,21 @@ pub struct Args {
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
-    /// 60 KiB; limits without room have no history.
+    /// 138 KiB; limits without room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
     history_memory: u64,
+    /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
+    ///
+    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict, but no names. The trace
+    /// shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
+    /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
+    #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
+    trace_keys: TraceKeys,
+    /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
+    ///
+    /// While somebody reads the trace, as much again is taken.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
+    trace_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
@@ -163,6 +183,11 @@ pub struct Args {
     /// servers are counted, and falls after 15 seconds with fewer.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
+    /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
+    ///
+    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
+    flow_rules: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses the use of at most this time
     ///
     /// A write starts early enough to end within this time after the start of the previous one, if it takes at most twice as
@@ -246,6 +271,22 @@ enum ThrottleOption {
 
 fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
+}
+
+/// Which share of all keys is traced.
+#[derive(Clone, Copy, Debug)]
+struct TraceKeys(Option<KeyShare>);
+
+fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(TraceKeys(None));
+    }
+    text.parse().map(|share| TraceKeys(Some(share)))
+}
+
+fn trace_bytes(text: &str) -> Result<u64, ValueError> {
+    let bytes = bytes(text)?;
+    if bytes < LEAST_TRACE_BYTES { Err(ValueError::AtLeast(LEAST_TRACE_BYTES)) } else { Ok(bytes) }
 }
 
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
@@ -390,16 +431,20 @@ impl Args {
             },
             envoy_headers: self.envoy_headers,
             rules: self.rules.clone(),
+            rules_writable: self.rules_writable,
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             top_keys: self.top_keys as usize,
             history_memory: self.history_memory,
+            trace_keys: self.trace_keys.0,
+            trace_memory: self.trace_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,
             store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
             state: self.state.clone(),
+            flow_rules: self.flow_rules.clone(),
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
             resp_password: given(&self.resp_password),

@@ -60,6 +60,9 @@ pub enum Refusal {
         /// The limit's name; empty if none was given.
         limit: String,
     },
+    /// No trace is kept.
+    #[error("no trace is kept: start the server with --trace-keys 10%, or another share of the keys")]
+    NoTrace,
     /// The limits of a joint decision are on different nodes of a cluster.
     #[error(
         "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"

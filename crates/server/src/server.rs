@@ -13,13 +13,14 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
     access::Door,
+    flow::{Flow, Pushed},
     follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
@@ -34,12 +35,15 @@ use crate::{
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
+    rules_file::RulesFile,
     service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
     throttle::{THROTTLE, Throttle},
+    trace::Trace,
+    watchers::Watchers,
 };
 
 /// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
@@ -156,9 +160,12 @@ impl Server {
             rates,
             metrics,
             events: Arc::clone(&events),
+            flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
             doors,
+            rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
+            trace_readers: Arc::new(Semaphore::new(1)),
             origins,
             telemetry: options.telemetry.clone(),
         });
@@ -456,15 +463,22 @@ fn make_service(
     let Loaded { rules, domains } = loaded;
     let Options { max_keys, max_memory, top_keys, .. } = *options;
     let capacity = Capacity { max_keys, max_memory, top_keys };
+    // Limits in a store, or restored from a file, are not fresh.
+    let is_fresh = shared.is_none() && state.is_none();
+    let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
+    let watchers = Watchers { trace: trace.clone(), clock: Some(Arc::clone(&clock)) };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
+    let limits = limits.watched_by(watchers.clone());
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
-        .allowing(options.throttle.clone());
+        .allowing(options.throttle.clone())
+        .with_top_keys(top_keys)
+        .watched_by(&watchers);
     let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
-    Ok(service.with_history(options.history_memory))
+    Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
 #[cfg(feature = "grpc")]

@@ -334,6 +334,38 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
 }
 
 #[test]
+fn a_proxy_that_forwards_its_client_s_header_fields_is_answered_for_the_key_that_it_names() {
+    let server = Running::with_rules("http-forward", RULES);
+    // What Caddy's forward_auth and Traefik's ForwardAuth send, after what docs/src/envoy.md tells them to remove.
+    let forwarded = "host: shop.example\r\nuser-agent: curl/8\r\naccept: */*\r\naccept-encoding: gzip\r\n\
+        cookie: session=1\r\nauthorization: Bearer the-client-s-own\r\nx-forwarded-for: 192.0.2.7\r\n\
+        x-forwarded-host: shop.example\r\nx-forwarded-method: POST\r\nx-forwarded-proto: https\r\n\
+        x-forwarded-uri: /cart?key=another\r\n";
+    for (path, field) in
+        [("/v1/check/per-user?key=192.0.2.7", ""), ("/v1/check/per-user", "x-tidegate-key: 192.0.2.8\r\n")]
+    {
+        let mut proxy = server.connect_for(path);
+        let mut ask = || {
+            proxy.write(format!("GET {path} HTTP/1.1\r\n{forwarded}{field}\r\n").as_bytes());
+            proxy.read()
+        };
+        let statuses: Vec<u16> = std::iter::repeat_with(|| ask().status).take(4).collect();
+        assert_eq!(statuses, [200, 200, 200, 429], "{path}");
+        let denied = ask();
+        assert!(
+            denied.header("retry-after").is_some() && denied.header("ratelimit-policy").is_some(),
+            "{denied:?}"
+        );
+    }
+    let mut proxy = server.connect_for("/v1/check/per-user");
+    proxy.write(
+        format!("GET /v1/check/per-user?key=a HTTP/1.1\r\n{forwarded}origin: https://shop.example\r\n\r\n")
+            .as_bytes(),
+    );
+    assert_eq!(proxy.read().status, 403, "the origin of the client's page has to be removed");
+}
+
+#[test]
 fn the_openapi_description_matches_every_path_and_response() {
     let server = Running::with_rules("http-openapi", RULES);
     let description = server.get("/openapi.json").json();

@@ -38,6 +38,8 @@ pub enum Role {
     Observe,
     /// Block, refund, reset and reload. Includes `Observe`.
     Operate,
+    /// Report what resources do, and get rules for them: programs that link `tidegate::flow`.
+    Report,
 }
 
 impl Role {
@@ -52,6 +54,7 @@ impl Role {
             Self::Decide => "decide",
             Self::Observe => "observe",
             Self::Operate => "operate",
+            Self::Report => "report",
         }
     }
 }
@@ -76,7 +79,7 @@ impl Rights {
 
     /// All roles on all limits.
     pub fn all(name: &str) -> Self {
-        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate], Box::default())
+        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate, Role::Report], Box::default())
     }
 
     #[inline]

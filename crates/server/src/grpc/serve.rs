@@ -3,12 +3,13 @@
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
     time::Duration,
 };
 
-use hyper::{body::Incoming, http::Request, server::conn::http2, service::service_fn};
+use hyper::{body::Incoming, http::Request, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
 };
 use socket2::SockRef;
@@ -78,7 +79,7 @@ pub(crate) async fn serve(
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
     connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
-    let routes = Routes::new(shared, Quotas::new(events), health);
+    let routes = Arc::new(Routes::new(shared, Quotas::new(events), health));
     let http = builder();
     loop {
         let accepted = tokio::select! {
@@ -126,7 +127,7 @@ pub(crate) async fn serve(
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
         let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
-        let (routes, http, tls) = (routes.clone(), http.clone(), locks.config(Above::Grpc));
+        let (routes, http, tls) = (Arc::clone(&routes), http.clone(), locks.config(Above::Grpc));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
         connections.spawn(async move {
             stats.connections.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +136,7 @@ pub(crate) async fn serve(
                 let stream = Stream::begin(io, tls).await?;
                 let names = stream.names();
                 let call = service_fn(move |request: Request<Incoming>| {
-                    let (routes, calls, names) = (routes.clone(), Arc::clone(&its), names.clone());
+                    let (routes, calls, names) = (Arc::clone(&routes), Arc::clone(&its), names.clone());
                     async move {
                         let _under_way = calls.begin();
                         routes.call(request, calls.slot.is_spare, names.as_deref()).await
@@ -159,8 +160,22 @@ pub(crate) async fn serve(
     graceful.shutdown().await;
 }
 
-fn builder() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+/// Polls each call once before it gets a task: where the limits are in memory that is all it takes. The second poll, in the
+/// task, registers the wakers that count.
+#[derive(Clone, Copy, Debug)]
+struct OnceAtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OnceAtOnce {
+    fn execute(&self, future: F) {
+        let mut future = Box::pin(future);
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(future);
+        }
+    }
+}
+
+fn builder() -> http2::Builder<OnceAtOnce> {
+    let mut http = http2::Builder::new(OnceAtOnce);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)

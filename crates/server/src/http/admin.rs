@@ -74,7 +74,7 @@ fn refused(refusal: Refusal) -> Refused {
 }
 
 /// Reloads the rules, and waits for the result.
-async fn reload(app: &App) -> Result<Response<Body>, Refused> {
+pub(super) async fn reload(app: &App) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;

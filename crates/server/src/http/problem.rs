@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{access::Stranger, service::Refusal};
+use crate::{access::Stranger, rules::Problem as Mistake, service::Refusal};
 
 /// What is wrong with a request, and what to do about it.
 #[derive(Clone, Debug)]
@@ -18,11 +18,13 @@ pub(super) struct Problem {
     pointer: Option<String>,
     /// The limits with the most similar names, if the request names an unknown one.
     nearest: Option<Vec<String>>,
+    /// What is wrong with rules.
+    mistakes: Vec<Value>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, title, detail: detail.into(), pointer: None, nearest: None }
+        Self { status, title, detail: detail.into(), pointer: None, nearest: None, mistakes: Vec::new() }
     }
 
     pub fn bad_json(detail: impl Into<String>) -> Self {
@@ -63,6 +65,7 @@ impl Problem {
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }
+            Refusal::NoTrace => Self::new(StatusCode::CONFLICT, "No trace", detail),
             Refusal::NoHistory { .. } => Self::new(StatusCode::CONFLICT, "No history", detail),
             Refusal::NoHeavyKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
@@ -87,6 +90,13 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
     }
 
+    /// Rules that cannot be used, with their lines.
+    pub fn bad_rules(mistakes: &[Mistake]) -> Self {
+        let words: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        let mistakes = mistakes.iter().map(mistake).collect();
+        Self { mistakes, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; ")) }
+    }
+
     /// The client lacks permission.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Not permitted", detail)
@@ -105,6 +115,9 @@ impl Problem {
         if let Some(nearest) = &self.nearest {
             body["nearest_limits"] = json!(nearest);
         }
+        if !self.mistakes.is_empty() {
+            body["mistakes"] = json!(self.mistakes);
+        }
         body
     }
 
@@ -120,6 +133,11 @@ impl Problem {
         }
         response
     }
+}
+
+/// A mistake in rules, with its line.
+pub(super) fn mistake(mistake: &Mistake) -> Value {
+    json!({"line": mistake.line(), "what": mistake.what(), "mend": mistake.mending()})
 }
 
 /// A boxed [`Problem`], because handlers rarely return one.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
@@ -10,9 +10,12 @@ use super::{Act, memory::Memory};
 use crate::{
     counts::CountsRead,
     heavy::Top,
+    latency,
     refusal::Refusal,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
     shared::StoreLimit,
+    trace::{Tap, Verdict},
+    watchers::Watchers,
 };
 
 /// One limit in use. Its states are in this server's memory or in a shared store.
@@ -24,6 +27,10 @@ pub struct Limit {
     pub(super) memory: Arc<Memory>,
     /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
     pub(super) store: Option<Arc<StoreLimit>>,
+    /// Keeps what chosen keys ask.
+    pub(super) tap: Option<Tap>,
+    /// Measures how long decisions took.
+    pub(super) clock: Option<Arc<dyn Clock>>,
 }
 
 impl fmt::Debug for Limit {
@@ -68,6 +75,7 @@ impl Limit {
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 limiter.refund_at(key, cost, now);
+                self.see_refund(key, cost, now);
                 self.standing(key, 0, now)
             }
         };
@@ -100,6 +108,7 @@ impl Limit {
                     Act::Peek => store.peek(key, cost, spent).await,
                     Act::Refund => {
                         let standing = store.refund(&self.spec.name, key, cost).await?;
+                        self.see_refund(key, cost, now);
                         self.block_of(key, now).unwrap_or(standing)
                     }
                 };
@@ -173,11 +182,45 @@ impl Limit {
         if act != Act::Take || cost == 0 {
             return;
         }
-        let Memory { counts, heavy, .. } = &*self.memory;
+        let counts = &self.memory.counts;
         let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
         if sampled {
-            heavy.record(key, decision.is_denied(), &counts.sampling, now);
+            self.sample(key, decision, now);
         }
+        if let Some(tap) = &self.tap {
+            tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
+        }
+    }
+
+    /// Looks at one of the sample: who asked, and how long it took since its edge had it.
+    #[cold]
+    fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let Memory { counts, heavy, latency, .. } = &*self.memory;
+        heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        if let Some(clock) = &self.clock {
+            latency.observe(clock.now().saturating_since(now), 1);
+        }
+    }
+
+    #[inline]
+    fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        if let Some(tap) = &self.tap
+            && cost > 0
+        {
+            tap.see(key, cost, Verdict::Refunded, now);
+        }
+    }
+
+    /// Has these hear of its decisions.
+    pub(super) fn watch(&mut self, watchers: &Watchers) {
+        let Watchers { trace, clock } = watchers;
+        self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.clock.clone_from(clock);
+    }
+
+    /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
+    pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
+        self.memory.latency.counts()
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the

@@ -8,6 +8,7 @@ use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 use crate::{
     counts::Counts,
     heavy::HeavyKeys,
+    latency::Latency,
     rules::{Keeping, LimitSpec, PolicySpec, RulesError},
 };
 
@@ -16,6 +17,8 @@ pub(super) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
     pub heavy: HeavyKeys,
+    /// Of a sample of the decisions.
+    pub latency: Latency,
     keeping: Keeping,
 }
 
@@ -66,7 +69,7 @@ impl Memory {
         let counts = Counts::default();
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
-        Ok(Self { limiter, counts, heavy, keeping })
+        Ok(Self { limiter, counts, heavy, latency: Latency::default(), keeping })
     }
 
     /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to those in `to`, with room for

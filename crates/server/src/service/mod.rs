@@ -15,6 +15,7 @@ mod in_force;
 mod joint;
 mod question;
 mod readiness;
+mod recording;
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,10 +33,10 @@ pub use self::{
 use crate::{
     heavy::Top,
     history::History,
-    limits::Limit,
     rules::{Keeping, LimitSpec},
     shared::SharedStore,
-    throttle::{Throttle, ThrottleError, ThrottleQuota},
+    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+    trace::Trace,
 };
 pub use crate::{
     limits::Act,
@@ -49,6 +50,7 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
     history: History,
+    trace: Option<Arc<Trace>>,
 }
 
 impl Service {
@@ -58,13 +60,25 @@ impl Service {
         let in_force = limits.into();
         let store = in_force.limits().shared().cloned();
         let history = History::default();
-        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history }
+        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
     }
 
     /// The same with a history of at most this many bytes.
     #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
+    }
+
+    /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::Watchers).
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// The trace; `None` if none is kept.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.trace.as_ref()
     }
 
     /// The recent decisions of the limits.
@@ -172,18 +186,19 @@ impl Service {
         Ok(())
     }
 
-    /// The `most` keys of a limit with the most recent requests, and those with the most recent denials.
+    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
     ///
     /// # Errors
     /// When there is no such limit, or it keeps no names of keys.
-    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<(Arc<Limit>, Top), Refusal> {
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
         let limits = self.limits();
-        let limit = Arc::clone(resolve(&limits, limit, Some(&[]))?.limit);
+        let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };
+        if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
+            return self.throttle.top(most, now).ok_or_else(|| none(THROTTLE, false));
+        }
+        let limit = resolve(&limits, limit, Some(&[]))?.limit;
         let LimitSpec { name, global, .. } = limit.spec();
-        let top = limit
-            .top(most, now)
-            .ok_or_else(|| Refusal::NoHeavyKeys { limit: name.clone(), global: *global })?;
-        Ok((limit, top))
+        limit.top(most, now).ok_or_else(|| none(name, *global))
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.
