@@ -75,6 +75,11 @@ fi
 
 need python3 python3
 need nginx nginx
+if command -v promtool >/dev/null; then # of Debian's package prometheus, which is large
+    promtool test rules packaging/prometheus/alerts.test.yaml
+else
+    say "there is no promtool: the alert rules are NOT tested"
+fi
 need chromium chromium
 need curl curl
 need node nodejs

@@ -1,5 +1,5 @@
-//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `reset`,
-//! `reload` and `rules` its control plane. Both are HTTP.
+//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `override`,
+//! `reset`, `reload` and `rules` its control plane. Both are HTTP.
 //!
 //! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be reached or refused the
 //! request.
@@ -171,6 +171,30 @@ pub struct Unblock {
     of: Of,
     #[command(flatten)]
     target: AdminTarget,
+}
+
+/// Give a key a quota of its own while the server runs: tidegate override per-user alice 1000/1m --for 1h
+///
+/// It takes the place of what the rules say about the key, until its time or until --end. What the key has used still counts. It
+/// outlives a reload of the rules, and a restart of a server with --state. With --end this exits with 0 if the key had one, 1 if it
+/// had none.
+#[derive(Debug, clap::Args)]
+pub struct Override {
+    /// The limit's name
+    limit: String,
+    /// The key
+    key: String,
+    /// The quota, as `limit` in the rules: 1000/1m, or for concurrency a number of permits
+    #[arg(required_unless_present = "end")]
+    quota: Option<String>,
+    #[command(flatten)]
+    target: AdminTarget,
+    /// For how long; without it until it is ended
+    #[arg(long, value_name = "DURATION", value_parser = positive, conflicts_with = "end")]
+    r#for: Option<Duration>,
+    /// Hold the key to the rules again
+    #[arg(long, conflicts_with = "quota")]
+    end: bool,
 }
 
 /// A limit and a key.
@@ -520,13 +544,33 @@ pub fn block(args: &Block) -> ExitCode {
     exit(args.target.target().post("/v1/block", &body).map(|_| true))
 }
 
+pub fn override_key(args: &Override) -> ExitCode {
+    let mut body = json!({"limit": args.limit, "key": args.key});
+    match &args.quota {
+        Some(quota) => body["quota"] = json!(quota),
+        None => body["end"] = json!(true),
+    }
+    if let Some(span) = args.r#for {
+        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
+    }
+    let answer = args.target.target().post("/v1/override", &body);
+    exit(answer.map(|answer| answer["overridden"] == true || answer["ended"] == true))
+}
+
 pub fn rules(args: &Rules) -> ExitCode {
     exit(args.target.target().get("/v1/rules").map(|rules| {
         if args.json {
             print(&rules.to_string());
         } else {
             print("limits:");
-            rules["limits"].as_array().into_iter().flatten().for_each(|limit| print(&written(limit)));
+            for limit in rules["limits"].as_array().into_iter().flatten() {
+                print(&written(limit));
+                let by_operator = limit["runtime_overrides"].as_object().into_iter().flatten();
+                for (key, own) in by_operator {
+                    let quota = own["quota"].as_str().unwrap_or_default();
+                    print(&format!("    # by an operator, while the server runs: {}: {quota}", json!(key)));
+                }
+            }
         }
         true
     }))

@@ -3,6 +3,7 @@
 mod about_store;
 mod check;
 mod client;
+mod config_file;
 mod import;
 mod manual;
 mod metrics;
@@ -38,6 +39,7 @@ enum Command {
     Refund(client::Refund),
     Block(client::Block),
     Unblock(client::Unblock),
+    Override(client::Override),
     Reset(client::Reset),
     Reload(client::Reload),
     Rules(client::Rules),
@@ -52,7 +54,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    match config_file::command_line(&arguments).command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Health(args) => client::health(&args),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Refund(args) => client::refund(&args),
         Command::Block(args) => client::block(&args),
         Command::Unblock(args) => client::unblock(&args),
+        Command::Override(args) => client::override_key(&args),
         Command::Reset(args) => client::reset(&args),
         Command::Reload(args) => client::reload(&args),
         Command::Rules(args) => client::rules(&args),

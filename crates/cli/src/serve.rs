@@ -39,6 +39,19 @@ const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = crate::about_store::STORE)]
 pub struct Args {
+    /// A file with these options, in YAML: `tls-cert: server.pem`, one a line, named as here without the dashes before
+    ///
+    /// What the command line or a variable says goes before it. A flag is true or false; an option that takes several values also
+    /// takes a list. The file is read when the server starts. Example:
+    ///
+    ///   http: 0.0.0.0:8080
+    ///   tls-cert: /etc/tidegate/server.pem
+    ///   tls-key: /etc/tidegate/server.key
+    ///   tls-client-ca: /etc/tidegate/clients.pem
+    ///   access: /etc/tidegate/access.yaml
+    ///   rules: /etc/tidegate/rules.yaml
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG", verbatim_doc_comment)]
+    config: Option<PathBuf>,
     /// Address for HTTP; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
@@ -218,6 +231,12 @@ pub struct Args {
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
+    /// Names by which the control plane is asked without credentials, as in limits.internal (separate several with commas)
+    ///
+    /// IP addresses and localhost need no name here. Any other name could be that of a web page which makes its own name lead to this
+    /// server (DNS rebinding), so it is refused unless the server asks for credentials (--access, --tls-client-ca).
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ADMIN_HOST", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
     /// Close an HTTP connection when its client reads nothing of a response for this long
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
     http_write_timeout: Duration,
@@ -306,6 +325,15 @@ fn throttle(text: &str) -> Result<ThrottleOption, String> {
     }
 }
 
+/// A host's name without a port.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+    if !text.is_empty() && text.chars().all(is_name) {
+        return Ok(text.to_owned());
+    }
+    Err("a name is without a scheme and a port, as in limits.internal".to_owned())
+}
+
 fn origin(text: &str) -> Result<String, String> {
     match text.split_once("://") {
         Some((scheme, host)) if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) => {
@@ -362,6 +390,9 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
         Ok(orders) => orders,
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
+    if let Some(lacks) = args.lacks() {
+        return fail(lacks);
+    }
     let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
     let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
@@ -402,6 +433,28 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
 }
 
 impl Args {
+    /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
+    /// variable.
+    fn lacks(&self) -> Option<&'static str> {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Some("TLS needs a certificate and its key: give both --tls-cert and --tls-key");
+        }
+        if self.tls_client_ca.is_some() && self.tls_cert.is_none() {
+            return Some("--tls-client-ca needs TLS: give --tls-cert and --tls-key, too");
+        }
+        if self.grpc.as_ref().is_some_and(|grpc| !grpc.eq_ignore_ascii_case("off"))
+            && self.envoy_config.is_none()
+        {
+            return Some("--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH");
+        }
+        if self.store_password.is_some() && self.store_password_file.is_some() {
+            return Some(
+                "the store's password is given twice: keep --store-password or --store-password-file",
+            );
+        }
+        None
+    }
+
     fn options(&self) -> Options {
         let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -455,6 +508,7 @@ impl Args {
             sockets: Vec::new(),
             http_write_timeout: self.http_write_timeout,
             http_origins: self.http_origin.clone(),
+            admin_hosts: self.admin_host.clone(),
             throttle: match &self.resp_throttle {
                 ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
                 ThrottleOption::Off => ThrottleAllowed::Nothing,

@@ -90,6 +90,8 @@ pub struct Options {
     pub http_write_timeout: Duration,
     /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
     pub http_origins: Vec<String>,
+    /// Names that the control plane answers to where it asks for no credentials, beside IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
     /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,
     /// How long requests in progress may take when the server stops.
@@ -136,6 +138,7 @@ impl Default for Options {
             sockets: Vec::new(),
             http_write_timeout: Duration::from_secs(10),
             http_origins: Vec::new(),
+            admin_hosts: Vec::new(),
             throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
             telemetry: None,

@@ -23,7 +23,7 @@ use crate::{
     flow::{Flow, Pushed},
     follow::follow,
     history,
-    http::{self, App, HttpConfig, Plane},
+    http::{self, App, HttpConfig, Plane, hosts::Hosts},
     limits::{self, Capacity, Limits},
     locks::Locks,
     metrics::{Events, HttpStats, Metrics},
@@ -167,6 +167,7 @@ impl Server {
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
             origins,
+            hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
@@ -283,6 +284,7 @@ impl Server {
         background.spawn(watch_occupancy(Arc::clone(&service)));
         background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
         background.spawn(divide_memory(Arc::clone(&service)));
+        background.spawn(end_overrides(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -363,6 +365,16 @@ async fn divide_memory(service: Arc<Service>) {
             return;
         };
         division = looked;
+    }
+}
+
+/// Ends what operators gave single keys for a time, until the future is dropped.
+async fn end_overrides(service: Arc<Service>) {
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.end_overrides_due();
     }
 }
 

@@ -144,7 +144,7 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
 fn a_page_gets_updates_each_second_and_does_not_keep_the_server_from_stopping() {
     let server = Running::with_rules("pages-live", RULES);
     let mut client = Http::connect(server.admin);
-    client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let mut seen = String::new();
     let mut stream = client.stream();
     let mut read_until = |words: &str, seen: &mut String| {
@@ -189,6 +189,35 @@ fn only_the_servers_own_pages_may_block() {
     ] {
         assert_eq!(block(host, origin), 403, "{host} {origin}");
     }
+}
+
+#[test]
+fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
+    let server = Running::with_rules_and("pages-host", RULES, |options| {
+        options.admin_hosts = vec!["limits.internal".to_owned()];
+    });
+    let ask = |host: &str, request: &str| {
+        let mut client = Http::connect(server.admin);
+        client.write(format!("{request} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n").as_bytes());
+        client.read()
+    };
+    for request in ["GET /", "GET /rules", "GET /live", "GET /metrics", "GET /v1/rules", "POST /v1/reload"] {
+        let refused = ask("evil.example:8082", request);
+        assert_eq!(refused.status, 421, "{request}");
+        assert!(refused.body.contains("the name `evil.example:8082` with --admin-host"), "{}", refused.body);
+    }
+    for host in ["127.0.0.1", "[::1]:8082", "localhost", "limits.internal:8082"] {
+        assert_eq!(ask(host, "GET /").status, 200, "{host}");
+        assert_eq!(ask(host, "GET /metrics").status, 200, "{host}");
+    }
+    // Probes ask by any name, and learn nothing.
+    assert_eq!(ask("evil.example", "GET /healthz").status, 200);
+    // A page of a name that was given is the server's own.
+    let mut client = Http::connect(server.admin);
+    let body = r#"{"limit":"per-user","key":"eve"}"#;
+    let head = "POST /v1/block HTTP/1.1\r\nhost: limits.internal\r\norigin: http://limits.internal\r\ncontent-length: ";
+    client.write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
+    assert_eq!(client.read().status, 200);
 }
 
 /// A server whose rules may be changed, and the path of the file.

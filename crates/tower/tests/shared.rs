@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tidegate_limiter::{Limiter, Policy, algorithm::Concurrency};
-use tidegate_redis::{Health, OnError, Store};
+use tidegate_redis::{Health, Mode, OnError, Store};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 use tidegate_tower::{
     RateLimit, RateLimitLayer,
@@ -127,4 +127,111 @@ async fn without_its_store_a_shared_limit_follows_on_error() {
     assert_eq!(status(&open, "alice").await, 200);
     assert_eq!(status(&closed, "alice").await, 503);
     assert_eq!([status(&local, "alice").await, status(&local, "alice").await], [200, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_and_reported_limits_admit_over_two_services_no_more_than_they_promise() {
+    let server = Server::start(&[]);
+    for (name, mode, most) in [("leased", Mode::Leased, 40), ("reported", Mode::Reported, 40 + 2 * 4)] {
+        let services = [store(&server), store(&server)].map(|store| {
+            let limit = store.limit(name, log("40/1h")).mode(mode).deadline(PATIENCE);
+            let limit = if mode == Mode::Reported { limit.unreported(4) } else { limit };
+            behind(&RateLimitLayer::new(limit.build().unwrap(), ALICE))
+        });
+        let mut admitted = 0;
+        for turn in 0..200 {
+            admitted += u32::from(status(&services[turn % 2], "alice").await == 200);
+        }
+        // What a node took and did not use is not lost for good, but may be on its way.
+        assert!((20..=most).contains(&admitted), "{name}: {admitted}");
+        let told = ask(&services[0], "alice").await;
+        assert_eq!(
+            (told.status().as_u16(), told.headers().contains_key("retry-after")),
+            (429, true),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_dropped_gives_its_place_back_and_keeps_what_it_took_from_a_lease() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let paced: Policy = "leaky-bucket:max_wait=1h 1/10m".parse().unwrap();
+    let shared = store.limit("paced", paced).deadline(PATIENCE).build().unwrap();
+    let leased = store.limit("leased", log("10/1h")).mode(Mode::Leased).deadline(PATIENCE).build().unwrap();
+    let local = Arc::new(Limiter::new(paced));
+    let layer = RateLimitLayer::builder(leased.clone(), ALICE)
+        .and(shared.clone(), ALICE)
+        .and(Arc::clone(&local), Fixed::new(""));
+    let service = behind(&layer.build());
+    assert_eq!(status(&service, "alice").await, 200);
+    let places = async || (local.peek(0).remaining(), shared.peek("alice", 0).await.decision.remaining());
+    let before = places().await;
+    let its = service.clone();
+    let waits = tokio::spawn(async move { status(&its, "alice").await });
+    until("its places are taken", async || {
+        let (local, shared) = places().await;
+        local < before.0 && shared < before.1
+    })
+    .await;
+    waits.abort();
+    until("its places are free", async || places().await == before).await;
+    // A lease cannot be given back: two of ten are used.
+    let mut more = 0;
+    for _ in 0..20 {
+        more += u32::from(leased.acquire("alice", 1).await.is_allowed());
+    }
+    assert!(more <= 8, "{more} more than the two that were used");
+}
+
+async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
+    for _ in 0..1_000 {
+        if yes().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("still not so: {what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
+    let mut server = Server::start(&[]);
+    let store = store(&server);
+    let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
+    let limit = |policy, on_error| store.limit("user", policy).on_error(on_error).deadline(PATIENCE);
+    let user = |on_error| limit(log("5/1h"), on_error).build().unwrap();
+    let beside =
+        |on_error| RateLimitLayer::builder(user(on_error), ALICE).and(Arc::clone(&seats), Fixed::new(""));
+    let [closed, open] = [OnError::Closed, OnError::Open].map(|on_error| behind(&beside(on_error).build()));
+    let patient = behind(&beside(OnError::Closed).max_wait(Duration::from_millis(50)).build());
+    // One place each ten minutes, and room for one that waits.
+    let paced: Policy = "leaky-bucket:max_wait=10m 1/10m".parse().unwrap();
+    let paced = |on_error| behind(&RateLimitLayer::new(limit(paced, on_error).build().unwrap(), ALICE));
+    let [paced_closed, paced_open, paced_local] = [OnError::Closed, OnError::Open, OnError::Local].map(paced);
+    server.kill();
+    eventually("the store is lost", || store.health() == Health::Down);
+    for service in [&closed, &closed, &patient] {
+        assert_eq!(status(service, "alice").await, 503);
+        assert_eq!(seats.peek(0).remaining(), 1, "the permit came back");
+    }
+    let held = ask(&open, "alice").await;
+    assert_eq!((held.status().as_u16(), seats.peek(0).remaining()), (200, 0));
+    assert_eq!(status(&open, "alice").await, 429, "permits of the process hold without the store");
+    drop(held);
+    assert_eq!(seats.peek(0).remaining(), 1);
+    // A limit that paces does so in the process as well, or denies, or lets through.
+    assert_eq!(status(&paced_closed, "alice").await, 503);
+    for _ in 0..3 {
+        assert_eq!(status(&paced_open, "alice").await, 200);
+    }
+    assert_eq!(status(&paced_local, "alice").await, 200);
+    // One may wait, for ten minutes; it is dropped, and what the stand-in for the store gave it stays taken.
+    until("the place of one that waits is taken", async || {
+        let asked = tokio::time::timeout(Duration::from_millis(50), status(&paced_local, "alice")).await;
+        assert_ne!(asked, Ok(200), "nobody gets in early");
+        asked == Ok(429)
+    })
+    .await;
 }

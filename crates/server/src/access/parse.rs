@@ -34,6 +34,17 @@ pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
     }
 }
 
+/// Whether the text has `access:` at its top. A text that is no YAML may still begin a line with it.
+pub(super) fn is_access(text: &str) -> bool {
+    match parse_yaml(text) {
+        Ok(Some(Node { kind: Kind::Mapping(entries), .. })) => {
+            entries.iter().any(|(key, _)| key.text() == Some("access"))
+        }
+        Ok(_) => false,
+        Err(_) => text.lines().any(|line| line.starts_with("access:")),
+    }
+}
+
 fn read(root: &Node, complaints: &mut Complaints) -> Option<Vec<Entry>> {
     let fields = Fields::open(root, "the file", &["access"], complaints)?;
     let node = fields.get("access")?;

@@ -4,6 +4,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::sync::{Semaphore, mpsc};
 
+use super::hosts::Hosts;
 use crate::{
     access::Door,
     flow::Flow,
@@ -36,6 +37,8 @@ pub(crate) struct App {
     pub trace_readers: Arc<Semaphore>,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
+    /// The names of the control plane, for requests without credentials.
+    pub hosts: Hosts,
     /// Follows requests; `None` where nobody wants that.
     pub telemetry: Option<Arc<Telemetry>>,
 }

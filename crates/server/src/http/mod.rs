@@ -21,6 +21,7 @@ mod credentials;
 mod descriptors;
 mod flow;
 mod history;
+pub(crate) mod hosts;
 mod overview;
 mod permit;
 mod problem;

@@ -52,9 +52,16 @@ impl Problem {
             Refusal::KeyTooLong { .. } => {
                 Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
             }
-            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
+            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
+            Refusal::NoQuota { .. } => {
+                Self { pointer: at("quota"), ..Self::new(StatusCode::BAD_REQUEST, "No quota", detail) }
+            }
+            Refusal::KeyNotText => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key not text", detail) }
+            }
+            Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
             Refusal::NoAnswer { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
@@ -70,7 +77,7 @@ impl Problem {
             Refusal::NoHeavyKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
             }
-            Refusal::InStore { .. } => {
+            Refusal::InStore { .. } | Refusal::OverrideInStore { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
             }
             Refusal::DeniedByRules { .. } => {

@@ -142,6 +142,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         Endpoint::Metrics
         | Endpoint::Block
         | Endpoint::Unblock
+        | Endpoint::Override
         | Endpoint::Reset
         | Endpoint::Rules
         | Endpoint::Reload => admin::run(app, endpoint, request, &permitted).await,

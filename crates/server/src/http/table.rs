@@ -15,6 +15,8 @@ pub enum Endpoint {
     Block,
     /// End the block of a key.
     Unblock,
+    /// Give a key its own quota, or end that.
+    Override,
     /// Forget use.
     Reset,
     /// The rules in force.
@@ -146,6 +148,7 @@ pub const ROUTES: &[Route] = &[
     get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
     post("/v1/block", Endpoint::Block, Served::OnAdmin),
     post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/override", Endpoint::Override, Served::OnAdmin),
     post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
     get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
     get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),

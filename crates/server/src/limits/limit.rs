@@ -6,7 +6,10 @@ use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{Act, memory::Memory};
+use super::{
+    Act, RuntimeOverride,
+    memory::{Memory, SetOverrideError},
+};
 use crate::{
     counts::CountsRead,
     heavy::Top,
@@ -230,11 +233,41 @@ impl Limit {
         self.memory.heavy.top(most, now)
     }
 
-    /// The policy of the key: its override, or the limit's own.
+    /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
     #[must_use]
-    pub fn policy_of(&self, key: &[u8]) -> &PolicySpec {
+    pub fn policy_of(&self, key: &[u8]) -> PolicySpec {
+        if let Some(own) = self.memory.overrides.get(key) {
+            return own.policy;
+        }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
-        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy)
+        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy).clone()
+    }
+
+    /// The keys that an operator gave a quota while the server runs.
+    #[must_use]
+    pub fn runtime_overrides(&self) -> Vec<(String, RuntimeOverride)> {
+        self.memory.overrides.all()
+    }
+
+    /// Gives a key a quota until a time, in place of what the rules say about it.
+    pub(crate) fn set_override(
+        &self,
+        key: &str,
+        quota: &str,
+        until: Nanos,
+        now: Nanos,
+    ) -> Result<(), SetOverrideError> {
+        self.memory.set_override(key, quota, until, now)
+    }
+
+    /// Holds a key to the rules again; whether it was not.
+    pub(crate) fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        self.memory.end_override(key, now)
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub(crate) fn end_overrides_due(&self, now: Nanos) {
+        self.memory.end_overrides_due(now);
     }
 
     /// Whether the rules deny this key permanently.

@@ -10,6 +10,7 @@ mod capacity;
 mod division;
 mod limit;
 mod memory;
+mod runtime_overrides;
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
+pub(crate) use self::memory::SetOverrideError;
+pub use self::runtime_overrides::RuntimeOverride;
 pub use self::{act::Act, capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{

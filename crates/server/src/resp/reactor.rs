@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use super::{
     Shared,
     batch::{self, Mailbox},
-    connection::{BUFFER, Connection, Turn, World},
+    connection::{BUFFER, Connection, READ, Turn, World},
     gather::{Gather, PAUSE},
     session::Session,
     socket::Socket,
@@ -41,6 +41,10 @@ const ACCEPTS_A_TURN: usize = 64;
 /// The maximum number of handshakes that continue in one turn. Each costs more than hundreds of commands, and other clients
 /// wait for replies.
 const HANDSHAKES_A_TURN: usize = 4;
+/// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
+const LEAST_SHARE: usize = 4 * 1024;
+/// The share when the server stops: what a client has sent by then is answered.
+const LAST_SHARE: usize = 4 * READ;
 /// The keepalive time for silent peers, the same as in Redis.
 const KEEPALIVE: Duration = Duration::from_mins(5);
 
@@ -127,6 +131,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
             longest_idle: LongestIdle::default(),
             handshakes: 0,
             answered: Cell::new(0),
+            share: READ,
             shared: Arc::clone(shared),
             control: Arc::clone(&control),
         };
@@ -149,6 +154,12 @@ enum Accept {
     NextTick,
 }
 
+/// How many bytes of commands each of so many busy connections may send in a turn. A client that pipelines without end fills a turn
+/// with its share, and the others wait for all shares.
+fn share(busy: usize) -> usize {
+    (READ / busy.max(1)).max(LEAST_SHARE)
+}
+
 struct Reactor {
     poll: Poll,
     /// `None` once the server no longer accepts connections.
@@ -169,6 +180,8 @@ struct Reactor {
     handshakes: usize,
     /// The number of commands answered in this turn.
     answered: Cell<u64>,
+    /// How many bytes each connection may send in this turn.
+    share: usize,
     /// The shared store's replies.
     mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
@@ -224,6 +237,8 @@ impl Reactor {
 
     /// Reads and decides for all ready connections, and only then writes.
     fn turn(&mut self, events: &Events) {
+        let busy = events.iter().count() + self.unread.len();
+        self.share = if self.listener.is_some() { share(busy) } else { LAST_SHARE };
         let earlier = std::mem::take(&mut self.unread);
         self.handshakes = 0;
         if self.accept == Accept::NextTurn {
@@ -290,7 +305,8 @@ impl Reactor {
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
-        let world = World { shared: &self.shared, limits: &limits, now, answered: &self.answered };
+        let (answered, share) = (&self.answered, self.share);
+        let world = World { shared: &self.shared, limits: &limits, now, answered, share };
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
             Turn::More => self.unread.push(at),
@@ -478,6 +494,7 @@ impl Reactor {
         if self.listener.take().is_none() {
             return;
         }
+        self.share = LAST_SHARE;
         let open: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
         for at in open {
             self.wind_up(at);

@@ -230,7 +230,7 @@ impl Http {
     pub fn send(&mut self, method: &str, path: &str, body: &str) -> Response {
         let length = body.len();
         self.write(
-            format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
                 .as_bytes(),
         );
         self.read()
