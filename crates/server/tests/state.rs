@@ -315,7 +315,7 @@ fn a_state_file_of_format_1_is_read_as_it_was_meant() {
         ] {
             assert!(!client.ask(command).contains("ERR"), "{command}");
         }
-        server.advance(Duration::from_secs(60));
+        server.advance(Duration::from_mins(1));
         fs::write(&told, answers(&server)).unwrap();
         assert_eq!(server.stop(), Ended::Complete);
         fs::copy(directory.join("state"), &file).unwrap();
