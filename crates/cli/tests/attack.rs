@@ -266,7 +266,7 @@ fn invalid_options_are_refused_with_advice() {
         ("--resp-throttle", "15:30", "max_burst:count:period, as in 15:30:60"),
         ("--http-origin", "*", "https://ops.example.com:8443"),
         ("--admin-host", "http://limits.internal:8082", "without a scheme and a port"),
-        ("--resp-max-period", "0s", "above zero"),
+        ("--resp-max-period", "0s", "greater than zero"),
         ("--max-memory", "lots", "as in 512MiB"),
     ] {
         let output = tidegate().args(["serve", option, value]).output().unwrap();

@@ -328,6 +328,6 @@ fn an_access_file_is_checked_and_no_mistake_repeats_a_token() {
     .unwrap();
     let (code, told) = check();
     assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("access.yaml:2") && told.contains("access.yaml:3"), "{told}");
+    assert!(told.contains("line 2:") && told.contains("line 3:"), "{told}");
     assert!(!told.contains("tg_secret") && told.contains("it would not be used"), "{told}");
 }
