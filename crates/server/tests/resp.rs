@@ -130,7 +130,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "CLIENT KILL 1",
-            "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
+            "ERR unknown subcommand 'KILL'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
         ),
         ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
         (
