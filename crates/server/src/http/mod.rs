@@ -6,7 +6,7 @@
 //!
 //! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
 //! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
-//! of a path, with the [`App`] that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
+//! of a path, with the `App` that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
 //! `history` the decisions over time, `overview` the state of all limits, `trace` the requests of traced keys, `what_if` what
 //! other rules would have decided on them, and `rules_file` the rules file. `serve` handles the connections: `slots` bounds
 //! their number and decides which one is closed for a new one, and `write_deadline` bounds how long a response waits for a
