@@ -149,6 +149,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
+    tests "real servers beside the simulator" -p tidegate-cli --test store -- --ignored
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then

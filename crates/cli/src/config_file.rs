@@ -42,7 +42,7 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// The file that `serve` is given, whatever else is wrong: that is told later.
+/// Returns the file that the command line gives to `serve`. Other mistakes on it are reported later.
 fn config_of(arguments: &[OsString]) -> Option<OsString> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
     let serve = matches.subcommand_matches("serve")?;

@@ -117,7 +117,7 @@ pub struct Args {
     /// Let operators change the rules file over HTTP, as on the dashboard's page of rules
     ///
     /// Needs the role `operate`. The file is replaced in one step, FILE.previous keeps it as it was, and the log says who did it. A
-    /// change of a file that somebody else has changed meanwhile is refused.
+    /// save is rejected if the file has changed since the page loaded it.
     #[arg(long, env = "TIDEGATE_RULES_WRITABLE", requires = "rules")]
     rules_writable: bool,
     /// Maximum number of keys of CL.THROTTLE, and of each limit without its own max_keys
@@ -151,7 +151,7 @@ pub struct Args {
     trace_keys: TraceKeys,
     /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
     ///
-    /// While somebody reads the trace, as much again is taken.
+    /// Reading the trace takes as much memory again.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
     trace_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address

@@ -57,7 +57,7 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     Ok(Some(Recorded { recording, source }))
 }
 
-/// Enough of a packed file was seen, or it cannot be read: whoever reads it as a log says why.
+/// Stops unpacking: enough was read, or the file cannot be read. The log reader then reports the error.
 struct Stop;
 
 impl From<io::Error> for Stop {
@@ -66,7 +66,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads a file that begins as a trace does. Of anything else nothing is taken: whoever reads it then begins at its beginning.
+/// Reads a file that begins like a trace. It consumes nothing of any other file, so the log reader starts at the beginning.
 fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
     if path == Path::new("-") {
         let mut stdin = io::stdin().lock();
@@ -74,7 +74,7 @@ fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
         let is_trace = stdin.fill_buf().is_ok_and(is_recording);
         return is_trace.then(|| Recording::read(&mut stdin));
     }
-    // A pipe can be read only once, and an error is told by whoever reads the log.
+    // A pipe can be read only once. The log reader reports errors.
     let file = File::open(path).ok()?;
     if !file.metadata().is_ok_and(|file| file.is_file()) {
         return None;
