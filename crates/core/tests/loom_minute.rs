@@ -56,3 +56,20 @@ fn a_reader_sees_each_second_whole() {
         assert_eq!(counted(&window, 3), after);
     });
 }
+
+#[test]
+fn a_reader_sees_the_first_second_while_the_second_one_makes_the_minute() {
+    model(|| {
+        let window = window();
+        add(&window, 1, 1);
+        let reader = {
+            let window = window.clone();
+            thread::spawn(move || counted(&window, 2))
+        };
+        add(&window, 2, 10);
+        let seen = reader.join().unwrap();
+        let after = [(1, 1), (2, 10)];
+        assert!(seen == [(1, 1)] || seen == [(1, 1), (2, 0)] || seen == after, "{seen:?}");
+        assert_eq!(counted(&window, 2), after);
+    });
+}

@@ -6,7 +6,7 @@ use tidegate_core::{Clock, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
-    batch::Batcher,
+    batch::{Batcher, Hold},
     connection::Connector,
     health::{Monitor, random},
     limit::{
@@ -22,6 +22,11 @@ use crate::{
 /// down.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
+/// Keeps requests to a store back until it is dropped: see [`Store::gather`].
+pub struct Gathering<'a> {
+    _held: Hold<'a>,
+}
 
 struct Inner {
     batcher: Arc<Batcher>,
@@ -148,6 +153,14 @@ impl Store {
         self.sweeper().close(self.batcher()).await;
     }
 
+    /// Keeps what is asked back until the result is dropped; then it leaves for the store together, in as few calls as
+    /// possible. For a thread that polls many requests one after the other. Do not keep it across an `await`, or longer than a
+    /// moment: callers on other threads wait, too. A cluster, which has many queues, is asked as ever.
+    #[must_use = "nothing is kept back when the result is dropped at once"]
+    pub fn gather(&self) -> Gathering<'_> {
+        Gathering { _held: self.batcher().hold() }
+    }
+
     pub(crate) fn batcher(&self) -> &Arc<Batcher> {
         &self.0.batcher
     }
@@ -170,16 +183,22 @@ impl Store {
         Ok(())
     }
 
+    /// The denial of this cost that is remembered and still holds.
+    pub(crate) fn remembered(&self, tag: u64, cost: u32, now: Nanos) -> Option<SharedDecision> {
+        let decision = self.denials().get(tag, cost, now)?;
+        self.batcher().monitor.counters().remembered.add(1);
+        Some(SharedDecision { decision, source: Source::Remembered })
+    }
+
     /// Decides on one request, unless the same was denied until a time that has not come. Beside the decision comes the time as
     /// the state sees it, or as this node does.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
         let Ask { plan, key, cost, tag, deadline } = ask;
         let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
         if let Some((tag, now)) = denials
-            && let Some(decision) = self.denials().get(tag, cost, now)
+            && let Some(remembered) = self.remembered(tag, cost, now)
         {
-            self.batcher().monitor.counters().remembered.add(1);
-            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
+            return Ok((remembered, now));
         }
         self.in_time(deadline)?;
         let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;

@@ -52,8 +52,7 @@ impl Denials {
 
     /// The denial that still holds for this cost. What remains is as it was told then: for other costs ask the store.
     pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
-        // Relaxed: a denial that is missed for a moment costs a round trip, no more.
-        if self.last.load(Ordering::Relaxed) <= now.get() {
+        if !self.may_hold_any(now) {
             return None;
         }
         let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
@@ -62,6 +61,12 @@ impl Denials {
             let reset = denial.reset.saturating_since(now).get();
             Decision::deny(denial.limit, wait, denial.remaining, 1, reset)
         })
+    }
+
+    /// Whether any denial may still hold.
+    pub fn may_hold_any(&self, now: Nanos) -> bool {
+        // Relaxed: a denial that is missed for a moment costs a round trip, no more.
+        self.last.load(Ordering::Relaxed) > now.get()
     }
 
     /// Forgets the denial of a key that has got something back.

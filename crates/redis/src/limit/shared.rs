@@ -106,6 +106,22 @@ impl SharedLimit {
         }
     }
 
+    /// As [`acquire`](Self::acquire), where this node can decide by itself at once: from an allotment that it holds, or by a
+    /// denial that it remembers. `None` says nothing and has changed nothing: then the store must be asked. It needs no async
+    /// runtime and never waits, so a thread that serves many connections can call it before it hands a question to a task.
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn acquire_here(&self, key: impl Key, cost: u32) -> Option<SharedDecision> {
+        let now = self.monitor().clock.now();
+        let Some(leases) = &self.0.leases else {
+            if !self.0.store.denials().may_hold_any(now) {
+                return None;
+            }
+            return self.0.store.remembered(self.denial_tag(&self.redis_key(key))?, cost, now);
+        };
+        let send = |held: &_, request| self.0.store.batcher().send_errand(leases, held, request);
+        key.with_bytes(|key| leases.ask_quickly(key, cost, now, send)).map(from_lease)
+    }
+
     #[inline]
     async fn acquire_leased(
         &self,
@@ -139,8 +155,7 @@ impl SharedLimit {
                 };
             }
         };
-        let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
-        SharedDecision { decision, source }
+        from_lease(decision)
     }
 
     /// Also the time as the state sees it, which permits are known by.
@@ -369,6 +384,12 @@ impl SharedLimit {
             }
         }
     }
+}
+
+/// A decision from an allotment, or a denial that was remembered with it.
+fn from_lease(decision: Decision) -> SharedDecision {
+    let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
+    SharedDecision { decision, source }
 }
 
 /// Admitted after a delay, with what remains before that.

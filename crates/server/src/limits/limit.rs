@@ -74,6 +74,15 @@ impl Limit {
         Some(decision)
     }
 
+    /// Takes `cost` of a limit in the store, where this server can decide without asking it: from an allotment that it holds,
+    /// or by a denial that it remembers. Then it is counted. `None` says nothing.
+    #[inline]
+    pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
+        self.count(Act::Take, key, cost, &decision, now);
+        Some(decision)
+    }
+
     /// Decides wherever the states are: at once in memory, or in the store.
     ///
     /// # Errors

@@ -1,16 +1,25 @@
 //! Commands that the shared store answers: how a connection's replies keep their order around them.
 //!
-//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) and hands them to the async
-//! runtime; until all are answered it runs no further command of that connection. What other commands of the same pipeline
-//! have replied meanwhile is kept between the answers.
+//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a future and polls that
+//! between its turns; until all are answered it runs no further command of that connection. What other commands of the same
+//! pipeline have replied meanwhile is kept between the answers.
+//!
+//! The future is not a task of the async runtime: whatever memory can decide is decided at the first poll, and an answer of
+//! the store wakes this thread once, for all answers that came meanwhile. The runtime drives the connection to the store and
+//! the timers.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
-use futures_util::future::join_all;
-use tokio::runtime::Handle;
+use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 
 use super::{
     Protocol,
@@ -49,6 +58,13 @@ impl Batch {
     ///
     /// Questions about one key are asked in the order in which the commands came; all else at once.
     async fn answer(self, service: &Service) -> Vec<u8> {
+        if let [(_, question)] = &self.questions[..] {
+            let reply = question.ask(service).await;
+            let mut out = Vec::with_capacity(self.between.len() + 64);
+            write(&mut out, question, &reply);
+            out.extend_from_slice(&self.between);
+            return out;
+        }
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
             about.entry(question.is_about()).or_default().push(at);
@@ -96,71 +112,119 @@ pub(super) struct Answered {
     /// The connection's place, and its number: the place may be another's by now.
     pub at: usize,
     pub id: u64,
-    /// `None` when the runtime dropped the batch.
+    /// `None` when the answering panicked, as it does when the runtime is shutting down.
     pub replies: Option<Vec<u8>>,
 }
 
-/// Where a listener thread finds the replies.
-pub(super) struct Mailbox {
-    answers: Mutex<Vec<Answered>>,
-    /// Wakes the thread.
-    wake: Box<dyn Fn() + Send + Sync>,
+/// The batches of a listener's thread that are under way.
+pub(super) struct UnderWay {
+    batches: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    alarm: Arc<Alarm>,
+    waker: Waker,
 }
 
-impl Mailbox {
-    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { answers: Mutex::default(), wake: Box::new(wake) }
+impl UnderWay {
+    /// `ring` ends the thread's wait for its sockets.
+    pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
+        let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), ring: Box::new(ring) });
+        Self { batches: FuturesUnordered::new(), waker: Arc::clone(&alarm).into(), alarm }
     }
 
-    /// All that has arrived.
-    pub fn take(&self) -> Vec<Answered> {
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Adds a connection's batch; nothing is asked before [`next`](Self::next).
+    pub fn add(&self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
+        let (id, service) = (session.id, Arc::clone(service));
+        self.batches.push(Box::pin(async move {
+            let replies = AssertUnwindSafe(batch.answer(&service)).catch_unwind().await.ok();
+            Answered { at, id, replies }
+        }));
     }
 
-    fn put(&self, answered: Answered) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.push(answered);
-        // Whoever put the first has woken the thread, which takes them all.
-        let first = answers.len() == 1;
-        drop(answers);
-        if first {
-            (self.wake)();
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// The next batch that is answered, if there is one now. To be called within the async runtime.
+    pub fn next(&mut self) -> Option<Answered> {
+        match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => None,
+        }
+    }
+
+    /// Whether the thread may wait for its sockets: from now on an answer ends the wait. Otherwise there may be one already.
+    pub fn may_wait(&self) -> bool {
+        self.alarm.may_wait()
+    }
+
+    /// The thread waits no more.
+    pub fn waited(&self) {
+        self.alarm.waited();
+    }
+}
+
+/// The thread looks for answers before it waits.
+const AWAKE: u8 = 0;
+/// The thread waits for its sockets.
+const WAITING: u8 = 1;
+/// There may be an answer that the thread has not looked for.
+const RUNG: u8 = 2;
+
+/// Wakes a listener's thread, with a system call only where it waits.
+struct Alarm {
+    state: AtomicU8,
+    ring: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Alarm {
+    fn may_wait(&self) -> bool {
+        // AcqRel, here and below: whoever sees the other's change of state sees what came before it. That the thread waits, or
+        // that there is an answer: the later of both sees the earlier.
+        let waits = self.state.compare_exchange(AWAKE, WAITING, Ordering::AcqRel, Ordering::Acquire);
+        if waits.is_err() {
+            self.waited();
+        }
+        waits.is_ok()
+    }
+
+    fn waited(&self) {
+        self.state.swap(AWAKE, Ordering::AcqRel);
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.swap(RUNG, Ordering::AcqRel) == WAITING {
+            (self.ring)();
         }
     }
 }
 
-/// Puts an answer into the mailbox, whatever happens to the task that has it.
-struct Ticket {
-    mailbox: Arc<Mailbox>,
-    at: usize,
-    id: u64,
-    replies: Option<Vec<u8>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
 
-impl Ticket {
-    fn redeem(mut self, replies: Vec<u8>) {
-        self.replies = Some(replies);
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_the_wait_once_and_is_seen_by_who_does_not_wait_yet() {
+        let rings = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&rings);
+        let under_way = UnderWay::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let rung = || rings.load(Ordering::Relaxed);
+        under_way.waker.wake_by_ref();
+        assert!(!under_way.may_wait(), "there may be an answer");
+        assert!(under_way.may_wait(), "which the thread has looked for");
+        assert_eq!(rung(), 0, "nobody waited");
+        under_way.waker.wake_by_ref();
+        under_way.waker.wake_by_ref();
+        assert_eq!(rung(), 1, "one system call for both");
+        under_way.waited();
+        assert!(under_way.may_wait());
     }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.mailbox.put(Answered { at: self.at, id: self.id, replies: self.replies.take() });
-    }
-}
-
-/// Has a connection's batch answered on the runtime.
-pub(super) fn send(
-    batch: Batch,
-    (at, session): (usize, &Session),
-    runtime: &Handle,
-    service: &Arc<Service>,
-    mailbox: &Arc<Mailbox>,
-) {
-    let ticket = Ticket { mailbox: Arc::clone(mailbox), at, id: session.id, replies: None };
-    let service = Arc::clone(service);
-    runtime.spawn(async move {
-        let replies = batch.answer(&service).await;
-        ticket.redeem(replies);
-    });
 }

@@ -47,6 +47,8 @@ pub(super) struct Connection<S> {
     asked: (Nanos, u64),
     /// Complete frames in `input` wait for output to be sent, or for the store.
     waiting: bool,
+    /// The socket may have more to read, and no further event would tell: it was not read when one came, or not emptied.
+    unread: bool,
     /// To be closed when the output is sent.
     closing: bool,
     /// Its handshake is over, and who it is has been looked up.
@@ -94,6 +96,7 @@ impl<S: Transport> Connection<S> {
             asking: false,
             asked: (now, 0),
             waiting: false,
+            unread: false,
             closing: false,
             met: false,
             blocked: false,
@@ -109,8 +112,10 @@ impl<S: Transport> Connection<S> {
     /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
         if self.asking || self.session.held_until.is_some() {
+            self.unread = true;
             return Turn::Done;
         }
+        self.unread = false;
         self.session.refresh(world.shared);
         if self.waiting {
             let waiting = mem::take(&mut self.input);
@@ -119,6 +124,7 @@ impl<S: Transport> Connection<S> {
         }
         for _ in 0..READS_A_TURN {
             if self.closing || self.is_full() || self.is_held() || !self.batch.is_empty() {
+                self.unread = true;
                 return Turn::Done;
             }
             let held = self.input.len();
@@ -254,6 +260,11 @@ impl<S: Transport> Connection<S> {
     /// Whether commands wait in memory for output to be sent.
     pub fn has_waiting(&self) -> bool {
         self.waiting && !self.asking
+    }
+
+    /// Whether there may be more to do without a further event: commands in memory, or unread bytes in the socket.
+    pub fn has_more(&self) -> bool {
+        self.waiting || self.unread
     }
 
     /// Whether the connection ends when its output is sent.

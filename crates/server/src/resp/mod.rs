@@ -9,8 +9,8 @@
 //! `commands` has the table of all commands. It imports those that limit (`limiting`), those about heavy keys (`heavy`), those about the connection (`handshake`)
 //! and those about the server (`introspection`), which import `session` and `reply` alone.
 //!
-//! Where limits are shared over a store, `batch` hands the questions of a connection to the async runtime, and the replies
-//! come back by waking the thread; nothing else is different.
+//! Where limits are shared over a store, `batch` keeps the questions of a connection in a future that the thread polls between
+//! its turns, and an answer wakes the thread; nothing else is different.
 //!
 //! The listener has threads of its own on `mio` instead of tokio tasks. A task costs about as much a wakeup, but a reactor
 //! decides *when* to write: it answers everything that is ready before it writes anything, so that a client with many

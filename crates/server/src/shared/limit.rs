@@ -70,6 +70,12 @@ impl StoreLimit {
         Part { limit: self.of(key), key, cost }
     }
 
+    /// Takes `cost` if that is admitted, where this server can decide without asking the store. `None` says nothing.
+    #[inline]
+    pub(crate) fn take_here(&self, key: &[u8], cost: u32) -> Option<SharedDecision> {
+        self.of(key).acquire_here(key, cost)
+    }
+
     /// Takes `cost` if that is admitted, after so much of the deadline is spent.
     pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
         let limit = self.of(key);
