@@ -2,6 +2,9 @@
 # Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long
 # ones, and runs all simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
+#
+# scripts/test.sh --interop runs only the comparison with envoyproxy/ratelimit, which needs Go. Without --interop it comes last if
+# Go is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,9 +26,39 @@ need() { # need COMMAND PACKAGE
     fi
 }
 
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+failed=0
+tests() { # tests TITLE CARGO-TEST-ARGUMENT...
+    say "$1"
+    # A test that hangs is a failure with a name, not a run that never ends.
+    timeout --signal=INT 30m cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
+}
+sum() {
+    awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"
+    exit $failed
+}
+interop() {
+    TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
+    export TIDEGATE_RATELIMIT
+    tests "the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output
+}
+
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
+
+case "${1:-}" in
+"") ;;
+--interop)
+    interop
+    sum
+    ;;
+*)
+    echo "scripts/test.sh: $1 is not known; there is --interop, or nothing" >&2
+    exit 2
+    ;;
+esac
 
 # The shared store is also tested on the oldest Redis that is supported, and on Valkey, and gRPC with Envoy: fetched now, so
 # that a network that is not there is told before anything else.
@@ -89,16 +122,14 @@ say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
     -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
 
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
-failed=0
-tests() { # tests TITLE CARGO-TEST-ARGUMENT...
-    say "$1"
-    # A test that hangs is a failure with a name, not a run that never ends.
-    timeout --signal=INT 30m cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
-}
-
 tests "tests" --workspace
+if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
+    say "TIDEGATE_OFFLINE is set: NOT compared with envoyproxy/ratelimit"
+elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
+    interop
+else
+    say "there is no Go: NOT compared with envoyproxy/ratelimit"
+fi
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
     say "TIDEGATE_OFFLINE is set: the dashboard is NOT looked at with a browser"
 else
@@ -121,5 +152,4 @@ if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     tests "the shared store on $("$valkey" --version)" -p tidegate-redis --lib --tests
 fi
 
-awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"
-exit $failed
+sum

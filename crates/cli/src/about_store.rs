@@ -1,6 +1,6 @@
-//! What the help of `serve` and `check` says about a shared store.
+//! The help text of `serve` and `check` about a shared store.
 
-/// What operators must know about a store that shares limits.
+/// What operators must know about a store for shared limits.
 pub const STORE: &str = "\
 About the store:
   Lost data      what Redis forgets is admitted once more: writes lost in a crash or a failover,

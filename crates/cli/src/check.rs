@@ -22,11 +22,11 @@ use tidegate_server::{
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config
     file: PathBuf,
-    /// The maximum number of keys of a limit that has no max_keys of its own
+    /// The maximum number of keys of a limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
     /// Memory for the keys of all limits together, such as 512MiB, divided by use (see tidegate serve --help)
-    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = crate::serve::bytes)]
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = crate::values::bytes)]
     max_memory: Option<u64>,
     /// Check the file for servers that share their limits over a store (serve --store), which does not support every limit
     #[arg(long)]

@@ -1,8 +1,8 @@
-//! `tidegate health`, `acquire`, `peek` and `refund` ask a server's data plane from a shell; `block`, `unblock`, `reset` and `reload`
-//! its control plane. Both speak HTTP.
+//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `reset`,
+//! `reload` and `rules` its control plane. Both are HTTP.
 //!
-//! Exit codes: 0 for yes, 1 for no, 2 for a command line that makes no sense, 3 when the server could not be asked or refused
-//! the question.
+//! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be reached or refused the
+//! request.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
@@ -21,12 +21,14 @@ use rustls::{
 };
 
 use serde_json::{Value, json};
-use tidegate_core::{Clock, clock::SystemClock, parse_duration};
+use tidegate_core::{Clock, clock::SystemClock};
 
-/// The longest answer that is read.
+use crate::values::{Address, positive, server};
+
+/// The longest response to read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Which server's data plane is asked, and for how long.
+/// The server's data plane, and how to reach it.
 #[derive(Debug, clap::Args)]
 struct DataTarget {
     /// The server: host:port, http://host:port or https://host:port
@@ -36,23 +38,23 @@ struct DataTarget {
     how: How,
 }
 
-/// Which server's control plane is asked, and for how long.
+/// The server's control plane, and how to reach it.
 #[derive(Debug, clap::Args)]
 struct AdminTarget {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
+    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     server: Address,
     #[command(flatten)]
     how: How,
 }
 
-/// How a server is asked.
+/// How to reach a server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct How {
-    /// How long the server may take to answer
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
+    /// How long the server may take to reply
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     timeout: Duration,
-    /// The token that the server knows this client by (better as a variable: other users can see a command line)
+    /// The token for this client (better as a variable: other users can see a command line)
     #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// With https: the authority of the server's certificate, in PEM [default: those that the system trusts]
@@ -66,24 +68,11 @@ pub struct How {
     client_key: Option<PathBuf>,
 }
 
-/// A server's host and port, and whether it speaks TLS.
-#[derive(Clone, Debug)]
-pub struct Address {
-    authority: String,
-    tls: bool,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.authority)
-    }
-}
-
-/// Who is asked, and how.
+/// The server and how to reach it.
 pub struct Target<'a> {
     server: &'a Address,
     how: &'a How,
-    /// The option of `serve` that has the address.
+    /// The option of `serve` that sets the address.
     option: &'static str,
 }
 
@@ -108,72 +97,72 @@ impl AdminTarget {
 
 /// Ask whether a server is ready: for health checks of containers and load balancers
 ///
-/// Exits with 0 if it is, 1 if it is not, 3 if it cannot be asked.
+/// Exits with 0 if it is ready, 1 if it is not, 3 if it cannot be reached.
 #[derive(Debug, clap::Args)]
 pub struct Health {
     #[command(flatten)]
     target: DataTarget,
-    /// Only whether the process answers, ready or not
+    /// Ask only whether the process is alive, ready or not
     #[arg(long)]
     live: bool,
 }
 
 /// Take from a limit: tidegate acquire cron nightly --wait 30s && job
 ///
-/// Exits with 0 if the limit admits it, 1 if it does not, 3 if the server cannot be asked or refuses the question.
+/// Exits with 0 if the limit admits, 1 if it does not, 3 if the server cannot be reached or refuses the request.
 #[derive(Debug, clap::Args)]
 pub struct Acquire {
     #[command(flatten)]
     of: Of,
     #[command(flatten)]
     target: DataTarget,
-    /// How much to take
+    /// The number of units to take
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
-    /// Wait for up to this long until the limit admits it
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    /// Wait up to this long for the limit to admit
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
 }
 
-/// Ask whether a limit would admit, and take nothing
+/// Ask whether a limit would admit, without taking anything
 ///
-/// Exits as acquire does.
+/// Exit codes as for acquire.
 #[derive(Debug, clap::Args)]
 pub struct Peek {
     #[command(flatten)]
     of: Of,
     #[command(flatten)]
     target: DataTarget,
-    /// How much would be taken
+    /// The number of units that would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
 }
 
-/// Give back what was taken from a limit
+/// Refund units to a limit
 #[derive(Debug, clap::Args)]
 pub struct Refund {
     #[command(flatten)]
     of: Of,
     #[command(flatten)]
     target: DataTarget,
-    /// How much to give back
+    /// The number of units to refund
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
 }
 
-/// Deny a key, for a time or until it is unblocked
+/// Deny a key for a time, or until it is unblocked
 #[derive(Debug, clap::Args)]
 pub struct Block {
     #[command(flatten)]
     of: Of,
     #[command(flatten)]
     target: AdminTarget,
-    /// For how long; without it until the key is unblocked
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    /// For how long; without it, until the key is unblocked
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
     r#for: Option<Duration>,
 }
 
-/// Let a blocked key ask again
+/// End the block of a key
 ///
 /// Exits with 0 if the key was blocked, 1 if it was not.
 #[derive(Debug, clap::Args)]
@@ -189,11 +178,11 @@ pub struct Unblock {
 struct Of {
     /// The limit's name
     limit: String,
-    /// The key; a global limit has none
+    /// The key; not needed for a global limit
     key: Option<String>,
 }
 
-/// Forget what a key has used, or without a key what all keys of a limit have used
+/// Forget the use of a key, or of all keys of a limit if no key is given
 ///
 /// Blocks stay.
 #[derive(Debug, clap::Args)]
@@ -204,52 +193,29 @@ pub struct Reset {
     target: AdminTarget,
 }
 
-/// Load a server's rules again, and tell what came of it
+/// Reload a server's rules, and print the result
 ///
-/// Exits with 0 if the rules are in force, 3 if they were rejected: then the previous rules stay active.
+/// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then stay active.
 #[derive(Debug, clap::Args)]
 pub struct Reload {
     #[command(flatten)]
     target: AdminTarget,
 }
 
-/// Print a server's rules in force, a limit a line, as a rules file could have them
+/// Print a server's rules in force, one limit per line, in the form of a rules file
 ///
-/// With --json what the server says, with the keys that each limit has, as one line. Defaults that a rules file leaves out are left
-/// out.
+/// --json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
+/// omitted.
 #[derive(Debug, clap::Args)]
 pub struct Rules {
     #[command(flatten)]
     target: AdminTarget,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-pub fn server(text: &str) -> Result<Address, String> {
-    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-        (Some(rest), _) => (true, rest),
-        (None, rest) => (false, rest.unwrap_or(text)),
-    };
-    let authority = rest.trim_end_matches('/');
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
-            Ok(Address { authority: authority.to_owned(), tls })
-        }
-        _ => Err("a server is a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080"
-            .to_owned()),
-    }
-}
-
-pub fn span(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Ok(span) if span.is_zero() => Err("it must be above zero".to_owned()),
-        Ok(span) => Ok(span),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Why a server gave no answer that counts.
+/// Why a request to a server failed.
 #[derive(Debug)]
 pub enum ClientError {
     Unreachable { server: String, source: io::Error },
@@ -261,12 +227,12 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { server, source } => {
-                write!(f, "cannot ask {server}: {source}; is a server running there? (--server ADDR)")
+                write!(f, "cannot reach {server}: {source}; is a server running there? (--server ADDR)")
             }
             Self::NoHttp { server, option } => {
                 write!(
                     f,
-                    "{server} does not answer as a Tidegate server does; --server takes the address of {option}"
+                    "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
                 )
             }
             Self::Refused { detail } => f.write_str(detail),
@@ -274,7 +240,7 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// The status and the body of an answer.
+/// The status and the body of a response.
 struct Answer {
     status: u16,
     body: Value,
@@ -322,17 +288,17 @@ impl Target<'_> {
         Err(last)
     }
 
-    /// What the server says about itself.
+    /// Gets a resource of the server.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         Self::accepted(self.ask("GET", path, "")?)
     }
 
-    /// The error for an answer that no Tidegate server of this version gives.
+    /// The error for a response that is not from a Tidegate server of this version.
     pub fn no_tidegate(&self) -> ClientError {
         ClientError::NoHttp { server: self.server.to_string(), option: self.option }
     }
 
-    /// Posts a question about a limit. A refusal is an error, with the server's own words.
+    /// Posts a request about a limit. A refusal becomes an error with the server's message.
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         Self::accepted(self.ask("POST", path, &body.to_string())?)
     }
@@ -341,27 +307,27 @@ impl Target<'_> {
         match answer.status {
             200 | 429 => Ok(answer.body),
             status => {
-                let detail = answer.body["detail"].as_str().unwrap_or("no reason was given");
-                Err(ClientError::Refused { detail: format!("the server answered {status}: {detail}") })
+                let detail = answer.body["detail"].as_str().unwrap_or("no reason given");
+                Err(ClientError::Refused { detail: format!("the server replied {status}: {detail}") })
             }
         }
     }
 }
 
-/// Sends a request, and reads all that comes back.
+/// Sends a request, and reads the whole response.
 fn ask_over(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
     let mut text = String::new();
     match stream.take(MOST_BYTES).read_to_string(&mut text) {
-        // A server that closes without a word after its whole answer has said everything.
+        // A server may close the connection without a TLS closing message; after a complete response this is fine.
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
         _ => Ok(text),
     }
 }
 
 impl How {
-    /// Begins TLS.
+    /// Starts TLS.
     fn secure(
         &self,
         stream: TcpStream,
@@ -414,7 +380,7 @@ fn exit(result: Result<bool, ClientError>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            // Where standard error is gone, the exit code still says it.
+            // If standard error is closed, the exit code still shows the failure.
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::from(3)
         }
@@ -422,11 +388,11 @@ fn exit(result: Result<bool, ClientError>) -> ExitCode {
 }
 
 fn print(line: &str) {
-    // A closed standard output is no failure: the exit code says it.
+    // If standard output is closed, the exit code still shows the result.
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Prints a decision; whether it admits.
+/// Prints a decision. Returns whether it admits.
 fn decided(answer: &Value) -> bool {
     let number = |name: &str| answer[name].as_u64();
     let allowed = answer["allowed"].as_bool().unwrap_or(false);
@@ -462,7 +428,7 @@ pub fn acquire(args: &Acquire) -> ExitCode {
         };
         let delay = answer["delay_ms"].as_u64().map(Duration::from_millis).filter(|delay| !delay.is_zero());
         if let (Some(delay), true) = (delay, answer["allowed"] == true) {
-            // A leaky bucket admits at once and says when to begin.
+            // A leaky bucket admits immediately, with a delay before the start.
             pause(delay);
         }
         let retry = answer["retry_after_ms"].as_u64().map(Duration::from_millis);
@@ -512,7 +478,7 @@ pub fn rules(args: &Rules) -> ExitCode {
     }))
 }
 
-/// A limit as a rules file has it, in one line.
+/// A limit as in a rules file, on one line.
 fn written(limit: &Value) -> String {
     let text = |name: &str| limit[name].as_str().unwrap_or_default();
     let mut fields = vec![
@@ -530,10 +496,10 @@ fn written(limit: &Value) -> String {
             .map(|name| format!("{name}: true")),
     );
     let overrides = limit["overrides"].as_object().into_iter().flatten();
-    // An override has its limit's algorithm, and a rules file does not say it again.
+    // An override has the algorithm of its limit, which a rules file does not repeat.
     let algorithm = format!("algorithm: {}, ", text("algorithm"));
     let policy = |policy: &Value| policy.as_str().unwrap_or_default().replacen(&algorithm, "", 1);
-    // A JSON string is one in YAML, too: a key may have any characters.
+    // A JSON string is also a YAML string, so a key may have any characters.
     let overrides: Vec<_> = overrides.map(|(key, own)| format!("{}: {}", json!(key), policy(own))).collect();
     if !overrides.is_empty() {
         fields.push(format!("overrides: {{{}}}", overrides.join(", ")));

@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> ExitCode {
     let From::Envoy { path } = &args.from;
     match envoy::load(path, Keeping::Memory) {
         Ok(config) => {
-            // If standard output is closed, nobody reads the rest.
+            // If standard output is closed, the rest is not needed.
             let _ = std::io::stdout().write_all(envoy::to_yaml(&config).as_bytes());
             ExitCode::SUCCESS
         }

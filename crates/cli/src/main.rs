@@ -6,17 +6,20 @@ mod client;
 mod import;
 mod manual;
 mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod serve;
 mod simulate;
 mod systemd;
 mod token;
 mod top;
+mod values;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Decides whether a piece of work may go ahead now, later, or not at all.
+/// Decides whether work may start now, later, or not at all.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {

@@ -1,4 +1,4 @@
-//! Shell completions and man pages, both from the definition of the command line.
+//! Shell completions and man pages, generated from the definition of the command line.
 
 use std::{
     fs,
@@ -45,7 +45,7 @@ pub fn man(args: &Man) -> ExitCode {
     told(&rendered.and_then(|()| io::stdout().write_all(&page)), "standard output")
 }
 
-/// A reader that has gone away (`tidegate man | head`) is no failure.
+/// A reader that closes the pipe (`tidegate man | head`) is not an error.
 fn told(result: &io::Result<()>, place: &str) -> ExitCode {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -1,118 +1,124 @@
-//! `tidegate serve`: the options of the server, its log, and what it prints when it is ready.
+//! `tidegate serve`: the server's options, its log, and the text that it prints when it is ready.
 #![allow(
     clippy::doc_markdown,
     clippy::doc_link_with_quotes,
     reason = "the options' comments are their help text"
 )]
 
-use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use crate::systemd;
+use crate::{
+    systemd,
+    values::{ValueError, bytes, positive},
+};
 use clap::ValueEnum;
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_server::{
-    Ended, OpenFiles, Options, Server, Timeout, TlsFiles,
-    envoy::Consume,
-    heavy, raise_open_files,
-    rules::{parse_bytes, parse_timeout},
+    Ended, OpenFiles, Options, Server, Timeout, TlsFiles, heavy, raise_open_files,
+    rate_limits::Consume,
+    rules::parse_timeout,
     signals,
+    telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
 };
+use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
-/// What a limit without a bound of its own remembers.
+/// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
-/// Heavy keys of each limit.
+/// The default number of heavy keys of each limit.
 const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 
 /// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
-/// Without options it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
-/// control plane on port 8082. SIGHUP loads the rules again, SIGTERM stops the server. Every option is also an environment variable.
+/// Without options, it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
+/// control plane on port 8082. SIGHUP reloads the rules, SIGTERM stops the server. Every option is also an environment
+/// variable.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = crate::about_store::STORE)]
 pub struct Args {
-    /// Address to serve HTTP on; `off` serves none
+    /// Address for HTTP; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
-    /// Address to serve the Redis protocol on; `off` serves none
+    /// Address for the Redis protocol; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
-    /// Address to serve the control plane on, over HTTP: metrics, the rules, blocks, resets; `off` serves none
+    /// Address for the control plane over HTTP (metrics, rules, blocks, resets); `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     admin: String,
-    /// Address to serve gRPC on, for Envoy; `off` serves none [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
-    /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; loaded again when it
+    /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
     /// changes
     ///
-    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`, `on_error`
-    /// and `max_keys`, as rules have them. Without --rules there are no other limits.
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
+    /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     envoy_config: Option<PathBuf>,
     /// What a denied request from Envoy consumes
     #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "all-or-none")]
     envoy_consume: ConsumeOption,
-    /// Tell Envoy to add the header fields RateLimit and RateLimit-Policy to responses
+    /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
     envoy_headers: bool,
-    /// The server's certificate, in PEM with those between it and its authority: all listeners then speak TLS
+    /// The server's certificate, in PEM with its intermediate certificates: all listeners then use TLS
     ///
-    /// TLS 1.2 and 1.3; HTTP/2 by ALPN. Certificate, key and authority are loaded again when a file changes, and on SIGHUP;
-    /// connections that exist go on.
+    /// TLS 1.2 and 1.3; HTTP/2 by ALPN. Certificate, key and authority are reloaded when a file changes, and on SIGHUP;
+    /// existing connections continue.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The authority of clients' certificates, in PEM: clients then show a certificate, or a token
+    /// The authority of client certificates, in PEM: clients then need a certificate or a token
     ///
-    /// Without --access every certificate of this authority may ask for decisions and see metrics and rules. Health is answered
-    /// without a certificate.
+    /// Without --access, every client with a certificate from this authority may ask for decisions and read metrics and rules.
+    /// Health checks need no certificate.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// The file that says who may do what, in YAML; a change of the file is loaded
+    /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
-    /// A list of clients with their tokens' digests (`tidegate token` makes a token), or the names in their certificates, and
-    /// their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload). `limits` names what a
-    /// client's limits begin with. Example:
+    /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
     ///
-    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health is
-    /// answered without one.
+    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health
+    /// checks need no token.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_ACCESS", verbatim_doc_comment)]
     access: Option<PathBuf>,
     /// Listen on addresses that other machines can reach without TLS or without credentials
     ///
-    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change anything.
+    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change
+    /// anything.
     #[arg(long, env = "TIDEGATE_INSECURE")]
     insecure: bool,
-    /// The rules file, in YAML; a change of the file is loaded [default: built-in example rules]
+    /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
-    /// Most keys that a limit without its own max_keys remembers, and CL.THROTTLE
+    /// Maximum number of keys of CL.THROTTLE, and of each limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
-    /// Memory for the keys of all limits together, as in 512MiB, divided by use
+    /// Memory for the keys of all limits together, such as 512MiB, divided by use
     ///
-    /// Limits without a max_keys of their own (and CL.THROTTLE) begin with equal parts of a half of it, grow when they run out
-    /// of room, up to --max-keys, and shrink when others need the memory. Else each limit may grow to --max-keys. The rules
-    /// file may say it, too (max_memory); this option goes first.
+    /// Limits without their own max_keys, and CL.THROTTLE, start with equal parts of half of it. They grow, up to --max-keys,
+    /// when they run out of room, and shrink when others need the memory. Without this option, each limit may grow to
+    /// --max-keys. The rules file can also set it (max_memory); this option takes precedence.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = bytes)]
     max_memory: Option<u64>,
-    /// Heavy keys that each limit remembers by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
+    /// Heavy keys that each limit tracks by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
     ///
-    /// The keys that ask most, and those that are denied most, in the last five to ten minutes. Only these keys' names are
-    /// kept, in memory alone. Clients with the role `observe` can read them.
+    /// These are the keys with the most requests and the most denials in the last five to ten minutes. Their names are kept
+    /// only in memory. Clients with the role `observe` can read them.
     #[arg(long, value_name = "N", env = "TIDEGATE_TOP_KEYS", default_value_t = TOP_KEYS, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     top_keys: u32,
-    /// Memory for the history of what each limit decided, as in 64MiB; `off` keeps none
+    /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
-    /// Each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes 60 KiB;
-    /// limits for which there is no room have no history.
+    /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
+    /// 60 KiB; limits without room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
     history_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
@@ -122,8 +128,8 @@ pub struct Args {
     /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
     /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
-    /// The rules say what a limit does while the store does not answer: `tidegate check --help`. What the store must keep, and
-    /// which rights its user needs, stands below.
+    /// The rules set what a limit does while the store does not reply: see `tidegate check --help`. The text at the end of
+    /// this help describes what the store must keep, and which permissions its user needs.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// The store's password (better as a variable: other users can see a command line)
@@ -137,11 +143,11 @@ pub struct Args {
         conflicts_with = "store_password"
     )]
     store_password_file: Option<PathBuf>,
-    /// How many servers share the store, at least
+    /// The minimum number of servers that share the store
     ///
-    /// While the store does not answer, each server enforces its part of a limit with `on_error: local`: the limit divided by the
-    /// number of servers last counted, but at least by this number. A server that starts while the store is down has counted
-    /// none, unless --state remembers how many there were.
+    /// While the store does not reply, each server enforces its part of a limit with `on_error: local`: the limit divided by
+    /// the last counted number of servers, but at least by this number. A server that starts while the store is down has
+    /// counted none, unless --state has kept the number.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
     /// Prefix of the keys in the store; servers with the same prefix share their limits
@@ -150,18 +156,18 @@ pub struct Args {
     /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
     store_deadline: Timeout,
-    /// File that keeps the state of the limits across restarts; with --store, how many servers share the store
+    /// File that keeps the state of the limits across restarts; with --store, the number of servers that share the store
     ///
-    /// With --store, the store keeps the limits. The file keeps the number of servers that share it: a server that starts while
-    /// the store is down divides its limits with `on_error: local` by that number. The number goes up as soon as more servers
-    /// are counted, and down when fewer were counted for 15 seconds.
+    /// With --store, the store keeps the limits. The file keeps the number of servers that share it: a server that starts
+    /// while the store is down divides its limits with `on_error: local` by that number. The number rises as soon as more
+    /// servers are counted, and falls after 15 seconds with fewer.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
-    /// How often the state is written: a server that is killed loses what was used in at most this time
+    /// How often the state is written: a server that is killed loses the use of at most this time
     ///
-    /// A write begins early enough to end within this time of the beginning of the one before, if it takes at most twice as
-    /// long as that one. Where a write takes more than a third of this time, the next one begins at once, and the loss is at
-    /// most what was used during two writes.
+    /// A write starts early enough to end within this time after the start of the previous one, if it takes at most twice as
+    /// long as that one. If a write takes more than a third of this time, the next one starts immediately, and at most the use
+    /// of two writes is lost.
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STATE_INTERVAL", default_value = "30s", value_parser = positive)]
     state_interval: Duration,
     /// How often to check the rules file; a change is loaded once two checks in a row find the same file
@@ -173,10 +179,10 @@ pub struct Args {
     /// Threads for the Redis protocol; one answers hundreds of thousands of requests a second
     #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     resp_threads: u16,
-    /// Close a Redis connection after this long without a command; 0s for never
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
+    /// Close a Redis connection after this long without a command; 0s means never
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = parse_duration)]
     resp_idle_timeout: Duration,
-    /// Longest period and refill time of a bucket that a client may ask for with CL.THROTTLE
+    /// Longest period and refill time of a bucket that a client may use with CL.THROTTLE
     ///
     /// A bucket occupies memory until it is full again, so this bounds how long a client can occupy memory.
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_MAX_PERIOD", default_value = "1d", value_parser = positive)]
@@ -187,20 +193,24 @@ pub struct Args {
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
-    /// Close an HTTP connection when its client reads nothing of an answer for this long
+    /// Close an HTTP connection when its client reads nothing of a response for this long
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
     http_write_timeout: Duration,
-    /// Most connections per listener, and at most 256 of the control plane; a further one closes the connection that has been idle longest
+    /// Maximum number of connections per listener, and at most 256 of the control plane; another one closes the connection
+    /// that was idle longest
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// Most connections of one client's address on each listener (of IPv6: of each network of 64 bits) [default: no bound]
+    /// Maximum number of connections per client address and listener (for IPv6 per /64 network) [default: no bound]
     ///
-    /// A proxy is one client for all that it forwards.
+    /// A proxy counts as one client for everything that it forwards.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_peer: Option<u32>,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grace: Duration,
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    otlp: crate::otlp::Sending,
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -213,20 +223,20 @@ pub struct Args {
 enum LogFormat {
     /// Lines for people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 /// What a denied request from Envoy consumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ConsumeOption {
-    /// Nothing: the limits of a request are one decision
+    /// Nothing: one decision covers all limits of a request
     AllOrNone,
-    /// Each limit that admits it is charged, as with envoyproxy/ratelimit
+    /// Each limit that admits the request is charged, as with envoyproxy/ratelimit
     Each,
 }
 
-/// Which buckets `CL.THROTTLE` takes, as the option says it.
+/// Which buckets `CL.THROTTLE` allows.
 #[derive(Clone, Debug)]
 enum ThrottleOption {
     On,
@@ -234,11 +244,7 @@ enum ThrottleOption {
     Only(Vec<ThrottleQuota>),
 }
 
-pub fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "write a number of bytes above 0, as in 512MiB or 2GiB".to_owned())
-}
-
-fn bytes_or_off(text: &str) -> Result<u64, String> {
+fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
@@ -249,7 +255,7 @@ fn throttle(text: &str) -> Result<ThrottleOption, String> {
             Some([max_burst, count, period]) => {
                 Ok(ThrottleQuota { max_burst: *max_burst, count: *count, period: *period })
             }
-            _ => Err(format!("`{text}` is none of on, off and max_burst:count:period, as in 15:30:60")),
+            _ => Err(format!("`{text}` is not on, off or max_burst:count:period, as in 15:30:60")),
         }
     };
     match text {
@@ -265,42 +271,57 @@ fn origin(text: &str) -> Result<String, String> {
             Ok(text.to_owned())
         }
         _ => {
-            Err("an origin is a scheme, a host and perhaps a port, as in https://ops.example.com:8443"
-                .to_owned())
+            Err("give a scheme, a host and optionally a port, as in https://ops.example.com:8443".to_owned())
         }
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|e| e.to_string())
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    duration(text)
-        .and_then(|span| if span.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(span) })
-}
-
 pub fn run(args: Args) -> ExitCode {
-    // Until it is dropped, lines are written by a thread of its own: a reader of standard error that stops reading must not
-    // stop the server. Lines that find no room are lost.
-    let _log = start_log(args.log_format, args.log_level);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let telemetry = match &runtime {
+        Ok(runtime) => start_telemetry(&args, runtime),
+        Err(_) => Ok(None),
+    };
+    // Until this is dropped, a separate thread writes the log, so that a reader of standard error that stops reading cannot
+    // stop the server. Lines are dropped when the buffer is full.
+    let _log = start_log(&args, telemetry.as_ref().ok().and_then(Option::as_deref));
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}")),
     };
-    let code = runtime.block_on(serve(args));
-    // Connections that were to be cut off are not waited for.
+    let telemetry = match telemetry {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(&error),
+    };
+    let code = runtime.block_on(serve(args, telemetry.clone()));
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        crate::otlp::stop(&telemetry);
+    }
+    // Connections that were to be closed are not waited for.
     runtime.shutdown_background();
     code
 }
 
-async fn serve(args: Args) -> ExitCode {
-    // Before anything else: a signal that comes while the server starts must not kill it halfway.
+#[cfg(feature = "otlp")]
+fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    let _inside = runtime.enter();
+    args.otlp.start().map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "otlp"))]
+#[allow(clippy::unnecessary_wraps, reason = "the same form as with OpenTelemetry")]
+fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+    Ok(None)
+}
+
+async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
+    // First of all, so that a signal during the start does not kill the server halfway.
     let orders = match signals() {
         Ok(orders) => orders,
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
-    let told = Told::of(&args);
+    let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
     let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
@@ -313,9 +334,10 @@ async fn serve(args: Args) -> ExitCode {
         );
     }
     let mut options = options;
+    options.telemetry = telemetry;
     match systemd::sockets() {
         Ok(sockets) => options.sockets = sockets,
-        Err(error) => return fail(&error),
+        Err(error) => return fail(&error.to_string()),
     }
     if let Some(path) = &args.store_password_file {
         match std::fs::read_to_string(path) {
@@ -331,9 +353,9 @@ async fn serve(args: Args) -> ExitCode {
     let service = systemd::Notifier::begin();
     let ended = server.run(service.watch(orders)).await;
     match ended {
-        // What was promised was done; that some connection did not end in time was logged.
+        // Everything was answered or the grace is over; connections that were closed early were logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
-        // What was used since the last interval is lost.
+        // The use since the last write is lost.
         Ended::Unsaved => ExitCode::FAILURE,
     }
 }
@@ -394,19 +416,35 @@ impl Args {
                 ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
             },
             grace: self.grace,
+            telemetry: None,
         }
     }
 }
 
-/// How many lines of the log wait for a reader.
+/// How many lines of the log can wait for a reader.
 const LOG_LINES: usize = 10_000;
 
-fn start_log(format: LogFormat, level: LevelFilter) -> WorkerGuard {
+fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
+    let (format, level) = (args.log_format, args.log_level);
     let (stderr, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    #[cfg(feature = "otlp")]
+    if let Some(telemetry) = telemetry {
+        use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+        let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
+        let lines = match format {
+            LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(lines.with_filter(level)).with(telemetry.log_layer(level)).init();
+        return guard;
+    }
+    #[cfg(not(feature = "otlp"))]
+    let _ = telemetry;
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Text => log.with_ansi(is_terminal).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     guard
@@ -417,7 +455,7 @@ fn fail(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What is printed when the server is ready.
+/// The text that is printed when the server is ready.
 struct Told {
     format: LogFormat,
     rules: String,
@@ -425,10 +463,12 @@ struct Told {
     password: bool,
     tls: bool,
     access: bool,
+    /// The collector of OpenTelemetry.
+    collector: Option<String>,
 }
 
 impl Told {
-    fn of(args: &Args) -> Self {
+    fn of(args: &Args, has_telemetry: bool) -> Self {
         let every = |interval| {
             let mut text = String::new();
             // Writing to a `String` does not fail.
@@ -440,7 +480,7 @@ impl Told {
             rules: match (&args.rules, &args.envoy_config) {
                 (Some(rules), Some(envoy)) => format!("{}, {}", rules.display(), envoy.display()),
                 (Some(path), None) | (None, Some(path)) => path.display().to_string(),
-                (None, None) => "built-in examples (your own: --rules FILE)".to_owned(),
+                (None, None) => "built-in examples (use your own with --rules FILE)".to_owned(),
             },
             state: args
                 .state
@@ -449,6 +489,10 @@ impl Told {
             password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
             tls: args.tls_cert.is_some(),
             access: args.access.is_some() || args.tls_client_ca.is_some(),
+            #[cfg(feature = "otlp")]
+            collector: has_telemetry.then(|| args.otlp.told()),
+            #[cfg(not(feature = "otlp"))]
+            collector: has_telemetry.then(String::new),
         }
     }
 
@@ -464,6 +508,7 @@ impl Told {
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
+                otlp = self.collector,
                 store = server.service().store().map(|shared| shared.store().address().to_string()),
                 "listening"
             );
@@ -486,27 +531,30 @@ impl Told {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
             None => line(
                 "state",
-                self.state.as_deref().unwrap_or("in memory only (to keep it over a restart: --state FILE)"),
+                self.state.as_deref().unwrap_or("in memory only (keep it across restarts with --state FILE)"),
             ),
+        }
+        if let Some(collector) = &self.collector {
+            line("OTLP", collector);
         }
         text.push_str("\nTry:\n\n");
         let client = Client { password: self.password, tls: self.tls, access: self.access };
         for command in commands(http, resp, admin, &client, &limits) {
             let _ = writeln!(text, "  {command}");
         }
-        // A closed standard output is no reason not to serve.
+        // The server also runs with a closed standard output.
         let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
     }
 }
 
-/// What a client on this machine has to say beside its question.
+/// What a client on this machine needs in addition to its request.
 struct Client {
     password: bool,
     tls: bool,
     access: bool,
 }
 
-/// Three commands that work as they stand; `$TOKEN`, `$CA` and the password are the user's to set.
+/// Three commands that work as printed. The user sets `$TOKEN`, `$CA` and the password.
 fn commands(
     http: Option<SocketAddr>,
     resp: Option<SocketAddr>,

@@ -1,4 +1,4 @@
-//! `tidegate token`: a token for a client, and its entry for the access file.
+//! `tidegate token`: generates a token for a client, with its entry for the access file.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
@@ -8,11 +8,11 @@ use std::{
 
 use tidegate_server::access::{new_token, parse};
 
-/// Make a token for a client of serve --access
+/// Generate a token for a client of serve --access
 ///
-/// Prints the token, of 256 random bits, and the entry of the access file, which holds only the token's SHA-256. To replace a
-/// token while clients use it, put the new digest beside the old one, give the clients the new token, then remove the old digest.
-/// The digest of a token of your own, which nobody must be able to guess: printf %s "$TOKEN" | sha256sum
+/// Prints a token of 256 random bits, and the entry for the access file, which contains only the token's SHA-256. To replace a
+/// token while clients use it, add the new digest beside the old one, give the clients the new token, then remove the old
+/// digest. To use your own token, which must be impossible to guess, compute its digest with: printf %s "$TOKEN" | sha256sum
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The client's name
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let entry =
         format!("  - {{name: {}, roles: [{}], tokens: ['{digest}']}}", args.name, args.roles.join(", "));
-    // What is printed here is what `serve` reads: a wrong name or role is told before somebody uses it.
+    // The entry is checked as `serve` would check it, so that a wrong name or role is reported now.
     if let Err(problems) = parse(&format!("access:\n{entry}\n")) {
         for problem in problems {
             eprintln!("error: {}", problem.what());

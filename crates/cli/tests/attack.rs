@@ -1,6 +1,6 @@
-//! What only the program itself can show: it is killed, its standard error is not read, its disk is in the way.
+//! Failures that need the program itself: it is killed, its standard error is not read, its disk fails.
 //!
-//! Short here; `TIDEGATE_LONG=1` kills the server twenty times instead of three.
+//! Short by default; `TIDEGATE_LONG=1` kills the server twenty times instead of three.
 
 mod program;
 
@@ -19,13 +19,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Takes from a limit until the server is gone. When each answer was here, in nanoseconds of the clock.
+/// Takes from a limit until the server is gone. Returns when each reply arrived, in nanoseconds.
 fn use_up(resp: &str, clock: &SystemClock) -> Vec<u64> {
     let mut stream = TcpStream::connect(resp).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap());
     let mut answered = Vec::new();
     let mut line = String::new();
-    // Six lines a reply: the array's length and five integers.
+    // A reply has six lines: the array's length and five integers.
     while stream.write_all(b"ACQUIRE work alice\r\n").is_ok() {
         for _ in 0..6 {
             line.clear();
@@ -39,8 +39,8 @@ fn use_up(resp: &str, clock: &SystemClock) -> Vec<u64> {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval() {
-    // Many limits beside the one in use: the promise does not depend on their number.
+fn a_killed_server_loses_at_most_the_use_of_one_interval() {
+    // Many limits beside the one in use, because the promise does not depend on their number.
     let directory = scratch("killed");
     let rules = directory.join("rules.yaml");
     let others: Vec<String> =
@@ -59,7 +59,7 @@ fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval()
         let (resp, pid) = (server.resp.clone(), server.child.id());
         let (killed, answered) = std::thread::scope(|scope| {
             let using = scope.spawn(|| use_up(&resp, &clock));
-            // Some of the writes have been made by then.
+            // Several writes have been made by then.
             let written = || {
                 let metrics = server.get("/metrics");
                 let line = metrics
@@ -79,11 +79,11 @@ fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval()
         let used = 1_000_000_000 - remaining;
         let before = killed - (interval + slack).as_nanos() as u64;
         let promised = kept + answered.iter().filter(|at| **at < before).count() as u64;
-        // One more may have been under way.
+        // One more request may have been in progress.
         let most = kept + answered.len() as u64 + 1;
         assert!((promised..=most).contains(&used), "time {time}: {used} is not within {promised}..={most}");
         assert!(used > kept, "time {time}: nothing of {} was kept", answered.len());
-        // As it ends by itself, nothing more is lost.
+        // After a normal stop, nothing more is lost.
         restarted.signal("TERM");
         assert_eq!(restarted.ended(), Some(0));
         kept = used;
@@ -91,7 +91,7 @@ fn a_server_that_is_killed_loses_at_most_what_was_used_since_the_last_interval()
 }
 
 #[test]
-fn standard_error_that_nobody_reads_does_not_stop_the_server() {
+fn an_unread_standard_error_does_not_stop_the_server() {
     let mut command = tidegate();
     command.args(["serve", "--http", "off", "--resp", "127.0.0.1:0", "--log-level", "debug"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -103,7 +103,7 @@ fn standard_error_that_nobody_reads_does_not_stop_the_server() {
             break address.trim().to_owned();
         }
     };
-    // Each is a line of the log; a pipe holds some hundred of them.
+    // Each logs a line; a pipe holds a few hundred.
     for _ in 0..2_000 {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -134,7 +134,7 @@ fn a_state_that_could_not_be_written_at_the_end_makes_the_exit_code_1() {
 }
 
 #[test]
-fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
+fn a_second_server_on_one_state_is_refused_with_the_pid_of_the_first() {
     let state = scratch("two").join("state");
     let server = Serving::with(&["--state", state.to_str().unwrap()]);
     let second = tidegate()
@@ -144,7 +144,7 @@ fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
     assert_eq!(second.status.code(), Some(1));
     let told = text(&second.stderr);
     assert!(told.contains(&format!("the server with process id {} keeps", server.child.id())), "{told}");
-    // A server that was killed has let go of it.
+    // The lock of a killed server is released.
     assert!(Command::new("kill").args(["-9", &server.child.id().to_string()]).status().unwrap().success());
     server.ended();
     let third = Serving::with(&["--state", state.to_str().unwrap()]);
@@ -153,7 +153,7 @@ fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
 }
 
 #[test]
-fn the_limit_on_open_files_is_raised_to_what_the_connections_need_or_told() {
+fn the_limit_on_open_files_is_raised_or_a_warning_logged() {
     let program = env!("CARGO_BIN_EXE_tidegate");
     let serve = format!("ulimit -Sn 256; exec {program} serve --http 127.0.0.1:0 --resp 127.0.0.1:0");
     let server = Serving::run(Command::new("sh").args(["-c", &serve]));
@@ -169,7 +169,7 @@ fn the_limit_on_open_files_is_raised_to_what_the_connections_need_or_told() {
 #[test]
 fn connections_that_are_all_in_use_are_reported_once_a_minute() {
     let server = Serving::with(&["--max-connections", "2"]);
-    // A RESP client that is idle gives way; an HTTP request under way does not.
+    // An idle RESP connection is closed; an HTTP request in progress is not.
     let idle: Vec<_> = (0..12).map(|_| TcpStream::connect(&server.resp).unwrap()).collect();
     let begin = || {
         let mut stream = TcpStream::connect(&server.http).unwrap();
@@ -198,7 +198,7 @@ fn connections_that_are_all_in_use_are_reported_once_a_minute() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused_with_the_mend() {
+fn invalid_options_are_refused_with_advice() {
     for (option, value, told) in [
         ("--resp-throttle", "15:30", "max_burst:count:period, as in 15:30:60"),
         ("--http-origin", "*", "https://ops.example.com:8443"),

@@ -1,4 +1,4 @@
-//! The commands that ask a server from a shell, by their output and exit codes.
+//! The commands that ask a server from a shell: their output and exit codes.
 
 mod program;
 
@@ -6,7 +6,7 @@ use std::{fs, net::TcpListener};
 
 use program::{Serving, scratch, tidegate};
 
-/// The exit code, standard output and standard error of a command that asks this server.
+/// The exit code, standard output and standard error of a command for this server.
 fn ask(server: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = tidegate().args(arguments).args(["--server", server, "--timeout", "20s"]).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -33,7 +33,7 @@ fn a_shell_script_is_limited_by_exit_codes() {
     );
     let (code, denied) = said(ask(&["acquire", "cron", "nightly"]));
     assert!(code == Some(1) && denied.starts_with("denied, remaining 0, retry after ms "), "{denied}");
-    // It would take longer than that, which is known at once.
+    // It would have to wait longer, which it knows immediately.
     assert_eq!(ask(&["acquire", "cron", "nightly", "--wait", "5s"]).0, Some(1));
     assert_eq!(said(ask(&["refund", "cron", "nightly"])), (Some(0), "remaining 1".into()));
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
@@ -60,11 +60,11 @@ fn a_job_waits_until_its_limit_admits_it() {
 }
 
 #[test]
-fn a_health_check_tells_a_ready_server_from_none() {
+fn a_health_check_distinguishes_a_ready_server_from_none() {
     let server = serving("client-health");
     assert_eq!(ask(&server.http, &["health"]), (Some(0), "ready".into(), String::new()));
     assert_eq!(ask(&server.http, &["health", "--live"]), (Some(0), "ok".into(), String::new()));
-    // A server of another protocol, and a closed port.
+    // A server with another protocol, and a closed port.
     let (code, _, error) = ask(&server.resp, &["health"]);
     assert!(code == Some(3) && error.contains("--http"), "{error}");
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -75,7 +75,7 @@ fn a_health_check_tells_a_ready_server_from_none() {
 }
 
 #[test]
-fn an_operator_loads_the_rules_and_hears_what_is_wrong_with_them() {
+fn an_operator_reloads_the_rules_and_sees_their_problems() {
     let server = serving("client-reload");
     let rules = scratch("client-reload-next").join("rules.yaml");
     fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();

@@ -1,4 +1,4 @@
-//! The configuration of Envoy's rate limit service, as `tidegate serve` and `tidegate check` take it.
+//! The configuration of Envoy's rate limit service in `tidegate serve` and `tidegate check`.
 #![cfg(feature = "grpc")]
 
 mod program;
@@ -29,7 +29,7 @@ fn a_configuration_of_envoyproxy_ratelimit_is_served_over_grpc_and_loaded_again_
 }
 
 #[test]
-fn check_reads_a_configuration_and_says_what_is_wrong_with_it() {
+fn check_reports_the_problems_of_a_configuration() {
     let directory = scratch("envoy-check");
     let file = directory.join("shop.yaml");
     fs::write(&file, CONFIG).unwrap();

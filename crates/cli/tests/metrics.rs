@@ -12,7 +12,7 @@ use serde_json::Value;
 /// 2018-06-26 07:41:44 UTC.
 const START: u64 = 1_529_998_904;
 
-/// A log of its own for a test: in each second from `first` on, all inbound traffic and one resource.
+/// A separate log for a test: in each second from `first` on, all inbound traffic and one resource.
 fn log(name: &str, first: u64, seconds: u64) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let line = |second: u64, resource: &str| {
@@ -37,7 +37,7 @@ fn shown(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// The passes of the lines shown as JSON.
+/// The passes in the lines, read as JSON.
 fn passes(files: &[&Path], args: &[&str]) -> Vec<u64> {
     let output = metrics(files, &[args, &["--json", "--resource", "GET:/orders"]].concat());
     let value = |line: &str| serde_json::from_str::<Value>(line).unwrap()["pass"].as_u64().unwrap();
@@ -95,11 +95,11 @@ fn a_time_ago_counts_from_now() {
 }
 
 #[test]
-fn rotated_files_read_as_one_log_and_indices_are_passed_over() {
+fn rotated_files_are_read_as_one_log_and_index_files_are_ignored() {
     let (first, second) =
         (log("rotated.log.2018-06-26", START, 2), log("rotated.log.2018-06-26.1", START + 2, 1));
     let index = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rotated.log.2018-06-26.idx");
-    // The second second begins behind two lines.
+    // The second second begins after two lines.
     let offset =
         fs::read_to_string(&first).unwrap().split_inclusive('\n').take(2).map(str::len).sum::<usize>();
     let entries = [START, 0, START + 1, offset as u64];
@@ -119,7 +119,7 @@ fn lines_that_cannot_be_read_are_left_out_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_with_its_mend() {
+fn errors_say_what_to_do() {
     let log = log("good.log", START, 1);
     let refused = |files: &[&Path], args: &[&str]| {
         let output = metrics(files, args);
@@ -145,7 +145,7 @@ fn what_cannot_be_done_is_told_with_its_mend() {
 }
 
 #[test]
-fn what_a_name_would_do_to_a_terminal_is_written_out() {
+fn control_characters_in_names_are_escaped() {
     let log = log("escape.log", START, 1);
     let text = fs::read_to_string(&log).unwrap().replace("GET:/orders", "a\u{1b}[2Jb");
     fs::write(&log, text).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration of nginx in `packaging/nginx`, with the real nginx before a backend.
+//! The configuration of nginx in `packaging/nginx`, with a real nginx in front of a backend.
 #![cfg(feature = "servers")]
 
 mod program;
@@ -14,14 +14,14 @@ use std::{
 use program::{PATIENCE, Serving, scratch};
 use tidegate_redis_servers::{eventually, free_port};
 
-/// A running nginx; it is killed when the test ends.
+/// A running nginx, which is killed when the test ends.
 struct Nginx {
     child: Child,
     port: u16,
 }
 
 impl Nginx {
-    /// The packaged configuration with other addresses, before a backend that answers every request with its connection.
+    /// The packaged configuration with other addresses, in front of a backend that answers every request with its connection.
     fn before(tidegate: &str, name: &str) -> Self {
         let directory = scratch(name);
         let [port, backend] = [free_port(), free_port()];
@@ -57,11 +57,11 @@ impl Nginx {
         nginx
     }
 
-    /// The whole answer to a request.
+    /// The whole response to a request.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // A client that would like to choose its key, and a page's origin.
+        // Headers of a client that tries to choose its key, and of a web page.
         let head = "host: a\r\nconnection: close\r\nx-tidegate-key: another\r\norigin: https://page.example";
         stream.write_all(format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
@@ -103,17 +103,17 @@ fn nginx_denies_with_429_and_the_header_fields_over_connections_that_stay_open()
     let accepted = accepted
         .lines()
         .find(|line| line.starts_with("tidegate_connections_accepted_total{protocol=\"http\"}"));
-    // One of nginx; the metrics are the control plane's.
+    // nginx's connection only; the metrics are on the control plane.
     assert_eq!(accepted.and_then(|line| line.rsplit(' ').next()), Some("1"), "{accepted:?}");
 }
 
 #[test]
-fn nginx_passes_the_backend_s_own_errors_on_and_goes_on_without_tidegate() {
+fn nginx_passes_on_the_backend_s_errors_and_continues_without_tidegate() {
     let server = serving("nginx-away-rules");
     let nginx = Nginx::before(&server.http, "nginx-away");
     let broken = nginx.get("/broken");
     assert!(broken.starts_with("http/1.1 500 ") && broken.ends_with("backend is broken"), "{broken}");
-    // A closed port, and a listener that never answers.
+    // A closed port, and a listener that never replies.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("127.0.0.1:{}", free_port());
     for (name, address) in [("nobody", nobody), ("silent", silent.local_addr().unwrap().to_string())] {

@@ -1,4 +1,4 @@
-//! What `packaging/` ships fits this program: its rules load, its options exist, its metrics are there.
+//! The files in `packaging/` fit this program: their rules load, and their options and metrics exist.
 
 mod program;
 
@@ -18,7 +18,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(packaging().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The words in a text that begin so and go on with letters, digits and underscores.
+/// The words in a text that begin with a prefix and continue with letters, digits and underscores.
 fn words<'a>(text: &'a str, prefix: &'a str) -> BTreeSet<&'a str> {
     let part = |from: usize| {
         let rest = &text[from..];
@@ -79,7 +79,7 @@ fn the_variables_that_it_sets_are_options_of_serve() {
 fn the_metrics_that_it_watches_are_served() {
     let server = Serving::with(&[]);
     server.post(r#"{"limit":"per-user","key":"alice"}"#);
-    // A store that is not there has the same metrics as one that is.
+    // An unreachable store has the same metrics as a reachable one.
     let shared = Serving::with(&["--store", "redis://127.0.0.1:1"]);
     let (alone, shared) = (server.get("/metrics"), shared.get("/metrics"));
     let served: BTreeSet<_> =

@@ -1,4 +1,4 @@
-//! TLS and rights on every listener, with curl, redis-cli and this program as clients.
+//! TLS and access control on every listener, with curl, redis-cli and this program as clients.
 #![cfg(feature = "servers")]
 
 mod program;
@@ -29,7 +29,7 @@ const RULES: &str = "limits:
   - {name: seats, limit: 2, algorithm: concurrency}
 ";
 
-/// An authority of certificates, with its files.
+/// A certificate authority with its files.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     directory: PathBuf,
@@ -41,7 +41,7 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate for self-signed whose authority has the same name.
+        // OpenSSL treats a certificate as self-signed if its authority has the same name.
         params.distinguished_name.push(DnType::CommonName, format!("the authority {name}"));
         let certificate = params.self_signed(&key).unwrap();
         fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
@@ -56,7 +56,8 @@ impl Authority {
         self.directory.join(file).to_str().unwrap().to_owned()
     }
 
-    /// A certificate for these names, and its key, in files of this name. They appear by renaming, as tools that renew them do.
+    /// Issues a certificate for these names, with its key, in files of this name. They appear by renaming, as with tools that
+    /// renew certificates.
     fn issue(&self, file: &str, names: &[&str]) -> [String; 2] {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
@@ -70,7 +71,7 @@ impl Authority {
     }
 }
 
-/// A token, and what the access file holds of it.
+/// A token, and its entry in the access file.
 fn token() -> [String; 2] {
     let output = tidegate().args(["token", "anybody"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -114,7 +115,7 @@ impl Secured {
         Self { server, ours, directory, ops, shop, shop_digest }
     }
 
-    /// curl's standard output, and what it says of the answer: status and version.
+    /// curl's standard output, and its report on the response: status and version.
     fn curl(&self, address: &str, path: &str, arguments: &[&str]) -> (String, String) {
         let url = format!("https://{address}{path}");
         let output = Command::new("curl")
@@ -146,7 +147,7 @@ impl Secured {
     }
 }
 
-/// What redis-cli prints for these commands, a line each.
+/// The output of redis-cli for these commands, one per line.
 fn redis(address: &str, ca: &str, arguments: &[&str], commands: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut child = Command::new("redis-cli")
@@ -159,7 +160,7 @@ fn redis(address: &str, ca: &str, arguments: &[&str], commands: &str) -> String 
         .expect("redis-cli is installed by scripts/test.sh");
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // It answers while it is still told more.
+        // It replies while it still receives commands.
         scope.spawn(move || stdin.write_all(commands.as_bytes()).unwrap());
         child.wait_with_output().unwrap()
     });
@@ -171,7 +172,7 @@ fn bearer(token: &str) -> String {
 }
 
 #[test]
-fn every_listener_speaks_tls_and_a_token_opens_what_its_roles_allow() {
+fn every_listener_uses_tls_and_a_token_grants_its_roles() {
     let secured = Secured::new("secure-roles", &[]);
     let (http, admin) = (secured.server.http.clone(), secured.server.admin.clone());
     let (ops, shop) = (bearer(&secured.ops), bearer(&secured.shop));
@@ -181,16 +182,16 @@ fn every_listener_speaks_tls_and_a_token_opens_what_its_roles_allow() {
     let (_, told) =
         secured.curl(&http, "/v1/acquire", &["--http1.1", "--tls-max", "1.2", "-H", &shop, "-d", cart]);
     assert_eq!(told, "200 1.1");
-    // Without TLS nothing is served at all.
+    // Without TLS, nothing is served.
     assert!(!program::request(&http, "GET", "/healthz", "").starts_with("HTTP/1.1 200"));
-    // Anybody hears about health; nobody else about anything.
+    // Health checks need no credentials; everything else does.
     assert_eq!(secured.status(&http, "/healthz", &[]), "200");
     assert_eq!(secured.status(&admin, "/readyz", &[]), "200");
     assert_eq!(secured.status(&http, "/v1/acquire", &["-d", cart]), "401");
     assert_eq!(secured.status(&admin, "/metrics", &[]), "401");
     assert_eq!(secured.status(&admin, "/metrics", &["-H", "Authorization: Bearer tg_wrong"]), "401");
     assert_eq!(secured.status(&admin, "/metrics", &["-H", "Authorization: nonsense"]), "401");
-    // Each has its role, and its limits.
+    // Each client has its role and its limits.
     let mail = r#"{"limit":"mail","key":"ada"}"#;
     assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", mail]), "403");
     let all = r#"{"all":[{"limit":"shop.cart","key":"ada"},{"limit":"mail","key":"ada"}]}"#;
@@ -200,10 +201,10 @@ fn every_listener_speaks_tls_and_a_token_opens_what_its_roles_allow() {
     assert_eq!(secured.status(&admin, "/v1/block", &["-H", &shop, "-d", cart]), "403");
     assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &ops, "-d", mail]), "403");
     assert_eq!(secured.status(&admin, "/metrics", &["-H", &ops]), "200");
-    // A client may be named as browsers name it.
+    // A client's name can be given as the user name of Basic authentication.
     assert_eq!(secured.status(&admin, "/v1/rules", &["-u", &format!("ops:{}", secured.ops)]), "200");
     assert_eq!(secured.status(&admin, "/v1/rules", &["-u", &format!("shop:{}", secured.ops)]), "401");
-    // A permit is given back by who had it; what a rate counted only by an operator.
+    // A client may give back its permits; only an operator may refund what a rate has counted.
     let seat = r#"{"limit":"seats","key":"room"}"#;
     assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", seat]), "200");
     assert_eq!(secured.status(&http, "/v1/refund", &["-H", &shop, "-d", seat]), "200");
@@ -211,7 +212,7 @@ fn every_listener_speaks_tls_and_a_token_opens_what_its_roles_allow() {
 }
 
 #[test]
-fn redis_clients_give_a_name_and_a_token_and_lose_their_rights_with_it() {
+fn redis_clients_authenticate_with_a_name_and_a_token_and_lose_their_rights_with_it() {
     let secured = Secured::new("secure-resp", &["--reload-interval", "50ms"]);
     assert!(secured.redis(&[], "ACQUIRE shop.cart ada\n").contains("NOAUTH"));
     let shop = ["--user", "shop", "--pass", &secured.shop, "--no-auth-warning"];
@@ -233,12 +234,12 @@ fn redis_clients_give_a_name_and_a_token_and_lose_their_rights_with_it() {
             .redis(&["--user", "ops", "--pass", &secured.shop, "--no-auth-warning"], "PING\n")
             .contains("WRONGPASS")
     );
-    // Many commands at once, and long replies, come through TLS whole.
+    // Many commands at once, and long replies, pass through TLS completely.
     let pings = "PING\n".repeat(5_000) + &format!("ECHO {}\n", "x".repeat(4_000)).repeat(100);
     let told = secured.redis(&shop, &pings);
     assert_eq!((told.matches("PONG").count(), told.matches('x').count()), (5_000, 400_000));
 
-    // One token is put beside the other, then the old one is taken out. A connection that used it loses its rights.
+    // The new token is added beside the old one, which is then removed. A connection that used the old one loses its rights.
     let path = secured.directory.join("access.yaml");
     let text = fs::read_to_string(&path).unwrap();
     let [new, new_digest] = token();
@@ -253,7 +254,7 @@ fn redis_clients_give_a_name_and_a_token_and_lose_their_rights_with_it() {
     eventually("the new token is taken", || opens(&new));
     assert!(opens(&secured.shop));
     old.ask("PEEK shop.cart ada", "*5");
-    // A file with a mistake changes nothing.
+    // A file with a problem changes nothing.
     fs::write(&path, "access: [{name: shop}]").unwrap();
     secured.server.logs("access file rejected");
     assert!(opens(&new));
@@ -264,7 +265,7 @@ fn redis_clients_give_a_name_and_a_token_and_lose_their_rights_with_it() {
 }
 
 #[test]
-fn certificates_have_roles_and_those_of_strangers_do_not_pass() {
+fn certificates_have_roles_and_other_authorities_are_rejected() {
     let directory = scratch("secure-mtls-ca");
     let clients = Authority::new(&directory, "clients");
     let secured = Secured::new("secure-mtls", &["--tls-client-ca", &clients.file()]);
@@ -275,11 +276,11 @@ fn certificates_have_roles_and_those_of_strangers_do_not_pass() {
     assert_eq!(secured.status(&secured.server.http, "/v1/acquire", &ask), "200");
     assert_eq!(secured.status(&secured.server.admin, "/v1/block", &ask), "200");
     assert_eq!(secured.redis(&robot, "ACQUIRE mail bob\n").lines().next(), Some("0"));
-    // A token goes before a certificate.
+    // A token takes precedence over a certificate.
     let shop = bearer(&secured.shop);
     let with_token = [&ask[..], &["-H", &shop]].concat();
     assert_eq!(secured.status(&secured.server.http, "/v1/acquire", &with_token), "403");
-    // A certificate that nobody named, none at all, and one of another authority.
+    // A certificate without an entry, none at all, and one from another authority.
     let [cert, key] = clients.issue("unnamed", &["unnamed.example"]);
     assert_eq!(
         secured.status(&secured.server.http, "/v1/acquire", &["--cert", &cert, "--key", &key, "-d", mail]),
@@ -301,7 +302,7 @@ fn certificates_have_roles_and_those_of_strangers_do_not_pass() {
 }
 
 #[test]
-fn the_program_asks_over_tls_with_a_token() {
+fn the_program_works_over_tls_with_a_token() {
     let secured = Secured::new("secure-client", &[]);
     let [http, admin] =
         [&secured.server.http, &secured.server.admin].map(|address| format!("https://{address}"));
@@ -320,7 +321,7 @@ fn the_program_asks_over_tls_with_a_token() {
 
 #[cfg(feature = "grpc")]
 #[test]
-fn grpc_speaks_tls_and_asks_for_a_token_of_its_domain() {
+fn grpc_uses_tls_and_needs_a_token_for_its_domain() {
     let envoy = scratch("secure-grpc-config").join("shop.yaml");
     fs::write(
         &envoy,
@@ -331,7 +332,7 @@ fn grpc_speaks_tls_and_asks_for_a_token_of_its_domain() {
         Secured::new("secure-grpc", &["--envoy-config", envoy.to_str().unwrap(), "--grpc", "127.0.0.1:0"]);
     let address = secured.server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
     let address = address.trim().split(',').next().unwrap().to_owned();
-    // A message that is only a domain: it lacks descriptors, which is told to those who may ask.
+    // A message with only a domain. Clients with the right get the error about missing descriptors.
     let message = secured.directory.join("message");
     let status = |domain: &str, arguments: &[&str]| {
         let mut bytes = vec![
@@ -361,7 +362,7 @@ fn grpc_speaks_tls_and_asks_for_a_token_of_its_domain() {
 }
 
 #[test]
-fn a_listener_that_others_can_reach_is_refused_without_protection() {
+fn a_publicly_reachable_listener_is_refused_without_protection() {
     let refused = |arguments: &[&str]| {
         let mut command = tidegate();
         command.env("TIDEGATE_HTTP", "127.0.0.1:0").env("TIDEGATE_RESP", "127.0.0.1:0");
@@ -389,7 +390,7 @@ fn a_listener_that_others_can_reach_is_refused_without_protection() {
     let told = refused(&["--tls-cert", &key, "--tls-key", &cert]);
     assert!(told.contains("BEGIN CERTIFICATE"), "{told}");
 
-    // Whoever comes from elsewhere, where that is allowed, may ask and see, and changes nothing.
+    // Remote clients, if allowed, may ask and observe, but change nothing.
     let run = |more: &[&str]| {
         let arguments = ["serve", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0", "--admin", "0.0.0.0:0"];
         Serving::run(tidegate().args(arguments).args(more))
@@ -411,7 +412,7 @@ fn a_listener_that_others_can_reach_is_refused_without_protection() {
     assert!(open.ask("BLOCK per-user ada").starts_with("-NOPERM"));
 }
 
-/// A RESP client with TLS, in this process.
+/// A RESP client with TLS in this process.
 struct Tls(StreamOwned<ClientConnection, TcpStream>);
 
 impl Tls {
@@ -429,7 +430,7 @@ impl Tls {
         Self(StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream))
     }
 
-    /// Sends a line, and reads until what has come begins with `told` and ends a line.
+    /// Sends a line, and reads until the reply begins with `told` and ends a line.
     fn ask(&mut self, line: &str, told: &str) {
         let reply = self.try_ask(line).unwrap();
         assert!(reply.starts_with(told), "{line}: {reply}");
@@ -438,7 +439,7 @@ impl Tls {
     fn try_ask(&mut self, line: &str) -> std::io::Result<String> {
         self.0.write_all(format!("{line}\r\n").as_bytes())?;
         let mut reply = String::new();
-        // An array of five has six lines.
+        // A reply that is an array of five has six lines.
         while reply.lines().count() < if reply.starts_with('*') { 6 } else { 1 } || !reply.ends_with('\n') {
             let mut piece = [0; 512];
             let read = self.0.read(&mut piece)?;
@@ -462,7 +463,7 @@ fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
         client
     };
     let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
-    // A new authority signs the new certificate. Its certificate must be trusted by those who come later.
+    // A new authority signs the new certificate. Later clients must trust it.
     let theirs = Authority::new(&secured.directory, "theirs");
     let renewed = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
@@ -480,7 +481,7 @@ fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
             eventually("the clients are answered", || answered.load(Ordering::Relaxed) > count);
         };
         before(100);
-        // A certificate without its key: refused, and the old one stays.
+        // A certificate without its key is rejected, and the old one stays in force.
         let key = fs::read(secured.ours.path("server.key")).unwrap();
         theirs.issue("server", &["localhost", "127.0.0.1"]);
         let new_key = fs::read(secured.ours.path("server.key")).unwrap();
@@ -492,7 +493,7 @@ fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
         let renewed = Tls::to(&resp, &theirs.file()).try_ask(&log_in).is_ok_and(|reply| reply == "+OK\r\n");
         before(answered.load(Ordering::Relaxed) + 100);
         stop.store(true, Ordering::Relaxed);
-        // Each would have panicked had its connection been lost.
+        // Each client would have panicked if its connection had been lost.
         for client in clients {
             client.join().unwrap();
         }
@@ -508,7 +509,7 @@ fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
 }
 
 #[test]
-fn a_token_is_made_with_its_entry_and_a_wrong_role_is_told() {
+fn a_token_is_generated_with_its_entry_and_a_wrong_role_is_reported() {
     let output = tidegate().args(["token", "shop", "--roles", "decide,observe"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("{name: shop, roles: [decide, observe], tokens: ['sha256:"), "{text}");

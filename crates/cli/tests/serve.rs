@@ -1,6 +1,10 @@
 //! `tidegate serve` and `tidegate check` as a user runs them: the real program, its output, its signals.
 
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod collector;
 mod program;
+#[cfg(all(feature = "otlp", feature = "grpc"))]
+mod telemetry;
 
 use std::{
     fs,
@@ -21,7 +25,7 @@ fn check(file: &Path) -> Output {
 }
 
 #[test]
-fn without_options_it_says_where_it_listens_and_three_commands_that_work() {
+fn without_options_it_prints_its_addresses_and_three_commands_that_work() {
     let server = Serving::with(&[]);
     for part in ["is ready", "built-in examples", "per-user, logins, everyone", "in memory only"] {
         assert!(server.told.contains(part), "{part} is not in:\n{}", server.told);
@@ -43,14 +47,14 @@ fn without_options_it_says_where_it_listens_and_three_commands_that_work() {
             assert!(told.contains("99") || told.contains("98") || told.contains("16"), "{command}: {told}");
         }
     }
-    // Whether or not curl and redis-cli are there.
+    // Works without curl and redis-cli.
     assert!(server.post(r#"{"limit":"per-user","key":"zoe"}"#).starts_with("HTTP/1.1 200 OK"));
     assert!(server.ask("ACQUIRE per-user zoe").starts_with("*5 :0 :100 :98 :-1 :"));
     assert_eq!(server.ask("CL.THROTTLE zoe 15 30 60"), "*5 :0 :16 :15 :-1 :2");
 }
 
 #[test]
-fn told_to_stop_it_writes_the_state_and_exits_with_0_and_goes_on_from_there() {
+fn a_stop_writes_the_state_exits_with_0_and_the_next_start_continues_from_it() {
     let directory = scratch("stop");
     let state = directory.join("state");
     for (signal, remaining) in [("TERM", 3), ("INT", 2)] {
@@ -64,7 +68,7 @@ fn told_to_stop_it_writes_the_state_and_exits_with_0_and_goes_on_from_there() {
 }
 
 #[test]
-fn a_hangup_reloads_the_rules_and_a_bad_file_is_told_in_one_line() {
+fn sighup_reloads_the_rules_and_a_bad_file_logs_one_line() {
     let rules = scratch("hangup").join("rules.yaml");
     fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();
     let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--reload-interval", "1h"]);
@@ -93,17 +97,17 @@ fn a_change_of_the_file_is_noticed_without_a_signal() {
 }
 
 #[test]
-fn a_damaged_state_is_refused_clearly_and_set_aside() {
+fn a_damaged_state_is_rejected_and_renamed() {
     let state = scratch("damaged").join("state");
     fs::write(&state, "TIDEGATE but not really").unwrap();
     let server = Serving::with(&["--state", state.to_str().unwrap()]);
-    let line = server.logs("state file refused");
+    let line = server.logs("state file rejected");
     assert!(line.contains("state.damaged-1"), "{line}");
     assert!(server.ask("PEEK logins alice").starts_with("*5 :0 :5 :5"));
 }
 
 #[test]
-fn every_option_is_a_variable_too_and_either_protocol_may_be_off() {
+fn every_option_is_also_a_variable_and_each_protocol_can_be_off() {
     let mut command = tidegate();
     command.arg("serve").env("TIDEGATE_HTTP", "off").env("TIDEGATE_RESP", "127.0.0.1:0");
     command.env("TIDEGATE_RESP_PASSWORD", "sesame").env("TIDEGATE_MAX_KEYS", "77");
@@ -114,7 +118,7 @@ fn every_option_is_a_variable_too_and_either_protocol_may_be_off() {
     assert!(server.ask("AUTH sesame").starts_with("+OK"));
     let help = text(&tidegate().args(["serve", "--help"]).output().unwrap().stdout);
     let options = help.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next());
-    // Not the end of a sentence that was wrapped there.
+    // Skips option names in wrapped sentences.
     let options = options.filter(|option| !option.contains('`'));
     for option in options {
         let variable = format!("TIDEGATE_{}", option.to_uppercase().replace('-', "_"));
@@ -123,7 +127,7 @@ fn every_option_is_a_variable_too_and_either_protocol_may_be_off() {
 }
 
 #[test]
-fn a_log_in_json_is_one_object_a_line() {
+fn a_json_log_has_one_object_per_line() {
     let mut command = tidegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-format", "json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -135,7 +139,7 @@ fn a_log_in_json_is_one_object_a_line() {
         if line["level"] == "INFO" {
             break line;
         }
-        // All that may come before: this machine lets the program open few files.
+        // Only this line may come first, on a machine with a low limit on open files.
         assert!(line["message"].as_str().unwrap().starts_with("too few open files"), "{line}");
     };
     assert_eq!(line["message"], "listening");
@@ -148,7 +152,7 @@ fn a_log_in_json_is_one_object_a_line() {
 }
 
 #[test]
-fn an_address_in_use_is_told_with_the_mend() {
+fn an_address_in_use_is_reported_with_advice() {
     let server = Serving::with(&[]);
     let output = tidegate().args(["serve", "--http", &server.http, "--resp", "off"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -168,7 +172,7 @@ fn a_bad_rules_file_keeps_the_server_from_starting() {
 }
 
 #[test]
-fn check_shows_what_a_good_file_holds() {
+fn check_prints_the_contents_of_a_valid_file() {
     let rules = scratch("check-good").join("rules.yaml");
     fs::write(&rules, "limits:\n  - {name: per-user, limit: 100/1m, slots: 60, max_keys: 1000}\n  - {name: all, limit: 5/1s, algorithm: token-bucket, global: true, shadow: true}\n").unwrap();
     let output = check(&rules);
@@ -182,7 +186,7 @@ fn check_shows_what_a_good_file_holds() {
 }
 
 #[test]
-fn check_tells_all_that_is_wrong_and_exits_with_1() {
+fn check_prints_all_problems_and_exits_with_1() {
     let rules = scratch("check-bad").join("rules.yaml");
     fs::write(&rules, "limits:\n  - name: a\n    limit: 100\n  - name: b\n    limit: 1/1s\n    burts: 3\n")
         .unwrap();
@@ -197,7 +201,7 @@ fn check_tells_all_that_is_wrong_and_exits_with_1() {
 }
 
 #[test]
-fn the_examples_in_checks_help_are_good() {
+fn the_examples_in_the_help_of_check_are_valid() {
     let help = text(&tidegate().args(["check", "--help"]).output().unwrap().stdout);
     let example = |begin: &str| {
         let from = help.find(begin).unwrap();
@@ -217,7 +221,7 @@ fn the_examples_in_checks_help_are_good() {
 }
 
 #[test]
-fn flow_control_is_checked_and_told_but_not_served() {
+fn flow_control_is_checked_and_logged_but_not_served() {
     let rules = scratch("gate").join("rules.yaml");
     fs::write(&rules, "flow:\n  - {resource: a, limit: 5/1s}\n").unwrap();
     assert_eq!(check(&rules).status.code(), Some(0));
@@ -236,8 +240,8 @@ fn flow_control_is_checked_and_told_but_not_served() {
 }
 
 #[test]
-fn a_store_is_told_without_its_password_and_what_it_cannot_keep_is_refused() {
-    // Nobody listens there: the server starts all the same, and says that it is not ready.
+fn a_store_is_printed_without_its_password_and_unsupported_limits_are_refused() {
+    // Nothing listens there. The server starts anyway, and reports that it is not ready.
     let serving = Serving::with(&["--store", "redis://:secret@127.0.0.1:1", "--store-prefix", "mine"]);
     assert!(serving.told.contains("store  redis://127.0.0.1:1, shared"), "{}", serving.told);
     assert!(serving.logs("the shared store is down").contains("127.0.0.1:1"));

@@ -9,8 +9,8 @@ use std::{
 
 use serde_json::Value;
 
-/// Five requests of one client at once, twice, at the end of one window of 10 s and the start of the next; and one of
-/// another client.
+/// Five concurrent requests of one client, twice: at the end of a window of 10 s and at the start of the next; and one request
+/// of another client.
 fn log() -> String {
     let line = |ip: &str, second: u32| {
         format!("{ip} - - [17/May/2015:10:05:{second:02} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n")
@@ -62,7 +62,7 @@ fn failure(args: &[&str]) -> String {
 }
 
 #[test]
-fn json_has_one_object_for_each_algorithm_with_the_promised_keys() {
+fn json_has_one_object_for_each_algorithm_with_the_documented_keys() {
     let log = file("objects.log", log());
     let mut found =
         json(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "fixed-window,sliding-log"]);
@@ -94,7 +94,7 @@ fn all_six_algorithms_run_when_none_is_named() {
 }
 
 #[test]
-fn the_table_is_for_a_person() {
+fn the_table_is_readable() {
     let log = file("table.log", log());
     let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"]);
     let table = stdout(&output);
@@ -110,7 +110,7 @@ fn the_table_is_for_a_person() {
 }
 
 #[test]
-fn standard_input_is_read_packed_too() {
+fn compressed_standard_input_is_read() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(log().as_bytes()).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -126,7 +126,7 @@ fn standard_input_is_read_packed_too() {
 }
 
 #[test]
-fn lines_that_are_no_requests_are_named_and_the_rest_is_replayed() {
+fn lines_that_are_not_requests_are_shown_and_the_rest_is_replayed() {
     let log = file("garbage.log", format!("{}no\u{1b}[2J request\n", log()));
     let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--format", "json"]);
     let found = results(&serde_json::from_str(stdout(&output)).unwrap());
@@ -137,7 +137,7 @@ fn lines_that_are_no_requests_are_named_and_the_rest_is_replayed() {
 }
 
 #[test]
-fn a_report_is_one_page_that_obeys_nothing_of_the_log() {
+fn a_report_is_one_page_that_escapes_the_log() {
     let evil = log().replace("\"curl\"", "\"<script>alert(1)</script>\"");
     let log = file("evil.log", evil);
     let page = path("report.html");
@@ -156,7 +156,7 @@ fn a_report_is_one_page_that_obeys_nothing_of_the_log() {
 }
 
 #[test]
-fn made_up_traffic_is_the_same_for_a_seed_and_has_the_requests_asked_for() {
+fn synthetic_traffic_is_determined_by_its_seed_and_has_the_requested_number_of_requests() {
     let args =
         ["--synthetic", "--sources", "20", "--requests", "5000", "--arrival", "bursty", "--limit", "5/1s"];
     let one = json(&[&args[..], &["--threads", "1"]].concat());
@@ -185,9 +185,9 @@ fn a_suggested_limit_denies_little_enough() {
 }
 
 #[test]
-fn an_algorithm_that_no_limit_suits_leaves_the_others_their_suggestions() {
+fn an_algorithm_without_a_suitable_limit_does_not_affect_other_suggestions() {
     let log = file("unattainable.log", log());
-    // Five at once never fit into a bucket of one.
+    // Five concurrent requests never fit into a bucket of one.
     let list = "token-bucket:burst=1,sliding-log";
     let args = [log.to_str().unwrap(), "--suggest", "--window", "10s", "--deny-keys", "0%", "--algorithm"];
     let output = simulate(&[&args[..], &[list]].concat());
@@ -200,7 +200,7 @@ fn an_algorithm_that_no_limit_suits_leaves_the_others_their_suggestions() {
 }
 
 #[test]
-fn nodes_that_share_a_limit_tell_what_it_costs() {
+fn the_report_shows_the_cost_of_sharing_a_limit() {
     let args =
         ["--synthetic", "--sources", "1", "--requests", "20000", "--duration", "4s", "--limit", "3000/1s"];
     let args = [&args[..], &["--algorithm", "sliding-window,leaky-bucket", "--nodes", "4"]].concat();
@@ -224,7 +224,7 @@ fn nodes_that_share_a_limit_tell_what_it_costs() {
 }
 
 #[test]
-fn a_wrong_argument_says_what_to_do() {
+fn errors_about_arguments_say_what_to_do() {
     let log = file("arguments.log", log());
     let log = log.to_str().unwrap();
     for (args, mend) in [
@@ -268,7 +268,7 @@ fn a_log_limit_too_high_for_a_log_leaves_it_out_of_the_default_set() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_closes_the_pipe_is_not_an_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["simulate", "--synthetic", "--requests", "1000", "--format", "json"])
         .args((1..400).flat_map(|limit| ["--limit".to_owned(), format!("{limit}/1s")]))
@@ -276,11 +276,11 @@ fn a_reader_that_goes_away_is_no_error() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // More is written than a pipe holds, so the command is still writing when the reader leaves.
+    // The output is longer than a pipe holds, so the command is still writing when the reader closes it.
     let mut first = String::new();
     BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
-    // On a busy machine it has said how far it is.
+    // On a busy machine it may have printed its progress.
     let told = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<&str> = told.lines().filter(|line| !line.starts_with("replaying: ")).collect();
     assert!(output.status.success() && errors.is_empty(), "{told}");
@@ -316,7 +316,7 @@ fn suggest_alone_recommends_one_limit_with_its_reason_and_its_line_of_a_rules_fi
 }
 
 #[test]
-fn requests_that_are_excluded_or_out_of_time_are_not_replayed() {
+fn excluded_requests_and_those_outside_the_time_range_are_not_replayed() {
     let log = file("exclude.log", log());
     let args = [log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"];
     let requests = |more: &[&str]| {
@@ -346,7 +346,7 @@ fn the_clients_of_a_vhost_combined_log_are_not_its_servers() {
 }
 
 #[test]
-fn times_as_coarse_as_the_window_are_warned_of_with_what_to_do() {
+fn times_as_coarse_as_the_window_cause_a_warning_with_advice() {
     let log = file("coarse.log", log());
     let log = log.to_str().unwrap();
     let warnings = |args: &[&str]| document(&[&[log], args].concat())["warnings"].to_string();
@@ -375,7 +375,7 @@ fn a_report_can_be_standard_output_and_names_its_command() {
 }
 
 #[test]
-fn a_rules_file_is_replayed_limit_by_limit_on_the_requests_that_concern_each() {
+fn each_limit_of_a_rules_file_is_replayed_on_its_requests() {
     let line = |ip: &str, second: u32, request: &str| {
         format!(
             "{ip} - - [17/May/2015:10:05:{second:02} +0000] \"{request} HTTP/1.1\" 200 5 \"-\" \"curl\"\n"
@@ -433,7 +433,7 @@ fn a_rules_file_is_replayed_limit_by_limit_on_the_requests_that_concern_each() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the limit permits is left out: concurrency"));
 }
 
-/// Reads what `--follow` prints until a line has these words; it prints one each second, so a minute is enough.
+/// Reads the output of `--follow` until a line contains these words. It prints one line per second, so a minute is enough.
 fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> String {
     let found = lines.take(60).map(Result::unwrap).find(|line| line.contains(words));
     found.unwrap_or_else(|| panic!("no line of the first sixty has {words:?}"))
@@ -446,7 +446,7 @@ fn following(args: &[&str]) -> std::process::Child {
 }
 
 #[test]
-fn a_log_on_standard_input_is_followed_to_its_end_and_summed_up() {
+fn a_log_on_standard_input_is_followed_to_its_end_with_a_total() {
     let mut child = following(&["-", "--limit", "2/1h"]);
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -454,7 +454,7 @@ fn a_log_on_standard_input_is_followed_to_its_end_and_summed_up() {
     let (first, second) = log.split_at(log.len() / 2);
     input.write_all(first.as_bytes()).unwrap();
     line_with(&mut lines, "requests");
-    // The line that was cut in two is one request, and the limit goes on from one second to the next.
+    // The line that was cut in two is one request, and the limit's state continues from one second to the next.
     input.write_all(second.as_bytes()).unwrap();
     input.write_all(b"nonsense\n").unwrap();
     drop(input);
@@ -492,7 +492,7 @@ fn a_file_is_followed_from_its_end_and_through_its_rotation() {
 }
 
 #[test]
-fn what_cannot_be_followed_says_so() {
+fn inputs_that_cannot_be_followed_are_refused() {
     assert!(failure(&["a.log", "b.log", "--limit", "1/1s", "--follow"]).contains("one log"));
     assert!(failure(&["a.log", "--suggest", "--follow"]).contains("--follow"));
     let mut child = following(&["-", "--limit", "2/1h"]);

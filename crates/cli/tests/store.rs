@@ -16,8 +16,7 @@ use program::{PATIENCE, Serving, scratch, tidegate};
 use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::{Reply, Server, eventually};
 
-/// A server process with these rules on this store, once it has reached it; generous, so that a busy machine does not make
-/// it fail.
+/// A server process with these rules on this store, once it has reached it. Its deadline is long, for busy machines.
 fn serve(name: &str, store: &str, limit: &str) -> Serving {
     let rules = scratch(name).join("rules.yaml");
     fs::write(&rules, format!("limits: [{{name: hot, limit: 5000/12h, {limit}}}]")).unwrap();
@@ -27,7 +26,7 @@ fn serve(name: &str, store: &str, limit: &str) -> Serving {
     server
 }
 
-/// Sends pipelines on a connection and counts what is admitted, until so much was asked or the server is gone.
+/// Sends pipelines on a connection and counts the admissions, until it has sent this many requests or the server is gone.
 fn ask(address: &str, requests: usize, admitted: &AtomicUsize) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -44,14 +43,14 @@ fn ask(address: &str, requests: usize, admitted: &AtomicUsize) {
                     admitted.fetch_add(usize::from(line == ":0\r\n"), Ordering::Relaxed);
                 }
                 Ok(1..) => {}
-                // Killed.
+                // The server was killed.
                 Ok(0) | Err(_) => return,
             }
         }
     }
 }
 
-/// Three connections that ask one server.
+/// Three connections that send requests to one server.
 fn hammer(address: &str, requests: usize, admitted: &AtomicUsize) {
     thread::scope(|scope| {
         for _ in 0..3 {
@@ -60,8 +59,8 @@ fn hammer(address: &str, requests: usize, admitted: &AtomicUsize) {
     });
 }
 
-/// How much two processes admit of 5,000, with far more asked of both, and one of them killed and replaced in the middle if
-/// so told.
+/// How much two processes admit of 5,000 while both get far more requests. If `kill` is set, one of them is killed and
+/// replaced halfway.
 fn admitted_by_two(name: &str, limit: &str, kill: bool) -> usize {
     let store = Server::start(&[]);
     let start = |number: u32| serve(&format!("{name}-{number}"), &store.address(), limit);
@@ -95,19 +94,19 @@ fn two_processes_never_admit_more_than_a_leased_limit() {
 }
 
 #[test]
-fn a_process_that_is_killed_and_replaced_does_not_make_a_leased_limit_admit_more() {
+fn a_leased_limit_is_never_over_when_a_process_is_killed_and_replaced() {
     let admitted = admitted_by_two("killed", "sharing: leased", true);
     assert!((501..=5_000).contains(&admitted), "{admitted}");
 }
 
 #[test]
-fn two_processes_admit_at_most_what_each_has_not_reported_beyond_the_limit() {
+fn two_processes_exceed_a_reported_limit_by_at_most_their_unreported_use() {
     let admitted = admitted_by_two("reported", "sharing: reported, unreported: 40", false);
     assert!((1..=5_000 + 2 * 40).contains(&admitted), "{admitted}");
 }
 
 #[test]
-fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
+fn problems_of_a_store_are_logged_immediately_without_a_flood() {
     let store = Server::start(&[]);
     let server = serve("log", &store.address(), "on_error: open");
     store.ask(&["FLUSHALL"]);
@@ -117,17 +116,17 @@ fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
     for _ in 0..20 {
         assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
     }
-    let told = server.logs("the shared store gave no decision");
-    // The limit is named, and not the key: that may be a secret.
+    let told = server.logs("the shared store made no decision");
+    // The log names the limit but not the key, which may be a secret.
     assert!(told.contains("tidegate:hot:") && !told.contains(keys[0].text()), "{told}");
     assert!(told.contains("choose another prefix or name"), "{told}");
     drop(store);
-    // Once a minute, and a busy machine may take one.
+    // At most once a minute; a busy machine may log one.
     let lines = || server.log.recv_timeout(PATIENCE).expect("the log says that the store is down");
     let before = std::iter::repeat_with(lines).take_while(|line| !line.contains("the shared store is down"));
     assert!(before.count() < 5);
 
-    // Addresses that can be meant, and where no such store is.
+    // Valid addresses without such a store.
     for (address, told) in [
         ("redis+cluster://127.0.0.1:1", "cannot reach the store"),
         ("redis+sentinel://127.0.0.1:1/main", "cannot reach the store"),
@@ -140,7 +139,7 @@ fn what_is_wrong_with_a_store_is_in_the_log_at_once_and_no_flood() {
     }
 }
 
-/// A part of the passwords of these tests.
+/// A part of the passwords in these tests.
 const PART: &str = "Secret99";
 
 #[test]
@@ -178,7 +177,7 @@ fn no_part_of_a_password_is_printed_for_an_address_that_is_refused() {
 }
 
 #[test]
-fn a_stores_password_comes_from_a_file_or_a_variable_and_is_told_nowhere() {
+fn a_stores_password_comes_from_a_file_or_a_variable_and_is_never_printed() {
     let store = Server::start(&["--requirepass", "my?Secret99word"]);
     let address = format!("redis://127.0.0.1:{}", store.port());
     let directory = scratch("password");
@@ -217,13 +216,13 @@ fn a_stores_password_comes_from_a_file_or_a_variable_and_is_told_nowhere() {
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("--store-password-file") && told.contains("none"), "{told}");
-    // What the environment says is not in the help either.
+    // The help must not show the environment's value.
     let help =
         tidegate().args(["serve", "--help"]).env("TIDEGATE_STORE_PASSWORD", "Secret99").output().unwrap();
     assert!(!String::from_utf8_lossy(&help.stdout).contains(PART));
 }
 
-/// The rights in a text, sorted: the first words with a plus sign that stand one after another.
+/// The permissions in a text, sorted: the first consecutive words with a plus sign.
 fn rights(text: &str) -> Vec<&str> {
     let words =
         text.split(|c: char| c.is_whitespace() || "`,;.!/\\".contains(c)).filter(|word| !word.is_empty());
@@ -234,7 +233,7 @@ fn rights(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
+fn every_description_of_the_store_covers_the_same_subjects() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     let help = |command: &str| {
@@ -247,7 +246,7 @@ fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
         ("README.md", page("README.md")),
         ("share.md", page("docs/src/share.md")),
     ];
-    // What is forgotten, persistence, eviction, the clock, and the modes with what they leave unused.
+    // Lost data, persistence, eviction, the clock, and the modes with what they leave unused.
     let subjects = [
         ["admitted", "crash"],
         ["appendonly yes", "second"],
@@ -267,7 +266,7 @@ fn what_one_should_know_about_the_store_stands_wherever_one_looks() {
     }
 }
 
-/// What `tidegate simulate` says that so many servers, and one place, admit of requests at even moments.
+/// How many requests at even intervals this many servers, and one place, admit according to `tidegate simulate`.
 fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
     let log = scratch(&format!("even-{nodes}")).join("log.jsonl");
     let line = |nth: u32| {
@@ -283,7 +282,7 @@ fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
     let output =
         tidegate().args(["simulate", log.to_str().unwrap()]).args(shape).args(shared).output().unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
-    // The only ones of their names.
+    // These names occur only once.
     let number = |name: &str| {
         let (_, rest) = report.split_once(&format!("\"{name}\":")).expect("the report has it");
         let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
@@ -294,7 +293,7 @@ fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
 
 #[test]
 #[ignore = "half a minute of requests in real time; a busy machine makes it fail"]
-fn servers_admit_what_is_simulated_within_two_points() {
+fn servers_admit_what_the_simulator_predicts_within_two_points() {
     let (rate, seconds) = (240, 8);
     let requests = rate * seconds;
     let redis = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! The program below a supervisor that speaks systemd's protocol: sockets, readiness, the watchdog.
+//! The program under a supervisor with systemd's protocol: sockets, readiness, the watchdog.
 
 mod program;
 
@@ -11,10 +11,10 @@ use std::{
 
 use program::{PATIENCE, scratch, tidegate};
 
-/// Runs `serve` with a socket that listens already, as file descriptor 3.
+/// Runs `serve` with a listening socket as file descriptor 3.
 fn below(socket: &TcpListener, name: &str, more: &[(&str, &str)]) -> Child {
     let passed: OwnedFd = socket.try_clone().unwrap().into();
-    // The descriptor comes as standard input. LISTEN_PID must be the program's own, which `exec` keeps.
+    // The descriptor arrives as standard input. LISTEN_PID must be the program's own id, which `exec` keeps.
     let script = format!(
         "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name} exec {} serve --resp off",
         env!("CARGO_BIN_EXE_tidegate")
@@ -38,7 +38,7 @@ fn stop(mut child: Child) {
 }
 
 #[test]
-fn a_restart_below_a_socket_of_the_supervisors_refuses_no_connection() {
+fn a_restart_with_the_supervisors_socket_refuses_no_connection() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let ask = || {
@@ -52,7 +52,7 @@ fn a_restart_below_a_socket_of_the_supervisors_refuses_no_connection() {
         stream.read_to_string(&mut told).unwrap();
         told.starts_with("HTTP/1.1 200")
     };
-    // Before the first server, between two of them, and after that.
+    // Before the first server, between the two, and afterwards.
     let early = ask();
     let first = below(&socket, "http", &[]);
     assert!(answered(early) && answered(ask()));
@@ -64,7 +64,7 @@ fn a_restart_below_a_socket_of_the_supervisors_refuses_no_connection() {
 }
 
 #[test]
-fn a_supervisor_is_told_that_the_server_is_ready_lives_and_stops() {
+fn a_supervisor_learns_that_the_server_is_ready_alive_and_stopping() {
     let directory = scratch("supervised-notify");
     let path = directory.join("notify");
     let supervisor = UnixDatagram::bind(&path).unwrap();
@@ -72,14 +72,14 @@ fn a_supervisor_is_told_that_the_server_is_ready_lives_and_stops() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let told = || {
         let mut buffer = [0; 256];
-        let length = supervisor.recv(&mut buffer).expect("the supervisor should be told");
+        let length = supervisor.recv(&mut buffer).expect("the supervisor should get a message");
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
     let child =
         below(&socket, "http", &[("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "50000")]);
     assert!(told().contains("READY=1"));
     assert!((0..3).all(|_| told().contains("WATCHDOG=1")));
-    // It is ready when it says so.
+    // When it reports readiness, it is ready.
     assert!(TcpStream::connect(socket.local_addr().unwrap()).is_ok());
     let id = child.id().to_string();
     assert!(Command::new("kill").arg(id).status().unwrap().success());
@@ -92,7 +92,7 @@ fn stop_ended(mut child: Child) {
 }
 
 #[test]
-fn a_socket_by_an_unknown_name_is_refused_with_the_mend() {
+fn a_socket_with_an_unknown_name_is_refused_with_advice() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut child = below(&socket, "web", &[]);
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! `tidegate top` and `tidegate rules` beside a real server, as scripts use them.
+//! `tidegate top` and `tidegate rules` with a real server, as scripts use them.
 
 mod program;
 
@@ -24,7 +24,7 @@ fn serving(name: &str) -> Serving {
 }
 
 #[test]
-fn a_script_reads_the_table_once_and_json_a_line_at_a_time() {
+fn a_script_gets_the_table_once_or_json_line_by_line() {
     let server = serving("top-once");
     for _ in 0..3 {
         server.ask("ACQUIRE busy alice");
@@ -49,7 +49,7 @@ fn a_script_reads_the_table_once_and_json_a_line_at_a_time() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_told_with_what_to_do() {
+fn errors_say_what_to_do() {
     let server = serving("top-errors");
     let (code, _, error) = said(&["top"], &server.admin);
     assert!(code == Some(2) && error.contains("--once"), "{error}");
@@ -62,7 +62,7 @@ fn what_cannot_be_shown_is_told_with_what_to_do() {
 }
 
 #[test]
-fn the_rules_that_are_printed_can_be_served_again() {
+fn the_printed_rules_can_be_served() {
     let server = serving("top-rules");
     let (code, rules, error) = said(&["rules", "--server"], &server.admin);
     assert_eq!((code, error.as_str()), (Some(0), ""));

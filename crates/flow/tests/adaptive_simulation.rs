@@ -11,14 +11,10 @@ use simulation::{Bound, Scenario, Service, algorithms, beside, best_fixed, run};
 
 fn assert_converges(scenario: &Scenario) {
     let (limit, best) = best_fixed(scenario);
-    // At a load of 0.9 hardly any call is blocked, so the algorithms learn little: a service with five workers and even
-    // service times never reaches the initial limit of 20, which is above its best limit (13). The worst of three seeds
-    // is 1.52.
-    let most = if (scenario.load - 0.9).abs() < 0.01 { 1.55 } else { 1.5 };
     for (name, algorithm) in algorithms() {
         let (goodput, slowest) = beside(scenario, &best, &run(scenario, &Bound::Adaptive(algorithm)));
         assert!(
-            goodput >= 0.97 && slowest <= most,
+            goodput >= 0.97 && slowest <= 1.5,
             "{name}: goodput {goodput:.3}, slowest {slowest:.2} times those of the fixed limit {limit} in {scenario:?}"
         );
     }
@@ -86,7 +82,7 @@ fn goodput_is_back_ten_seconds_after_calls_were_three_times_as_slow_whatever_the
 
 #[test]
 fn no_limit_drifts_where_nothing_is_blocked() {
-    // A limit of 20 never blocks a call to three workers at a fifth of their capacity, nor during a time without calls.
+    // The initial limits never block a call to three workers at a fifth of their capacity, nor during a time without calls.
     let scenario = Scenario { idle: Some((40, 80)), ..Scenario::new(3, Service::Exponential, 0.2) };
     for (name, algorithm) in algorithms() {
         let run = run(&scenario, &Bound::Adaptive(algorithm));

@@ -21,6 +21,7 @@ mod joint;
 mod keyed;
 mod limit;
 mod limiter;
+mod marks;
 mod permit;
 mod sync;
 mod table;

@@ -1,11 +1,11 @@
-//! A cluster of masters with a replica each.
+//! A cluster of masters, each with a replica.
 
 use crate::{Reply, Server, eventually};
 
-/// The slots of a Redis cluster.
+/// The number of slots of a Redis cluster.
 const SLOTS: usize = 16_384;
 
-/// A cluster: the first half of the servers are masters, the others their replicas in the same order.
+/// A cluster: the first half of the servers are masters, and the others are their replicas in the same order.
 #[derive(Debug)]
 pub struct Cluster {
     /// The servers.
@@ -14,10 +14,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `masters` masters and as many replicas, and waits until all agree that the cluster is well.
+    /// Starts `masters` masters and as many replicas, and waits until all nodes report that the cluster is up.
     ///
     /// # Panics
-    /// When it does not come about.
+    /// When the cluster does not come up.
     #[must_use]
     pub fn start(masters: usize) -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "4000"];
@@ -25,12 +25,12 @@ impl Cluster {
         let cluster = Self { servers, masters };
         let first = &cluster.servers[0];
         for (at, server) in cluster.servers.iter().enumerate() {
-            // An epoch each, so that nobody has to settle who is right.
+            // Each gets its own epoch, so that no conflict has to be resolved.
             server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
             first.ask(&["CLUSTER", "MEET", "127.0.0.1", &server.port().to_string()]);
         }
         for (at, server) in cluster.servers[..masters].iter().enumerate() {
-            // One by one: Redis knows ranges of them from 7.0 on.
+            // One by one, because Redis accepts ranges only from 7.0 on.
             let slots = SLOTS * at / masters..SLOTS * (at + 1) / masters;
             let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
             let order: Vec<&str> =
@@ -47,7 +47,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until each server knows of `known` and finds all slots served.
+    /// Waits until each server knows `known` nodes and sees all slots served.
     fn settle(&self, known: usize) {
         for (at, server) in self.servers.iter().enumerate() {
             eventually("the cluster is well", || {
@@ -71,17 +71,17 @@ impl Cluster {
         self.servers[at].ask(&["CLUSTER", "MYID"]).text().into()
     }
 
-    /// Begins to move a slot from one master to another: keys that are there stay, new ones go to the other.
+    /// Starts to move a slot from one master to another: existing keys stay, and new keys go to the other master.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         self.servers[to].ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
         self.servers[from].ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
     }
 
-    /// Moves a slot's keys, and then the slot.
+    /// Moves a slot's keys and then the slot.
     ///
     /// # Panics
-    /// When the keys do not follow.
+    /// When the keys cannot be moved.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let port = self.servers[to].port().to_string();
@@ -96,7 +96,7 @@ impl Cluster {
             keys.is_empty()
         });
         let target = self.id(to);
-        // The one that takes over first, as redis-cli does.
+        // The new owner comes first, as in redis-cli.
         for server in [to, from].into_iter().chain((0..self.masters).filter(|&at| at != to && at != from)) {
             self.servers[server].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }

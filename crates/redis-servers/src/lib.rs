@@ -1,7 +1,7 @@
-//! Redis servers that a test starts on free ports, hurts, and stops.
+//! Redis servers that a test starts on free ports, disturbs and stops.
 //!
-//! Every process is killed when its handle is dropped. Nothing here waits a fixed time: what has to come about is asked
-//! for again and again, up to [`PATIENCE`], so that a busy machine makes a test slow and not wrong.
+//! Every process is killed when its handle is dropped. Nothing here waits for a fixed time: conditions are polled up to
+//! [`PATIENCE`], so a busy machine makes a test slow but not wrong.
 
 mod cluster;
 mod proxy;
@@ -17,15 +17,15 @@ pub use resp::{Reply, ask};
 pub use sentinel::Sentinel;
 pub use server::{Server, free_port};
 
-/// How long something may take to come about before the test fails.
+/// How long a condition may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Asks until the answer is yes.
+/// Polls until the condition is true.
 ///
 /// # Panics
-/// When it is still no after [`PATIENCE`].
+/// When it is still false after [`PATIENCE`].
 pub fn eventually(what: &str, mut yes: impl FnMut() -> bool) {
-    // Counted in pauses, so that a process that was frozen for a while does not find its patience gone.
+    // Counts pauses instead of time, so that a process that was frozen for a while still has its time left.
     let pause = Duration::from_millis(10);
     for _ in 0..PATIENCE.as_millis() / pause.as_millis() {
         if yes() {
@@ -33,5 +33,5 @@ pub fn eventually(what: &str, mut yes: impl FnMut() -> bool) {
         }
         std::thread::park_timeout(pause);
     }
-    panic!("still not so after {PATIENCE:?}: {what}");
+    panic!("still false after {PATIENCE:?}: {what}");
 }

@@ -1,4 +1,4 @@
-//! A proxy between client and server that delays and cuts.
+//! A proxy between client and server that delays replies and cuts connections.
 
 use std::{
     io::{Read, Write},
@@ -23,18 +23,18 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Milliseconds by which answers are late.
+    /// The delay of replies, in milliseconds.
     delay: AtomicU64,
     refuse: AtomicBool,
     stop: AtomicBool,
-    /// Connections so far, and how many of them, from the first on, say nothing any more.
+    /// The number of connections so far, and how many of them, counted from the first, are silenced.
     count: AtomicU64,
     silent: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
 
 impl Proxy {
-    /// A proxy before the server on this port.
+    /// A proxy in front of the server on this port.
     ///
     /// # Panics
     /// When there is no free port.
@@ -49,7 +49,7 @@ impl Proxy {
                 if state.stop.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client that is gone already, or a server that is down: the connection ends here.
+                // The client has already disconnected, or the server is down: close the connection.
                 let Ok(client) = client else { continue };
                 if state.refuse.load(Ordering::Relaxed) {
                     continue;
@@ -62,34 +62,34 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// `redis://127.0.0.1:PORT`, by way of the proxy.
+    /// `redis://127.0.0.1:PORT`, through the proxy.
     #[must_use]
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Delays all answers by so much from now on.
+    /// Delays all replies by this much from now on.
     pub fn delay(&self, by: Duration) {
         self.shared.delay.store(by.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Cuts all connections; new ones are taken.
+    /// Cuts all connections. New ones are accepted.
     ///
     /// # Panics
-    /// When a thread of the proxy panicked.
+    /// When a thread of the proxy has panicked.
     pub fn cut(&self) {
         for stream in self.shared.open.lock().expect("no thread panics with the list").drain(..) {
-            // It may be closed already.
+            // It may already be closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// What is open goes silent: no answer comes through any more, and nothing is closed. New connections are as ever.
+    /// Silences all open connections: no reply passes any more, but they stay open. New connections work normally.
     pub fn silence(&self) {
         self.shared.silent.store(self.shared.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Whether new connections are closed at once.
+    /// Whether to close new connections immediately.
     pub fn refuse(&self, refuse: bool) {
         self.shared.refuse.store(refuse, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.cut();
-        // Wakes the listener, so that it sees the order to stop.
+        // Wakes the listener, so that it sees the stop flag.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -119,7 +119,7 @@ fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
     thread::spawn(move || pump_late(&shared, number, answers, &to_client));
 }
 
-/// Copies until either end closes; then both are closed.
+/// Copies until either end closes, and then closes both.
 fn pump(mut from: TcpStream, mut to: TcpStream) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
@@ -131,8 +131,8 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Copies answers, each as late as the proxy's delay was when it came; one does not wait for another. What comes while the
-/// connection is silent does not arrive.
+/// Copies replies, each with the delay in force when it arrived; they do not wait for each other. Replies that arrive while
+/// the connection is silenced are discarded.
 fn pump_late(shared: &Arc<Shared>, number: u64, mut from: TcpStream, to: &TcpStream) {
     let clock = SystemClock::new();
     let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();

@@ -1,4 +1,4 @@
-//! Just enough of the protocol to give servers orders.
+//! A minimal RESP client for commands to servers.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -6,23 +6,23 @@ use std::{
     time::Duration,
 };
 
-/// What a server answered.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A status, a number or a bulk string, as text.
     Text(String),
-    /// A bulk string that is no text.
+    /// A bulk string that is not UTF-8.
     Bytes(Vec<u8>),
-    /// Nothing under the key.
+    /// A null reply.
     Nil,
     /// An error.
     Error(String),
-    /// Several.
+    /// An array.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// The text, empty for anything else.
+    /// The text; empty for any other reply.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -32,15 +32,15 @@ impl Reply {
     }
 }
 
-/// Sends one command on a connection of its own and reads the answer.
+/// Sends one command on a new connection and reads the reply.
 ///
 /// # Errors
-/// When the server cannot be reached, or does not answer within two seconds.
+/// When the server cannot be reached or does not reply within two seconds.
 pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
     ask_as(port, None, command)
 }
 
-/// As [`ask`], with a password.
+/// Like [`ask`], with a password.
 pub(crate) fn ask_as(port: u16, password: Option<&str>, command: &[&str]) -> io::Result<Reply> {
     let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -64,7 +64,7 @@ fn read(from: &mut impl BufRead) -> io::Result<Reply> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     let line = line.trim_end();
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, format!("no reply: {line:?}"));
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, format!("not a reply: {line:?}"));
     let (kind, rest) = line.split_at_checked(1).ok_or_else(odd)?;
     let length = || rest.parse::<i64>().map_err(|_| odd());
     Ok(match kind {
@@ -76,7 +76,7 @@ fn read(from: &mut impl BufRead) -> io::Result<Reply> {
                 let mut bytes = vec![0; length + 2];
                 from.read_exact(&mut bytes)?;
                 bytes.truncate(length);
-                // Nothing is lost on the way: two values that differ are never one reply.
+                // Bytes that are not UTF-8 are kept as they are, so different values are never equal replies.
                 String::from_utf8(bytes).map_or_else(|no| Reply::Bytes(no.into_bytes()), Reply::Text)
             }
         },
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_differ_are_never_one_reply() {
+    fn different_values_are_never_equal_replies() {
         let read = |bytes: &[u8]| {
             let mut reply = format!("${}\r\n", bytes.len()).into_bytes();
             reply.extend(bytes);

@@ -1,17 +1,17 @@
-//! A sentinel, alone: what it sees is what counts.
+//! A single sentinel, which decides failovers alone.
 
 use std::fs;
 
 use crate::{Reply, Server, eventually};
 
-/// A `redis-server --sentinel` process that watches one master under the name `main`.
+/// A `redis-server --sentinel` process that monitors one master under the name `main`.
 #[derive(Debug)]
 pub struct Sentinel {
     server: Server,
 }
 
 impl Sentinel {
-    /// Watches a master, and waits until the sentinel knows its replicas.
+    /// Monitors a master, and waits until the sentinel knows its replicas.
     ///
     /// # Panics
     /// When there is no `redis-server`, or it does not start.
@@ -20,10 +20,10 @@ impl Sentinel {
         Self::start(master, replicas, None)
     }
 
-    /// As [`watch`](Self::watch), for those who know a password: of the default user, and of one named `watcher`.
+    /// Like [`watch`](Self::watch), with a password for the default user and for a user `watcher`.
     ///
     /// # Panics
-    /// As [`watch`](Self::watch).
+    /// The same as [`watch`](Self::watch).
     #[must_use]
     pub fn watch_with_password(master: &Server, replicas: usize, password: &str) -> Self {
         Self::start(master, replicas, Some(password))
@@ -40,7 +40,7 @@ impl Sentinel {
             users.unwrap_or_default(),
             server.port(),
             master.port(),
-            // A master that refuses to answer is down in its eyes.
+            // The sentinel considers a master down that rejects its login.
             master
                 .option("--requirepass")
                 .map_or(String::new(), |pass| format!("sentinel auth-pass main {pass}\n")),
@@ -62,7 +62,7 @@ impl Sentinel {
         self.server.port()
     }
 
-    /// The port of the master as the sentinel knows it.
+    /// The port of the master, according to the sentinel.
     #[must_use]
     pub fn master(&self) -> Option<u16> {
         match self.server.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]) {

@@ -1,4 +1,4 @@
-//! One server.
+//! A single server.
 
 use std::{
     env,
@@ -12,27 +12,27 @@ use std::{
 
 use crate::{Reply, ask, eventually, resp::ask_as};
 
-/// Names another program than the `redis-server` on the path: another version of Redis, or Valkey.
+/// Names the program to run instead of the `redis-server` on the path: another version of Redis, or Valkey.
 const PROGRAM: &str = "TIDEGATE_REDIS_SERVER";
 
-/// A `redis-server` process on a free port of 127.0.0.1, in a directory of its own, without persistence.
+/// A `redis-server` process on a free port of 127.0.0.1, in its own directory, without persistence.
 ///
-/// The environment variable `TIDEGATE_REDIS_SERVER` names another program in its place: another version of Redis, or Valkey.
+/// The environment variable `TIDEGATE_REDIS_SERVER` names another program to run: another version of Redis, or Valkey.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
     directory: PathBuf,
     options: Vec<String>,
-    /// Of the default user.
+    /// The password of the default user.
     pub(crate) password: Option<String>,
     process: Option<Child>,
 }
 
-/// Two servers of one process never share a directory.
+/// Numbers the servers of a process, so that no two share a directory.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Server {
-    /// Starts a server with further options, as in `["--maxmemory", "10mb"]`, and waits until it answers.
+    /// Starts a server with additional options, as in `["--maxmemory", "10mb"]`, and waits until it replies.
     ///
     /// # Panics
     /// When there is no `redis-server`, or it does not start.
@@ -47,7 +47,7 @@ impl Server {
         server
     }
 
-    /// A server that is not running yet, and has these options alone.
+    /// A server that is not running yet and has only these options.
     pub(crate) fn bare(options: &[&str]) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
@@ -62,7 +62,7 @@ impl Server {
         self.port
     }
 
-    /// The value of an option that it was started with.
+    /// The value of an option with which it was started.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         let at = self.options.iter().position(|option| option == name)?;
         self.options.get(at + 1).map(String::as_str)
@@ -74,25 +74,25 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The directory that it runs in, and that goes with it.
+    /// The server's working directory, which is removed with it.
     #[must_use]
     pub fn directory(&self) -> &std::path::Path {
         &self.directory
     }
 
-    /// Starts the process, on the same port as before, and waits until it answers.
+    /// Starts the process on the same port as before, and waits until it replies.
     ///
     /// # Panics
     /// When it does not start.
     pub fn start_again(&mut self) {
         self.kill();
-        // Somebody else may have taken the port since it was found free, or it may not be quite free again yet.
+        // Another process may have taken the port since it was found free, or the system has not released it yet.
         for _ in 0..200 {
             self.spawn();
             let mut ended = false;
             eventually("the server answers or has ended", || {
                 ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
-                // One that wants a password first is there too.
+                // A server that requires a password is up, too.
                 let there = |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
                 ended || ask(self.port, &["PING"]).is_ok_and(there)
             });
@@ -107,7 +107,7 @@ impl Server {
     /// Starts the process without waiting for it.
     ///
     /// # Panics
-    /// When the program is not there.
+    /// When the program does not exist.
     pub fn launch(&mut self) {
         self.kill();
         self.spawn();
@@ -127,19 +127,19 @@ impl Server {
     /// Sends a command and returns the reply.
     ///
     /// # Panics
-    /// When the server does not answer.
+    /// When the server does not reply.
     #[track_caller]
-    #[allow(clippy::must_use_candidate)] // Many orders are answered by an OK that says nothing.
+    #[allow(clippy::must_use_candidate)] // Many commands only reply OK.
     pub fn ask(&self, command: &[&str]) -> Reply {
         ask_as(self.port, self.password.as_deref(), command)
             .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
     }
 
-    /// Waits until a replica has all that this server has written so far. `WAIT` does not tell: it asks for what the connection
-    /// itself has written, and the writes were others'.
+    /// Waits until a replica has everything that this server has written so far. `WAIT` does not work here: it covers only the
+    /// writes of its own connection.
     ///
     /// # Panics
-    /// When it never has, or one of them does not answer.
+    /// When the replica does not catch up, or one of them does not reply.
     pub fn until_replicated_to(&self, replica: &Self) {
         let info = |server: &Self| server.ask(&["INFO", "replication"]).text().to_owned();
         let offset = |info: &str| -> u64 {
@@ -153,21 +153,21 @@ impl Server {
         });
     }
 
-    /// Ends the process at once (SIGKILL); whatever it had in memory is gone.
+    /// Kills the process (SIGKILL); everything in its memory is lost.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // Either may fail only because the process has ended already.
+            // These fail only if the process has already ended.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// Freezes the process: connections stay, and nothing answers.
+    /// Freezes the process: connections stay open, but it does not reply.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
 
-    /// Lets a frozen process go on.
+    /// Resumes a frozen process.
     pub fn thaw(&self) {
         self.signal("CONT");
     }
@@ -188,15 +188,15 @@ fn program() -> OsString {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        // A directory that stays is the system's to clean.
+        // If the directory cannot be removed, the system cleans it up later.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A port that is free now, with a free one 10,000 above it for a cluster's own talk.
+/// A port that is free now, with a free one 10,000 above it for the cluster bus.
 ///
 /// # Panics
-/// When 127.0.0.1 has none left.
+/// When 127.0.0.1 has no free port left.
 #[must_use]
 pub fn free_port() -> u16 {
     loop {

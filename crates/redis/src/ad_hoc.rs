@@ -1,13 +1,13 @@
-//! Limits that come with each request.
+//! Limits whose policy comes with each request.
 
 use std::{fmt, sync::Arc};
 
 use crate::{Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::denials::Ask};
 
-/// Decides by limits that come with each request, as those of `CL.THROTTLE` do; from [`Store::ad_hoc`]. A limit that stays is
-/// rather a [`SharedLimit`](crate::SharedLimit), which also knows what to answer when the store does not.
+/// Decides with a policy that each request brings along, as `CL.THROTTLE` does. [`Store::ad_hoc`] returns it. For a fixed
+/// limit use a [`SharedLimit`](crate::SharedLimit), which also decides when the store does not reply.
 ///
-/// For as long as it exists, its deadline counts as one of the store's limits' (see
+/// While it exists, its deadline counts as the deadline of one of the store's limits (see
 /// [`LimitBuilder::deadline`](crate::LimitBuilder::deadline)).
 pub struct AdHoc {
     store: Store,
@@ -20,11 +20,12 @@ impl AdHoc {
         Self { store, wait }
     }
 
-    /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its time, except of permits, which
-    /// come back before it: the same request by the same plan then costs no round trip.
+    /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its wait is over, so repeating
+    /// the same request with the same plan costs no round trip. Denials of permits are not remembered, because permits can be
+    /// released early.
     ///
     /// # Errors
-    /// When the store gave no decision within the deadline. The request may still be charged then.
+    /// When the store makes no decision within the deadline. The request may still be charged.
     pub async fn decide(
         &self,
         plan: &Arc<Plan>,

@@ -1,4 +1,4 @@
-//! How long an answer may take, and the moment by which it must be there.
+//! Timeouts, and the deadlines computed from them.
 
 use std::time::Duration;
 
@@ -6,44 +6,44 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::StoreError;
 
-/// The longest wait that a deadline stands for.
+/// The longest possible wait.
 const LONGEST: Duration = Duration::from_hours(24);
 
-/// The moment by which an answer must be there. A decision that consists of several questions passes the same deadline to each.
+/// The moment by which the decision must be there. A decision that sends several requests passes the same deadline to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// So long from now; at most a day.
+    /// The deadline `wait` from now, at most a day.
     #[must_use]
     pub fn after(wait: Duration) -> Self {
         Self(Instant::now() + wait.min(LONGEST))
     }
 
-    /// How long it is until then; zero when it has passed.
+    /// The time left; zero once it has passed.
     #[must_use]
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// What the future brings, or that it was not there in time.
+    /// Waits for the future until the deadline.
     pub(crate) async fn bound<T>(self, answer: impl Future<Output = T>) -> Result<T, StoreError> {
         timeout_at(self.0, answer).await.map_err(|_| StoreError::TimedOut)
     }
 }
 
-/// How long the store may take for a decision.
+/// The time limit for a decision by the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// So long.
+    /// A fixed time.
     After(Duration),
-    /// Three round trips and 20 ms, at least 50 ms and at most 1 s, by the round trip to the store as it is measured all the
-    /// time; 250 ms before anything is measured.
+    /// Three round trips and 20 ms, at least 50 ms and at most 1 s. The round trip is measured continuously. Before the first
+    /// measurement it is 250 ms.
     Auto,
 }
 
 impl Timeout {
-    /// How long a decision may take unless a limit says otherwise: 50 ms.
+    /// The default: 50 ms.
     pub const USUAL: Self = Self::After(Duration::from_millis(50));
 }
 

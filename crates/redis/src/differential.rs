@@ -1,4 +1,4 @@
-//! Each script beside its algorithm: the same random steps, the same decisions, on a real server.
+//! Runs each script and its algorithm through the same random steps on a real server and compares the decisions.
 
 mod allotments;
 mod changes;
@@ -20,13 +20,13 @@ use crate::script::{
     call::{self, Batch, Before},
 };
 
-/// Steps for each algorithm, at least.
+/// The minimum number of steps per algorithm.
 const STEPS: usize = 20_000;
 
-/// Where the test's time starts, in microseconds: not a round number, near today.
+/// The start of the test's time, in microseconds: close to today and not a round number.
 const START: u64 = 1_763_000_000_123_457;
 
-/// A generator that needs nothing but its seed (Marsaglia's xorshift).
+/// A random generator with only a seed (Marsaglia's xorshift).
 struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ struct Bench {
     random: Random,
     /// The test's time, in microseconds.
     now: u64,
-    /// Whether the scripts go by it, and not by the server's.
+    /// Whether the scripts use the test's time instead of the server's.
     manual: bool,
 }
 
@@ -83,14 +83,14 @@ impl Bench {
         }
     }
 
-    /// Stands still, goes on a little, jumps, or goes back; `window` in microseconds.
+    /// Leaves the time as it is, moves it a little, jumps, or goes back; `window` in microseconds.
     fn move_time(&mut self, window: u64) {
         let far = match self.random.below(20) {
             0..=5 => 0,
             6..=9 => self.random.below(window / 50 + 3),
             10..=16 => self.random.below(window / 4 + 3),
             17 => self.random.below(window * 3),
-            // To the very edge of a window.
+            // To the exact edge of a window.
             18 => window - self.now % window,
             _ => {
                 self.now = self.now.saturating_sub(self.random.below(window * 2));
@@ -114,7 +114,7 @@ impl Bench {
     }
 }
 
-/// The same steps through a script and through the algorithm.
+/// Runs the same steps through a script and the algorithm.
 fn hold_to(policies: Vec<Policy>, seed: u64) {
     let mut bench = Bench::new(seed);
     let rounds = STEPS.div_ceil(policies.len());
@@ -127,7 +127,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
         while steps < rounds {
             bench.move_time(window);
             if !(START / 2..2 * START).contains(&bench.now) {
-                // Long windows have brought the time near what `Nanos` can tell; start again with other keys.
+                // With long windows the time has come close to the maximum of `Nanos`. Start again with other keys.
                 (bench.now, era) = (START, era + 1);
                 states.clear();
             }
@@ -171,7 +171,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
     }
 }
 
-/// What the algorithm decides, when a denial leaves nothing behind. `last` is the key's newest moment that an admission had.
+/// The algorithm's decision, with the state unchanged by denials. `last` is the newest moment of an admission for the key.
 fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u32) -> Decision {
     let decision = policy.check(state, now, cost);
     if cost > 0 && decision.is_allowed() {
@@ -180,7 +180,7 @@ fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: 
     decision
 }
 
-/// When an admission counts: each holder of permits has a moment of its own.
+/// The moment of an admission: each holder of permits gets a unique one.
 fn moment(policy: &Policy, last: &mut Nanos, now: Nanos) -> Nanos {
     if policy.name() != "concurrency" {
         return now;
@@ -226,7 +226,7 @@ fn the_fixed_window_script_decides_as_the_algorithm_does() {
     );
 }
 
-/// With counts of one, two and four bytes, and slots few and many.
+/// Counts of one, two and four bytes, with few and many slots.
 fn sliding_windows() -> Vec<Policy> {
     let of = |text| SlidingWindow::new(quota(text));
     let slots = |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense").into();

@@ -1,88 +1,86 @@
-//! What can go wrong between a caller and the store.
+//! Errors between a caller and the store.
 
 use std::sync::Arc;
 
-/// Why the store gave no decision.
+/// Why the store made no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nobody listens at the address, or the name does not resolve, or no connection came about: perhaps as only one of both
-    /// speaks TLS.
-    #[error("cannot reach the store: {0}; check the address and that it runs")]
+    /// No connection: nothing listens at the address, the name does not resolve, or only one side speaks TLS.
+    #[error("cannot reach the store: {0}; check the address and that the store is running")]
     Refused(Arc<str>),
-    /// The connection broke. Whether the request was decided before that is not known.
+    /// The connection broke. Whether the request was decided before that is unknown.
     #[error("the connection to the store broke: {0}")]
     Lost(Arc<str>),
-    /// No answer within the deadline. It may still be decided, or have been.
+    /// No reply within the deadline. The request may have been decided, or still be.
     #[error("the store did not answer within the deadline")]
     TimedOut,
     /// The server is loading its data after a start.
     #[error("the store is loading its data after a start; wait until it is ready")]
     Loading,
-    /// The server is a replica: after a failover the address still points to the old master.
-    #[error(
-        "the store is a read-only replica; give the master's address, or that of the sentinels or the cluster"
-    )]
+    /// The server is a replica. After a failover, the address still points to the old master.
+    #[error("the store is a read-only replica; use the address of the master, the sentinels or the cluster")]
     ReadOnly,
-    /// The server's memory is full, and its policy is not to evict.
+    /// The server's memory is full and its policy is not to evict.
     #[error("the store's memory is full; raise its maxmemory")]
     OutOfMemory,
-    /// The cluster (or a slot of it) has no master at the moment, or was still moving the slot after several tries.
-    #[error("the cluster does not serve this key now: {0}")]
+    /// The cluster, or one of its slots, currently has no master, or was still moving the slot after several tries.
+    #[error("the cluster does not serve this key at the moment: {0}")]
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
     #[error(
         "the keys of one decision are on different nodes of the cluster; give them a common {{hash tag}}"
     )]
     CrossSlot,
-    /// Two limits of one name and other numbers, in one decision on one key: they are one state, and only one can decide on it.
+    /// One decision contains two limits with the same name but other numbers for the same key. They have one state, and only
+    /// one of them can decide on it.
     #[error(
-        "two limits of one name, with other numbers, are asked about one key in one decision; give them different names"
+        "one decision has two limits of the same name with different numbers for one key; give them different names"
     )]
     OneKey,
-    /// The key holds another type of value, which is not this limit's.
+    /// The key holds a value of another Redis type.
     #[error(
-        "another program keeps another type of value under this limit's key; choose another prefix or name"
+        "the limit's key holds another type of value, from another program; choose another prefix or name"
     )]
     WrongType,
-    /// The key holds a string that is no state of this limit.
-    #[error("another program keeps another value under this limit's key; choose another prefix or name")]
+    /// The key holds a string that is not a state of this limit.
+    #[error("the limit's key holds another value, from another program; choose another prefix or name")]
     NotOurs,
-    /// The server refuses the credentials, or its user may not run scripts at all.
-    #[error("the store refuses: {0}")]
+    /// The server rejects the credentials, or its user may not run scripts at all.
+    #[error("the store refuses access: {0}")]
     NotPermitted(Arc<str>),
-    /// The server's user may not touch this key. With the rights that the store needs.
-    #[error("the store's user may not do this: {0}")]
+    /// The server's user may not access this key. The text lists the permissions that the store needs.
+    #[error("the store's user lacks permission: {0}")]
     Forbidden(Arc<str>),
-    /// The server stopped the limit's script: its user may not run a command that the script needs, for instance. With the
-    /// rights that the store needs.
+    /// The server aborted the limit's script, for example because its user may not run a command that the script needs. The
+    /// text lists the permissions that the store needs.
     #[error("the store could not run the limit's script: {0}")]
     Script(Arc<str>),
-    /// The address makes no sense to the client.
-    #[error("no store can be at this address: {0}")]
+    /// The client cannot parse the address.
+    #[error("invalid store address: {0}")]
     Address(Arc<str>),
-    /// A prefix that is empty, or has a `:`, `{` or `}` in it.
+    /// The prefix is empty or contains `:`, `{` or `}`.
     #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
-    /// Nodes hold allotments of the limit, or have used what they have not reported yet: only an exact limit gives back.
+    /// The limit is leased or reported. Nodes hold allotments or have unreported use, so only an exact limit can refund.
     #[error(
-        "a leased or reported limit gives nothing back, as nodes decide from what they took before; make it exact"
+        "a leased or reported limit cannot refund, because nodes decide from their allotments; make it exact"
     )]
     NotExact,
-    /// Any other error of the server.
-    #[error("the store reports: {0}")]
+    /// Any other error from the server.
+    #[error("error from the store: {0}")]
     Server(Arc<str>),
-    /// The server answered something else than the script returns.
+    /// The server's reply is not what the script returns.
     #[error("unexpected reply from the store")]
     BadReply,
-    /// The store was found to be down a moment ago, and was not asked.
-    #[error("the store was found to be down a moment ago")]
+    /// A recent heartbeat found the store down, so it was not asked.
+    #[error("the store went down a moment ago and was not asked")]
     Down,
 }
 
-/// The kinds of [`StoreError`], to count by.
+/// The kinds of [`StoreError`], for counters.
 impl StoreError {
-    /// All names that [`name`](Self::name) gives.
+    /// All names that [`name`](Self::name) can return.
     pub const NAMES: [&'static str; 20] = [
         "refused",
         "lost",
@@ -131,13 +129,13 @@ impl StoreError {
         }
     }
 
-    /// A short name, for metrics.
+    /// A short name for metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.index()]
     }
 
-    /// Whether the error is about one key or one request, and says nothing about the store's health.
+    /// Whether the error concerns one key or one request and says nothing about the store's health.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
         matches!(
@@ -152,12 +150,13 @@ impl StoreError {
         )
     }
 
-    /// Whether only another connection (perhaps to another server) can help.
+    /// Whether only another connection, perhaps to another server, can help.
     pub(crate) const fn needs_reconnect(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply)
     }
 
-    /// Whether the store as a whole takes no decisions, and has not taken this one; unless a cluster's client asked twice.
+    /// Whether the store as a whole makes no decisions and has not made this one. This is not certain in a cluster, whose
+    /// client may have sent the request twice.
     pub(crate) const fn is_certain(&self) -> bool {
         matches!(
             self,

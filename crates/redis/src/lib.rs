@@ -1,4 +1,4 @@
-//! Limits that many processes share, decided in Redis or Valkey (6.2 and newer): one server, a master with replicas behind
+//! Limits that many processes share, decided in Redis or Valkey 6.2 or newer: one server, a master with replicas behind
 //! sentinels, or a cluster.
 //!
 //! ```no_run
@@ -17,76 +17,77 @@
 //!
 //! # Modes
 //!
-//! | mode | promise, over all nodes | a decision costs | when nodes come and go |
+//! | mode | guarantee over all nodes | cost of a decision | nodes that come and go |
 //! |---|---|---|---|
-//! | [`Exact`](Mode::Exact) | the algorithm's own decisions | a round trip, shared with callers at the same time; none for a denial that is remembered | nothing changes |
-//! | [`Leased`](Mode::Leased) | never over: whatever is admitted, the algorithm asked at that moment would have admitted | nothing but memory while an allotment lasts; a round trip for keys that are rarely asked for, and near the limit | one that leaves gives back; one that dies takes its allotments (each at most a quarter of what was left) with it until the algorithm forgets them |
-//! | [`Reported`](Mode::Reported) | over by at most nodes × [`unreported`](LimitBuilder::unreported) in any window | the same, and a round trip when that much is out | one that dies has not reported at most that much, once for each death |
+//! | [`Exact`](Mode::Exact) | the algorithm's own decisions | a round trip, shared with concurrent callers; none for a remembered denial | nothing changes |
+//! | [`Leased`](Mode::Leased) | never over: the algorithm would have admitted every admitted request at its time | no round trip while an allotment lasts; a round trip for rarely used keys, and near the limit | a node that leaves gives back its allotments; the allotments of a node that dies (each at most a quarter of what was left) stay charged until the algorithm forgets them |
+//! | [`Reported`](Mode::Reported) | over by at most nodes × [`unreported`](LimitBuilder::unreported) in any window | the same, and a round trip when that much is unreported | each node that dies leaves at most that much unreported |
 //!
-//! The price of a lease is in denials: what one node holds is denied to the others, for at most the
-//! [slack](LimitBuilder::slack). An allotment is what the node will use in a quarter of that, as measured, and at most a quarter of
-//! what is left; so allotments shrink towards the limit until every request is decided by the store. What a quiet node holds
-//! comes back by itself within about half the slack, or of a token bucket after the slack. `tidegate simulate --nodes` shows what a mode costs a workload.
+//! Leases cost additional denials: units that one node holds are denied to the others, for at most the
+//! [slack](LimitBuilder::slack). An allotment is the node's measured demand for a quarter of the slack, and at most a quarter
+//! of what is left. So allotments shrink near the limit until the store decides every request. An idle node gives its units
+//! back within about half the slack, or within the slack for a token bucket. `tidegate simulate --nodes` shows what each mode
+//! costs for a workload.
 //!
-//! Leaky buckets and permits hand out moments and places, which cannot be kept: they are always exact, as are leased token
-//! buckets of less than 16 or to which not even one token flows in the slack. [`SharedLimit::mode`] tells the mode that came
-//! out. Several limits in one decision ([`Store::acquire_all`]) are decided in memory where this node holds enough of each,
-//! all or nothing, and else by the store. While nodes of one limit differ in mode or slack (during a change of
-//! configuration), leased sliding logs and token buckets may be over by what is used in the slack.
+//! Leaky buckets and permits cannot be leased, because they assign moments and places. They are always exact, and so are
+//! leased token buckets with a burst below 16 or a rate below one token per slack. [`SharedLimit::mode`] returns the mode in
+//! force. Several limits in one decision ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds
+//! enough of each, otherwise by the store. While nodes use different modes or slacks for one limit (during a change of
+//! configuration), leased sliding logs and token buckets may be over by the use within the slack.
 //!
-//! A request of a lease goes on when its caller gives up: what it brings is for others, too. Units are given back once,
-//! however often a call is repeated: a call that gives back is not sent a second time, and in a cluster, whose client repeats
-//! calls by itself, it has a key by which the script refuses the second one. [`Store::close`] gives everything back at the
-//! end of a program.
+//! A lease request continues when its caller gives up, because its grant serves other callers, too. Units are given back only
+//! once: a call that gives back is not repeated, and in a cluster, whose client repeats calls on its own, an extra key lets
+//! the script refuse the second one. At the end of a program, [`Store::close`] gives everything back.
 //!
-//! # What holds, and what it rests on
+//! # Guarantees and their conditions
 //!
-//! * A decision and its effect are one step: a script, which Redis runs alone. Requests of callers at the same time share a
-//!   call. Several limits are decided in one step by [`Store::acquire_all`].
-//! * The time is Redis's own `TIME`, in microseconds; the nodes' clocks do not matter. Should it go backwards it counts as
+//! * A decision and its effect are one step: a script, which Redis runs alone. Concurrent requests share a call.
+//!   [`Store::acquire_all`] decides several limits in one step.
+//! * The time is Redis's own `TIME`, in microseconds, so the nodes' clocks do not matter. If it goes backwards, it counts as
 //!   standing still.
-//! * Each script is held to the algorithm in `tidegate-core` by tests that take the same random steps through both. What
-//!   the scripts could not represent exactly is refused when the limit is built ([`PlanError`]).
-//! * A denial writes nothing, and is remembered here until its time: asking again costs no round trip.
-//! * [`SharedLimit::refund`] gives back, of exact limits and permits; once, however often a call is repeated.
-//! * **Never over**, as far as Redis keeps what it has written. Redis replicates after it has answered: a failover to a
-//!   replica that has not seen the last writes yet admits those once more, as does a restart without (or behind) an
-//!   append-only file, a `FLUSHALL`, an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if limits may
-//!   be forgotten under pressure), or a step forward of the server's clock, to which a new master's clock that is ahead
-//!   of the old one's is the same. What [`OnError`] admits meanwhile comes on top.
-//!   Leases are no exception: what was forgotten is granted once more, and what nodes held of it is used up to its end.
-//! * A change of a limit's numbers keeps what was used: windows their counts, logs and permits their times, buckets (to the
-//!   microsecond) the time until they are as good as new. A change of a window, of slots or of the algorithm starts afresh,
-//!   under other keys; but a log's times stay whatever its window.
+//! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and compare them. A limit that
+//!   the scripts cannot represent exactly is refused when it is built ([`PlanError`]).
+//! * A denial writes nothing. This node remembers it until the wait is over, so a retry costs no round trip.
+//! * [`SharedLimit::refund`] refunds exact limits and permits, and only once, however often a call is repeated.
+//! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies. So these events admit the
+//!   lost writes again: a failover to a replica that has not seen the last writes, a restart without an append-only file (or
+//!   with one that lags behind), a `FLUSHALL`, and an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl`
+//!   if limits may be forgotten under memory pressure). A forward step of the server's clock has the same effect, for example
+//!   after a failover to a master whose clock is ahead. Requests that [`OnError`] admits come on top. This holds for leases,
+//!   too: forgotten units are granted again, and nodes still use up the allotments that they hold.
+//! * A change of a limit's numbers keeps its use: windows keep their counts, logs and permits their times, and buckets the
+//!   time until they are full again (to the microsecond). A change of the window, the slots or the algorithm starts from zero
+//!   under new keys. A log, however, keeps its times when its window changes.
 //!
-//! # When the store does not answer
+//! # When the store is down
 //!
-//! A decision has a deadline ([`LimitBuilder::deadline`]). A failure that is the whole store's (nobody listens, loading, a
-//! read-only replica, memory full) opens a breaker at once; any other calls for a sign of life, a small write, which opens it
-//! when it is refused, or has no answer three times in a row. While it is open every decision is made at once by the limit's
-//! [`OnError`], and nobody waits: one task goes on giving signs of life, after pauses that grow from 25 ms to 2 s, each with its
-//! share of chance, and the first that succeeds lets everybody in again. It may take as long as the shortest of the limits'
-//! deadlines (at least 50 ms, at most 1 s): limits that can wait longer than others share the others' store only while it is
-//! quick enough for all. In a cluster each 128 slots have a breaker of their own.
+//! Each decision has a deadline ([`LimitBuilder::deadline`]). A failure of the whole store (connection refused, loading, a
+//! read-only replica, memory full) opens a breaker at once. Any other failure triggers a heartbeat, a small write. The breaker
+//! opens if the heartbeat is refused, or gets no reply three times in a row. While the breaker is open, the limit's
+//! [`OnError`] makes every decision immediately, and no caller waits. One task continues to send heartbeats, with randomized
+//! pauses that grow from 25 ms to 2 s, and the first success closes the breaker. The time limit of a heartbeat is the shortest
+//! deadline of the store's limits (at least 50 ms, at most 1 s), so a store that is too slow for the limit with the shortest
+//! deadline counts as down for all of its limits. In a cluster, each group of 128 slots has its own breaker.
 //!
-//! [`Stats`] counts all of it. A line is logged when the store goes and when it comes back, and one a minute for each other kind
-//! of error, never with a key.
+//! [`Stats`] counts all of this. One line is logged when the store goes down and one when it comes back. Each other kind of
+//! error is logged at most once a minute, never with a key.
 //!
-//! What a node holds by a lease it may use until its end, store or no store; only then does [`OnError`] decide.
+//! A node may use up its allotments even while the store is down. [`OnError`] decides only after that.
 //!
-//! A request that timed out may still be charged. That errs on the safe side, as does asking again after a connection broke.
+//! A request that timed out may still be charged, and so may one that is repeated after a connection broke. Both err on the
+//! safe side.
 //!
 //! # In Redis
 //!
-//! A key is `prefix:name:shape:key`, its value a string of 7 to 13 bytes (sliding counter above 65,535: 15; sliding window: 7, and 1, 2 or 4 for each slot, for
-//! the one that is leaving, and for the sum; logs: 8 bytes an entry, above 128 entries up to 12; permits: 8 and 16 each). Every
-//! key expires by itself within six seconds of its limit being as good as new. In a cluster the keys of one joint decision need
-//! a common hash tag: `{tenant}:user`.
+//! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a sliding counter above 65,535: 15 bytes; a
+//! sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot that is leaving, and for the sum; a log: 8 bytes per
+//! entry, above 128 entries up to 12; permits: 8 bytes plus 16 each). Every key expires within six seconds after its limit has
+//! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`.
 //!
-//! A user of an ACL needs the keys that begin with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget
-//! +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`; in a cluster also what tells the
-//! client where the slots are. A key or a command that is missing fails the limits that need it and no other; but one who may
-//! not give signs of life (`PEXPIRE` and the last three) has no store.
+//! An ACL user needs access to the keys with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget +set
+//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`. In a cluster it also needs the
+//! commands with which the client finds the slots. A missing key or command fails only the limits that need it. But a user
+//! that may not send heartbeats (`PEXPIRE` and the last three) cannot use the store at all.
 
 mod ad_hoc;
 mod batch;
@@ -98,6 +99,7 @@ mod error;
 mod health;
 mod lease;
 mod limit;
+mod name;
 mod script;
 mod stats;
 mod store;

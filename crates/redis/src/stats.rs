@@ -1,4 +1,4 @@
-//! What has happened, counted.
+//! Statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,18 +7,18 @@ use tidegate_limiter::SystemClock;
 
 use crate::StoreError;
 
-/// A line for each kind of error at most so often; the counters have them all.
+/// The minimum time between two log lines for each kind of error. The counters include all errors.
 const LINE: Nanos = Nanos::from_secs(60);
 
-/// Counters that only grow, and how things stand. From [`Store::stats`](crate::Store::stats).
+/// Counters that only grow, and the current state. [`Store::stats`](crate::Store::stats) returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Decisions that the store made.
+    /// Decisions made by the store.
     pub decided: u64,
-    /// Denials remembered from an earlier answer.
+    /// Remembered denials that were returned.
     pub remembered: u64,
-    /// Requests admitted from allotments of a quota that this node held.
+    /// Requests admitted from this node's allotments.
     pub leased: u64,
     /// Decisions made in memory while the store was down.
     pub local: u64,
@@ -26,25 +26,25 @@ pub struct Stats {
     pub failed_open: u64,
     /// Requests denied because the store was down.
     pub failed_closed: u64,
-    /// Script calls sent. With [`decided`](Self::decided), how many decisions share one.
+    /// Script calls sent. Together with [`decided`](Self::decided), this shows how many decisions share a call.
     pub calls: u64,
-    /// Scripts sent with their text, as the server did not know them.
+    /// Scripts sent with their text because the server did not know them.
     pub script_loads: u64,
     /// Connections made.
     pub connections: u64,
-    /// How often the store (of a cluster, one of its parts) was found to be down.
+    /// How often the store, or a part of a cluster, went down.
     pub opened: u64,
-    /// How often it was found to be back.
+    /// How often it came up again.
     pub closed: u64,
-    /// Errors, in the order of [`StoreError::NAMES`]: each of a request of any kind (a decision, permits that come back, what a
-    /// lease asks for in the background, a sign of life).
+    /// Errors, in the order of [`StoreError::NAMES`], of all kinds of requests: decisions, releases of permits, background
+    /// requests of leases, and heartbeats.
     pub errors: [u64; StoreError::NAMES.len()],
-    /// Nodes that share the store, as last seen; at least 1.
+    /// Nodes that share the store, at the last count; at least 1.
     pub nodes: u32,
 }
 
 impl Stats {
-    /// How many errors of one kind there were; 0 for a name that is none of [`StoreError::NAMES`].
+    /// The number of errors of one kind; 0 for a name that is not in [`StoreError::NAMES`].
     #[must_use]
     pub fn errors_of(&self, name: &str) -> u64 {
         StoreError::NAMES.iter().position(|&other| other == name).map_or(0, |at| self.errors[at])
@@ -56,7 +56,7 @@ impl Stats {
 pub struct Counters {
     pub decided: Counter,
     pub remembered: Counter,
-    /// Those of limits that are no more; as are some of `remembered`.
+    /// The counts of limits that no longer exist; `remembered` includes some of those, too.
     pub leased: Counter,
     pub local: Counter,
     pub failed_open: Counter,
@@ -69,14 +69,14 @@ pub struct Counters {
     lines: Lines,
 }
 
-/// Until when no further line is logged about each kind of error.
+/// For each kind of error, the time until which no further line is logged.
 #[derive(Debug, Default)]
 struct Lines {
     clock: SystemClock,
     until: [AtomicU64; StoreError::NAMES.len()],
 }
 
-/// One of them.
+/// One counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -91,30 +91,31 @@ impl Counter {
 }
 
 impl Counters {
-    /// Counts an error that is told elsewhere.
+    /// Counts an error that is logged elsewhere.
     pub fn count(&self, error: &StoreError) {
         self.errors[error.index()].add(1);
     }
 
-    /// Counts an error of a request, and tells of it. One that leaves no doubt is told with the store's health; one about the
-    /// key by whoever knows [which limit's](Self::tell_of); that the store is down was told when it was found out.
+    /// Counts a request's error and logs it. Not logged here: a conclusive error, which is logged with the store's health; an
+    /// error about the key, which is logged by the caller that knows [the limit](Self::tell_of); and `Down`, because the
+    /// outage was logged when it was found.
     pub fn error(&self, error: &StoreError) {
         self.count(error);
         let told_elsewhere = error.is_certain() || error.is_about_the_key() || *error == StoreError::Down;
         if !told_elsewhere && self.may_tell(error) {
-            tracing::warn!(%error, "the shared store gave no decision");
+            tracing::warn!(%error, "the shared store made no decision");
         }
     }
 
-    /// Tells of an error about a key. `prefix` is that of the limit's keys: a key itself may be a secret.
+    /// Logs an error about a key. `prefix` is the prefix of the limit's keys, because a key itself may be a secret.
     pub fn tell_of(&self, error: &StoreError, prefix: &[u8]) {
         if error.is_about_the_key() && self.may_tell(error) {
             let keys = String::from_utf8_lossy(prefix);
-            tracing::warn!(%error, %keys, "the shared store gave no decision");
+            tracing::warn!(%error, %keys, "the shared store made no decision");
         }
     }
 
-    /// Whether a line is due.
+    /// Whether a line may be logged now.
     fn may_tell(&self, error: &StoreError) -> bool {
         let (until, now) = (&self.lines.until[error.index()], self.lines.clock.now());
         let old = until.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The store, and what is asked of it.
+//! The store and its public API.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,13 +13,15 @@ use crate::{
         Sweeper, acquire_all,
         denials::{Ask, Denials},
     },
+    name::is_word,
     script::Runner,
 };
 
-/// A shared store: Redis or Valkey, one server, a master with replicas, or a cluster. Cheap to clone; all clones are one.
+/// A shared store in Redis or Valkey: one server, a master with replicas, or a cluster. Cheap to clone; clones are the same
+/// store.
 ///
-/// It connects by itself, and again after every failure: opening one never waits and never fails because the store is
-/// down.
+/// It connects in the background and reconnects after every failure. Opening a store never waits, and never fails because the
+/// store is down.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -38,22 +40,22 @@ impl Store {
     /// Opens the store at an address, with keys that begin with `tidegate`.
     ///
     /// # Errors
-    /// When the address makes no sense; not when nobody answers there.
+    /// When the address is invalid. A store that does not reply is not an error.
     ///
     /// # Panics
-    /// Outside a Tokio runtime; it needs one with time and I/O.
+    /// Outside a Tokio runtime with time and I/O enabled.
     pub fn open(address: &str) -> Result<Self, StoreError> {
         Self::at(address.parse()?, "tidegate")
     }
 
-    /// Opens the store at an address, with keys that begin with `prefix`: stores of one prefix share their limits. A short
-    /// one is worth it: a tenth of what a decision costs Redis can hang on nine bytes of its key.
+    /// Opens the store at an address, with keys that begin with `prefix`. Stores with the same prefix share their limits. Keep
+    /// the prefix short: nine bytes of a key can account for a tenth of what a decision costs Redis.
     ///
     /// # Errors
     /// When the prefix is empty or contains `:`, `{` or `}`.
     ///
     /// # Panics
-    /// Outside a Tokio runtime; it needs one with time and I/O.
+    /// Outside a Tokio runtime with time and I/O enabled.
     pub fn at(address: Address, prefix: &str) -> Result<Self, StoreError> {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
@@ -63,30 +65,30 @@ impl Store {
         Ok(Self(Arc::new(Inner { batcher, denials: Denials::new(random()), sweeper: Sweeper::default() })))
     }
 
-    /// A limit in this store, under a name: limits of one name and policy are one limit, on whichever node.
+    /// Starts a limit in this store. Limits of the same name and policy are one limit, on all nodes.
     pub fn limit(&self, name: &str, policy: impl Into<Policy>) -> LimitBuilder {
         LimitBuilder::new(self.clone(), name, policy.into())
     }
 
-    /// Decides by limits that come with each request, each decision within a deadline.
+    /// Decides with policies that come with each request, each decision within `deadline`.
     #[must_use]
     pub fn ad_hoc(&self, deadline: impl Into<Timeout>) -> AdHoc {
         AdHoc::new(self.clone(), deadline.into())
     }
 
-    /// Decides on several requests in one step: all admit and are charged, or none is. Where all of the limits are leased or
-    /// reported, and this node holds enough of each, that step is made in memory; else in the store. Where the store gives no decision
-    /// within the shortest of the limits' deadlines, each answers as its [`OnError`](crate::OnError) says, and what one
-    /// denies no other keeps.
+    /// Decides on several requests in one step: all admit and are charged, or none is. If all of the limits are leased or
+    /// reported, and this node holds enough of each, it decides in memory, otherwise in the store. If the store makes no
+    /// decision within the shortest of the limits' deadlines, each limit's [`OnError`](crate::OnError) decides, and if one
+    /// denies, the others are refunded.
     ///
     /// # Errors
-    /// Only for what nobody can decide in one step, now or later: [`StoreError::CrossSlot`], in a cluster, when the keys have
-    /// no common hash tag; [`StoreError::OneKey`] when two limits of one name and other numbers are asked about one key.
+    /// Only if the requests can never be decided in one step: [`StoreError::CrossSlot`] if the keys have no common hash tag in
+    /// a cluster, and [`StoreError::OneKey`] if two limits with the same name and different numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         acquire_all(self, parts).await
     }
 
-    /// Whether the other is a clone of this one: their limits can be decided together.
+    /// Whether the other is a clone of this store, so that their limits can be decided together.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -103,52 +105,51 @@ impl Store {
         stats
     }
 
-    /// How the store is, as the latest heartbeats show: small writes, every two seconds and whenever a request fails.
+    /// The store's health, from the latest heartbeats: small writes, every two seconds and whenever a request fails.
     #[must_use]
     pub fn health(&self) -> Health {
         self.batcher().monitor.health()
     }
 
-    /// What is wrong with the store, unless it is [up](Health::Up); `None` too before anything is known.
+    /// What is wrong with the store, unless it is [up](Health::Up). `None` also before anything is known.
     #[must_use]
     pub fn trouble(&self) -> Option<StoreError> {
         self.batcher().monitor.trouble()
     }
 
-    /// How many nodes share the store, as last seen; at least 1. A smaller number is believed after it was seen for fifteen
-    /// seconds: a store that was emptied counts from one again.
+    /// The number of nodes that share the store, at the last count; at least 1. A smaller number is accepted after fifteen
+    /// seconds, because an emptied store starts to count from one.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.batcher().monitor.nodes.get()
     }
 
-    /// Says that there are never fewer nodes than so many, whatever is counted: [`OnError::Local`](crate::OnError) divides by
-    /// the number of nodes.
+    /// Sets a lower bound on the number of nodes, by which [`OnError::Local`](crate::OnError) divides.
     pub fn set_least_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.at_least(nodes);
     }
 
-    /// Says how many [nodes](Self::nodes) there were when somebody last counted, before this process started.
+    /// Restores the number of [nodes](Self::nodes) that was counted before this process started.
     pub fn recall_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.recall(nodes);
     }
 
-    /// The shortest round trip to the store of late; `None` before the first answer.
+    /// The shortest recent round trip to the store, or `None` before the first reply.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.batcher().monitor.distance.get().map(Duration::from)
     }
 
-    /// Where the store is.
+    /// The store's address.
     #[must_use]
     pub fn address(&self) -> &Address {
         self.batcher().monitor.runner.connector.address()
     }
 
-    /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports what is not reported yet, and waits
-    /// until that is done or has failed, within a few deadlines. From then on the store makes every decision of these limits.
+    /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports unreported use, and waits until that
+    /// is done or has failed, for a few deadlines at most. After that the store makes every decision of these limits.
     ///
-    /// A limit that is dropped gives back, too, but in the background: at the end of a program wait for this.
+    /// A limit that is dropped also gives back, but in the background. At the end of a program, wait for this method.
     pub async fn close(&self) {
         self.sweeper().close(self.batcher()).await;
     }
@@ -173,10 +174,10 @@ impl Store {
         &self.0.sweeper
     }
 
-    /// Whether there is time to ask.
+    /// Fails if the deadline has passed.
     pub(crate) fn in_time(&self, deadline: Deadline) -> Result<(), StoreError> {
         if deadline.left().is_zero() {
-            // Nothing is learned about the store from that.
+            // This says nothing about the store's health.
             self.batcher().monitor.counters().error(&StoreError::TimedOut);
             return Err(StoreError::TimedOut);
         }
@@ -190,8 +191,8 @@ impl Store {
         Some(SharedDecision { decision, source: Source::Remembered })
     }
 
-    /// Decides on one request, unless the same was denied until a time that has not come. Beside the decision comes the time as
-    /// the state sees it, or as this node does.
+    /// Decides on one request, unless a remembered denial applies. Also returns the time that the state uses, or this node's
+    /// time.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
         let Ask { plan, key, cost, tag, deadline } = ask;
         let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
@@ -209,11 +210,6 @@ impl Store {
         }
         Ok((SharedDecision::by_store(decision), seen))
     }
-}
-
-/// Whether a part of a key is told apart from the parts behind it, whatever they are, and leaves the hash tag to the key.
-pub fn is_word(text: &str) -> bool {
-    !text.is_empty() && !text.contains([':', '{', '}'])
 }
 
 impl std::fmt::Debug for Store {

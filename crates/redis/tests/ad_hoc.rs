@@ -1,4 +1,4 @@
-//! Limits that come with each request.
+//! Limits whose policy comes with each request.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -34,12 +34,12 @@ async fn a_denial_is_remembered_for_its_cost_and_limit_and_costs_no_call() {
     for _ in 0..10 {
         assert_eq!(ask(&ad_hoc, &small, 2).await, (false, Source::Remembered));
     }
-    // The same limit with the next request, another cost, another limit.
+    // The same limit again, then another cost, then another limit.
     assert_eq!(ask(&ad_hoc, &bucket("3/12h"), 2).await, (false, Source::Remembered));
     assert_eq!(ask(&ad_hoc, &small, 1).await, (true, Source::Store));
     assert_eq!(ask(&ad_hoc, &large, 2).await.1, Source::Store);
     assert_eq!((store.stats().decided, store.stats().remembered), (4, 11));
-    // Permits come back before their time.
+    // Permits can be released before the wait is over.
     let permits = plan(Concurrency::new(1).hold(Duration::from_hours(1)).expect("the hold is short"));
     let asked = [(); 3].map(|()| ad_hoc.decide(&permits, b"tidegate:x:p".to_vec(), 1));
     for asked in asked {
@@ -48,15 +48,15 @@ async fn a_denial_is_remembered_for_its_cost_and_limit_and_costs_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_slower_than_its_deadline_is_down_for_as_long_as_somebody_asks_with_it() {
+async fn a_store_slower_than_an_ad_hoc_deadline_is_down_while_that_deadline_counts() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
     proxy.delay(Duration::from_millis(200));
     let hasty = store.ad_hoc(Duration::from_millis(50));
-    // Nobody asks: it is the heartbeats that are too late.
+    // No request is made: the heartbeats are too slow.
     until("it is found to be down", || store.health() == Health::Down).await;
     assert_eq!(store.trouble(), Some(StoreError::TimedOut));
     drop(hasty);
-    until("without such a deadline it is well", || store.health() == Health::Up).await;
+    until("it is up without such a deadline", || store.health() == Health::Up).await;
 }

@@ -1,4 +1,4 @@
-//! Limits in a cluster of three masters with a replica each.
+//! Limits in a cluster of three masters, each with a replica.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -17,7 +17,7 @@ fn limit(store: &Store, name: &str) -> SharedLimit {
     limit.deadline(Duration::from_secs(20)).build().expect("the policy can be shared")
 }
 
-/// How often the store admits a key that is asked for until it denies.
+/// How often the store admits a key before it denies.
 async fn use_up(limit: &SharedLimit, key: &str) -> u32 {
     let mut admitted = 0;
     for _ in 0..PATIENCE.as_millis() / 10 {
@@ -31,7 +31,7 @@ async fn use_up(limit: &SharedLimit, key: &str) -> u32 {
     panic!("{key} is never denied: {:?}", limit.store());
 }
 
-/// The slot of `{moving}`, the master that has it, and another.
+/// The slot of `{moving}`, its master, and another master.
 fn move_of(cluster: &Cluster) -> (u16, usize, usize) {
     let slot = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "moving"]).text().parse().expect("a slot");
     let from = usize::from(slot) * 3 / 16_384;
@@ -45,7 +45,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     let store = Store::open(&address).expect("the address is well formed");
     let limit = limit(&store, "x");
 
-    // Keys of all masters, asked for at once.
+    // Concurrent requests for keys on all masters.
     let tasks: Vec<_> = (0..30)
         .map(|at| {
             let limit = limit.clone();
@@ -58,7 +58,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
         assert!(admitted <= 10, "{admitted} admitted of 10");
         all += admitted;
     }
-    // An answer that was lost on a busy machine was charged all the same.
+    // On a busy machine a reply may be lost although the request was charged.
     assert!(all > 250, "{all} admitted of 300");
 
     let part = |key: &'static str| Part { limit: &limit, key: key.as_bytes(), cost: 1 };
@@ -71,7 +71,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
         told = store.acquire_all(&together).await.expect("they have one slot");
     }
 
-    // A slot that moves while its key is asked for.
+    // Moves a slot while its key is in use.
     let (slot, from, to) = move_of(&cluster);
     let load = tokio::spawn({
         let limit = limit.clone();
@@ -83,10 +83,10 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     let others = load.await.expect("no task panics");
     assert!((1..=10).contains(&third) && (2..=20).contains(&others), "{third} and {others}");
     for key in ["{moving}1", "{moving}2", "{moving}3"] {
-        assert_eq!(use_up(&limit, key).await, 0, "what {key} had used has moved along");
+        assert_eq!(use_up(&limit, key).await, 0, "the use of {key} moved with the slot");
     }
 
-    // A master that dies: its replica takes over, with all that it had seen.
+    // A master dies, and its replica takes over with everything that was replicated.
     cluster.servers[from].until_replicated_to(&cluster.servers[3 + from]);
     cluster.servers[from].kill();
     for at in 0..30 {
@@ -96,7 +96,8 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     assert_eq!(store.stats().errors_of("server"), 0, "{:?}", store.stats());
 }
 
-/// Asks until the limit is used up, which is a denial for long; how much was admitted, and how much of that from allotments.
+/// Asks until the limit is used up, which shows as a long wait. Returns how much was admitted, and how much of that from
+/// allotments.
 async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
     let (mut admitted, mut leased) = (0, 0);
     let (waiting, mut used_up) = (Until::new("the limit is used up"), false);
@@ -110,7 +111,7 @@ async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
         {
             used_up = true;
         } else {
-            // Another of this node's callers asks at the moment, or a slot is between two masters.
+            // Another caller of this node has a request in flight, or the slot is between two masters.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -118,7 +119,7 @@ async fn drain(limit: &SharedLimit, key: &str) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_hold_allotments_are_never_over_while_a_slot_moves_and_refunds_come_once() {
+async fn nodes_with_allotments_are_never_over_while_a_slot_moves_and_refunds_are_made_once() {
     let cluster = Cluster::start(3);
     let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let total = 200_000;
@@ -130,7 +131,7 @@ async fn nodes_that_hold_allotments_are_never_over_while_a_slot_moves_and_refund
         limit.deadline(PATIENCE).on_error(OnError::Closed).build().expect("the policy can be shared")
     };
     let nodes = [node(), node(), node()];
-    // Keys of other masters, and one whose slot moves; asked for on every node, by two callers each.
+    // Keys on different masters, one of them in a slot that moves. Two callers on each node use them.
     let keys = ["{moving}", "b", "c"];
     let tasks: Vec<_> = keys
         .iter()
@@ -147,7 +148,7 @@ async fn nodes_that_hold_allotments_are_never_over_while_a_slot_moves_and_refund
         from_allotments += leased;
     }
     assert!(from_allotments > 0, "nothing was decided in memory");
-    // Had a key not moved along, all of it would be there once more.
+    // If a key had not moved with its slot, its whole limit would be available again.
     for (key, admitted) in keys.iter().zip(&mut of_each) {
         *admitted += drain(&nodes[0], key).await.0;
     }
@@ -162,7 +163,7 @@ async fn nodes_that_hold_allotments_are_never_over_while_a_slot_moves_and_refund
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_though_nobody_asks_meanwhile() {
+async fn a_silent_master_is_a_partial_outage_until_its_replica_serves_even_without_requests() {
     let cluster = Cluster::start(3);
     let store = Store::open(&format!("redis+cluster://{}", cluster.addresses().join(",")))
         .expect("the address is well formed");
@@ -171,12 +172,12 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
         use_up(&limit, &format!("key{at}")).await;
     }
     assert_eq!(store.health(), Health::Up);
-    // The others are to go on meanwhile, and the replica to take over however long that is.
+    // The other masters continue to serve, and the replica takes over, however long that takes.
     for server in &cluster.servers {
         server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         server.ask(&["CONFIG", "SET", "cluster-replica-validity-factor", "0"]);
     }
-    // One whose part is not the one that a heartbeat looks at anyway.
+    // Pick a master other than the one that gets a heartbeat in any case.
     let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]).text().parse::<usize>();
     let silent = (home.expect("a slot") * 3 / 16_384 + 1) % 3;
     let replica = &cluster.servers[3 + silent];
@@ -189,9 +190,9 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("still not so: {what}: {store:?}");
+        panic!("still false: {what}: {store:?}");
     };
-    // Those who ask meanwhile find that out, each at its deadline.
+    // Concurrent callers find this out, each at its deadline.
     let quota: Quota = "10/1h".parse().expect("the quota is well formed");
     let hasty = store.limit("y", Policy::token_bucket(quota)).deadline(Duration::from_millis(500));
     let hasty = hasty.build().expect("the policy can be shared");
@@ -224,7 +225,7 @@ async fn a_master_that_falls_silent_is_a_part_down_until_its_replica_serves_thou
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_are_not_there_are_told_for_what_they_are() {
+async fn nodes_that_are_gone_are_reported_as_refused() {
     let mut cluster = Cluster::start(3);
     let store = Store::open(&format!("redis+cluster://{}", cluster.addresses().join(",")))
         .expect("the address is well formed");
@@ -232,16 +233,16 @@ async fn nodes_that_are_not_there_are_told_for_what_they_are() {
     let limit = limit(&store, "x");
     let told = async |health: Health| {
         for at in 0..PATIENCE.as_millis() / 10 {
-            // Each of another part, which is not known to be down yet.
+            // Each key is in another shard, which is not known to be down yet.
             let _ = limit.acquire(format!("key{at}"), 1).await;
             if store.health() == health && matches!(store.trouble(), Some(StoreError::Refused(_))) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("still not {health:?}, and told that it refuses: {:?} {store:?}", store.trouble());
+        panic!("still not {health:?} with the error `refused`: {:?} {store:?}", store.trouble());
     };
-    // However long it is until that is seen.
+    // The others keep serving, however long it takes to find out.
     for server in &cluster.servers {
         server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         server.ask(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
@@ -256,7 +257,7 @@ async fn nodes_that_are_not_there_are_told_for_what_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_once() {
+async fn unused_leased_units_are_given_back_once_in_a_cluster_too() {
     let cluster = Cluster::start(3);
     let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let open = async || {
@@ -282,7 +283,7 @@ async fn what_a_node_has_leased_and_not_used_comes_back_in_a_cluster_too_and_onc
         }
         node.close().await;
         let other = open().await;
-        // By the same policy as the leased limit's, whose state it is.
+        // The leased limit's own plan, so that both have the same state.
         let exact = other.limit(name, *leased.plan().policy()).deadline(PATIENCE).build();
         let exact = exact.expect("the policy can be shared");
         for (key, used) in keys.iter().zip(used) {

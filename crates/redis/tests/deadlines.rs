@@ -1,5 +1,5 @@
-//! Nothing takes longer than its deadline: asked of a server that accepts connections and says nothing, on time that passes
-//! only while everybody waits.
+//! Nothing takes longer than its deadline. The server accepts connections and never replies. The clock advances only while all
+//! tasks wait.
 
 use std::{future::Future, net::TcpListener, time::Duration};
 
@@ -13,7 +13,7 @@ fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
 }
 
-/// Keeps connections waiting for as long as it is there.
+/// Holds connections open without a reply for as long as it exists.
 fn silent() -> (TcpListener, Store) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
     let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -21,7 +21,7 @@ fn silent() -> (TcpListener, Store) {
     (listener, store)
 }
 
-/// How long something takes, to the millisecond.
+/// How long a future takes, in milliseconds.
 async fn taken<T>(something: impl Future<Output = T>) -> (u128, T) {
     let begun = Instant::now();
     let told = something.await;
@@ -34,11 +34,11 @@ fn of(store: &Store, policy: impl Into<Policy>, mode: Mode) -> SharedLimit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_is_asked_is_answered_by_its_deadline() {
+async fn every_request_is_answered_by_its_deadline() {
     let window = Policy::sliding_window(quota("100/1h"));
     let permits = Concurrency::new(9).hold(Duration::from_hours(1)).expect("the hold is short");
     for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
-        // Each a store of its own, which is not known to be down yet.
+        // Each request uses a new store, which is not known to be down yet.
         let (_listener, store) = silent();
         in_time(of(&store, window, mode).acquire("k", 1)).await;
         let (_listener, store) = silent();
@@ -54,14 +54,14 @@ async fn whatever_is_asked_is_answered_by_its_deadline() {
     in_time(store.acquire_all(&parts)).await;
 }
 
-/// At its deadline, and not before. (A timer ends with the millisecond after its own.)
+/// The future ends at its deadline and not before. (A timer ends in the millisecond after it.)
 async fn in_time<T>(something: impl Future<Output = T>) {
     let (took, _told) = taken(something).await;
     assert!((300..=302).contains(&took), "{took} ms");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_another_decision_is_done_by_the_same_time() {
+async fn a_decision_with_a_given_deadline_is_made_by_then() {
     let (_listener, store) = silent();
     for mode in [Mode::Exact, Mode::Leased] {
         let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
@@ -71,7 +71,7 @@ async fn what_follows_another_decision_is_done_by_the_same_time() {
         let (took, told) = taken(limit.peek_by("k", 1, soon())).await;
         assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
     }
-    // Where nothing is left nothing is asked, and nothing learned.
+    // With no time left, the store is not asked and nothing is learned about it.
     let (_listener, store) = silent();
     for mode in [Mode::Exact, Mode::Leased] {
         let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);

@@ -1,4 +1,4 @@
-//! A store that is a little way off.
+//! A store at some distance.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -23,7 +23,7 @@ fn limit(store: &Store, deadline: Duration) -> SharedLimit {
     limit.build().expect("the policy can be shared")
 }
 
-/// How many of the decisions that so many callers ask for in a while are made, and not made, by the store.
+/// How many decisions the store makes, and does not make, for this many callers in this time.
 async fn asked(limit: &SharedLimit, callers: usize, length: Duration) -> (u64, u64) {
     let counts = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let tasks: Vec<_> = (0..callers)
@@ -48,9 +48,9 @@ async fn asked(limit: &SharedLimit, callers: usize, length: Duration) -> (u64, u
     (counts.0.load(Ordering::Relaxed), counts.1.load(Ordering::Relaxed))
 }
 
-/// Deadlines are ten times the usual ones here, so that a busy machine is not taken for a distant store.
+/// Deadlines are ten times the default, so that a busy machine does not look like a distant store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_round_trip_of_four_fifths_of_the_deadline_fails_nobody_however_many_ask() {
+async fn a_round_trip_of_four_fifths_of_the_deadline_fails_no_request() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     proxy.delay(Duration::from_millis(400));
@@ -66,11 +66,11 @@ async fn a_round_trip_of_four_fifths_of_the_deadline_fails_nobody_however_many_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_whose_heartbeats_are_quick_and_whose_decisions_are_late_is_slow_and_then_is_not() {
+async fn a_store_with_fast_heartbeats_and_late_decisions_is_slow_until_decisions_are_in_time() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
-    // Heartbeats may take 50 ms, and these decisions less.
+    // Heartbeats may take 50 ms, but these decisions may not.
     let hasty = limit(&store, Duration::from_millis(15));
     assert_eq!(store.health(), Health::Up);
     proxy.delay(Duration::from_millis(30));
@@ -107,7 +107,7 @@ async fn an_automatic_deadline_is_long_enough_for_the_distance() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_waits_for_the_answer_to_another_callers() {
+async fn no_request_waits_for_the_reply_to_another_caller() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let trip = Duration::from_millis(30);

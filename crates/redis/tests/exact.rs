@@ -1,4 +1,4 @@
-//! Limits in a store that is well.
+//! Exact limits in a store that is up.
 #![cfg(feature = "servers")]
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -31,7 +31,7 @@ fn permits(limit: u32, hold: Duration) -> Policy {
     Concurrency::new(limit).hold(hold).expect("the hold is short").into()
 }
 
-/// A store that has been reached, however busy the machine is.
+/// A store that has been reached.
 fn store(server: &Server) -> Store {
     open(&server.address())
 }
@@ -56,7 +56,7 @@ async fn numbers_and_addresses_are_keys_as_they_are() {
         assert!(limit.acquire(7_u64, 1).await.is_allowed());
         assert!(limit.acquire(address, 1).await.is_allowed());
     }
-    // The same bytes are the same key, and other bytes are another.
+    // Equal bytes are equal keys, and other bytes are other keys.
     assert!(limit.acquire(7_u64.to_le_bytes(), 1).await.is_denied());
     assert!(limit.peek([192_u8, 0, 2, 7], 1).await.is_denied());
     assert!(limit.acquire(7_u32, 1).await.is_allowed());
@@ -89,7 +89,7 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
         for task in tasks {
             admitted += task.await.expect("no task panics");
         }
-        // A counter may turn within the test, once an hour; its weight still holds.
+        // A counter's window may end during the test, once an hour; the previous count still has its weight.
         let slack = u32::from(policy.name() == "sliding-counter");
         assert!((expected..=expected + slack).contains(&admitted), "{}: {admitted}", policy.name());
         let stats = store.stats();
@@ -130,7 +130,7 @@ async fn a_denial_is_remembered_for_its_cost_and_costs_no_call() {
         assert!(again.decision.retry_after() <= first.decision.retry_after());
     }
     assert_eq!(store.stats().decided, decided);
-    assert_eq!(limit.acquire("k", 1).await.source, Source::Store, "another cost is another question");
+    assert_eq!(limit.acquire("k", 1).await.source, Source::Store, "another cost is another request");
     let stubborn =
         store.limit("x", Policy::token_bucket(quota("4/1h"))).remember_denials(false).deadline(PATIENCE);
     let stubborn = stubborn.build().expect("the policy can be shared");
@@ -161,7 +161,7 @@ async fn a_joint_decision_charges_all_limits_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limits_of_one_name_and_other_numbers_are_not_asked_about_one_key_together() {
+async fn limits_of_one_name_with_different_numbers_cannot_decide_together_on_one_key() {
     let server = Server::start(&[]);
     let store = store(&server);
     let log = |text| Policy::sliding_log(quota(text)).expect("the log is short");
@@ -177,7 +177,7 @@ async fn limits_of_one_name_and_other_numbers_are_not_asked_about_one_key_togeth
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_key_expires_within_six_seconds_of_its_limit_being_as_good_as_new() {
+async fn every_key_expires_within_six_seconds_after_its_limit_has_recovered() {
     let server = Server::start(&[]);
     let store = store(&server);
     for (at, policy) in policies().into_iter().enumerate() {
@@ -196,7 +196,7 @@ async fn every_key_expires_within_six_seconds_of_its_limit_being_as_good_as_new(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_come_back_when_dropped_and_when_their_holder_is_late() {
+async fn permits_are_given_back_when_dropped_and_expire_when_their_holder_is_late() {
     let server = Server::start(&[]);
     let store = store(&server);
     let limit = limit(&store, "jobs", permits(3, Duration::from_hours(1)));
@@ -213,7 +213,7 @@ async fn permits_come_back_when_dropped_and_when_their_holder_is_late() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let mut third = third.expect("what was dropped has come back");
+    let mut third = third.expect("the dropped permit was given back");
     assert!(limit.permit("k", 1).await.is_err(), "and not more than that");
     assert!(third.renew().await.expect("the store answers"));
     drop((second, third));
@@ -222,7 +222,7 @@ async fn permits_come_back_when_dropped_and_when_their_holder_is_late() {
         server.ask(&["EXISTS", &key]).text() == "0"
     });
 
-    // As if the holder had been gone for longer than the hold: its place is another's, and is not given back.
+    // The permit has expired: it may belong to another holder, and is not given back.
     let short = store.limit("short", permits(1, Duration::from_millis(5))).deadline(PATIENCE);
     let short = short.build().expect("the policy can be shared");
     let mut late = short.permit("k", 1).await.expect("there is room");
@@ -232,7 +232,7 @@ async fn permits_come_back_when_dropped_and_when_their_holder_is_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_program_keeps_under_the_key_is_told_and_left_alone() {
+async fn a_key_of_another_program_is_reported_and_left_unchanged() {
     let server = Server::start(&[]);
     let store = store(&server);
     for (at, policy) in policies().into_iter().enumerate() {
@@ -285,7 +285,7 @@ async fn a_sliding_log_takes_at_most_sixteen_bytes_an_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_resp3_databases_and_sockets_are_spoken() {
+async fn passwords_resp3_databases_and_sockets_work() {
     let server = Server::start(&["--requirepass", "secret", "--unixsocket", "redis.sock"]);
     let port = server.port();
     let policy = Policy::fixed_window(quota("5/366d"));
@@ -301,14 +301,14 @@ async fn passwords_resp3_databases_and_sockets_are_spoken() {
     for address in [format!("redis://:wrong@127.0.0.1:{port}"), format!("redis://127.0.0.1:{port}")] {
         let store = Store::open(&address).expect("the address is well formed");
         assert!(matches!(limit(&store, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
-        eventually("the refusal is told", || store.stats().errors_of("not-permitted") > 0);
+        eventually("the refusal is counted", || store.stats().errors_of("not-permitted") > 0);
     }
     let tls = Store::open(&format!("rediss://127.0.0.1:{port}")).expect("the address is well formed");
     assert!(matches!(limit(&tls, "x", policy).acquire("k", 1).await.source, Source::Local(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_would_make_keys_ambiguous_or_a_limit_inexact_is_refused_with_the_reason() {
+async fn ambiguous_keys_and_inexact_limits_are_refused_with_the_reason() {
     let store = Store::open("redis://127.0.0.1:1").expect("the address is well formed");
     for name in ["", "a:b", "{a}"] {
         assert_eq!(
@@ -328,7 +328,7 @@ async fn what_would_make_keys_ambiguous_or_a_limit_inexact_is_refused_with_the_r
     ] {
         assert_eq!(store.limit("x", policy).build().err(), Some(LimitError::Plan(error)), "{error}");
     }
-    // A long log has fewer keys in memory, unless somebody asks for more than there is room for.
+    // By default a long log has fewer keys in memory. A larger number is refused if it does not fit.
     let log = Policy::sliding_log(quota("1000000/1h")).expect("the log is not too long");
     assert!(store.limit("x", log).build().is_ok());
     let error = store.limit("x", log).local_keys(1 << 20).build().expect_err("that is 8 TB");
@@ -345,7 +345,7 @@ async fn nodes_that_share_a_store_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_that_give_up_lose_nobody_else_their_answer() {
+async fn callers_that_give_up_do_not_cost_others_their_answers() {
     let server = Server::start(&[]);
     let store = store(&server);
     let limit = Arc::new(limit(&store, "x", Policy::token_bucket(quota("1000000/1h"))));
@@ -370,7 +370,7 @@ async fn callers_that_give_up_lose_nobody_else_their_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peek_tells_what_an_acquisition_would_and_takes_nothing() {
+async fn a_peek_returns_what_an_acquisition_would_and_takes_nothing() {
     let server = Server::start(&[]);
     // A leaky bucket delays where others deny.
     for policy in policies().into_iter().filter(|policy| policy.name() != "leaky-bucket") {
@@ -408,6 +408,6 @@ async fn a_joint_decision_without_the_store_is_all_or_nothing_too() {
     assert_eq!(ask(&[&wide, &narrow, &open]).await, [true, true, true]);
     assert_eq!(ask(&[&wide, &narrow]).await, [true, false]);
     assert_eq!(ask(&[&wide, &closed]).await, [true, false]);
-    assert_eq!(ask(&[&wide]).await, [true], "what others denied was not kept");
+    assert_eq!(ask(&[&wide]).await, [true], "a request that another limit denied was refunded");
     assert_eq!(ask(&[&wide]).await, [false]);
 }

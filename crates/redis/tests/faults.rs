@@ -1,4 +1,4 @@
-//! Limits in a store that fails: what is decided meanwhile, and that it is back by itself afterwards.
+//! Limits in a store that fails: what is decided meanwhile, and that the store is used again afterwards.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -14,7 +14,7 @@ use tidegate_limiter::SystemClock;
 use tidegate_redis::{Health, OnError, SharedDecision, SharedLimit, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually};
 
-/// No decision takes longer than this, whatever happens: the deadline is 50 ms; the rest is for a busy machine.
+/// The time limit of any decision. The deadline is 50 ms; the rest allows for a busy machine.
 const NEVER_LONGER: Duration = Duration::from_secs(10);
 
 fn quota(text: &str) -> Quota {
@@ -30,7 +30,7 @@ fn limit(store: &Store, policy: Policy, on_error: OnError) -> SharedLimit {
     limit.build().expect("the policy can be shared")
 }
 
-/// One decision, and that it is not late.
+/// Makes one decision and checks that it is in time.
 async fn ask(limit: &SharedLimit, key: &str) -> SharedDecision {
     let clock = SystemClock::new();
     let before = clock.now();
@@ -40,7 +40,7 @@ async fn ask(limit: &SharedLimit, key: &str) -> SharedDecision {
     answer
 }
 
-/// Asks until the store decides again; whether it admitted.
+/// Asks until the store decides again. Returns whether it admitted.
 async fn until_decided(limit: &SharedLimit, key: &str) -> bool {
     for _ in 0..PATIENCE.as_millis() / 10 {
         let answer = ask(limit, key).await;
@@ -61,10 +61,10 @@ async fn until_failing(limit: &SharedLimit, error: &str) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the store never fails by {error}: {:?}", limit.store());
+    panic!("the store never fails with {error}: {:?}", limit.store());
 }
 
-/// Callers that go on asking, each a key of its own, until told to stop.
+/// Callers that ask in a loop, each with its own key, until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     admitted: Arc<[AtomicU64; 8]>,
@@ -83,7 +83,7 @@ impl Load {
                         if answer.source == Source::Store && answer.is_allowed() {
                             admitted[at % 8].fetch_add(1, Ordering::Relaxed);
                         }
-                        // Others want the machine too; and a store that is down answers at once.
+                        // Leaves time to other tasks. A store that is down answers immediately.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 })
@@ -92,7 +92,7 @@ impl Load {
         Self { stop, admitted, tasks }
     }
 
-    /// How much each key was admitted by the store.
+    /// How often the store admitted each key.
     async fn end(self) -> Vec<u64> {
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -103,7 +103,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_not_there_is_found_when_it_comes() {
+async fn a_store_that_starts_late_is_used_once_it_is_up() {
     let mut server = Server::start(&[]);
     server.kill();
     let store = Store::open(&server.address()).expect("opening never fails because the store is down");
@@ -137,13 +137,13 @@ async fn a_server_that_is_killed_and_restarted_is_used_again() {
         until_decided(&limit, "k").await;
     }
     for admitted in load.end().await {
-        // Without persistence each life starts afresh.
+        // Without persistence each life starts from zero.
         assert!(admitted <= 20 * lives, "{admitted} admitted of 20 in each of {lives} lives");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_holds_nobody_up_and_is_used_again_when_it_thaws() {
+async fn a_frozen_server_delays_no_decision_and_is_used_again_after_it_thaws() {
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit = limit(&store, log("50/1h"), OnError::Local);
@@ -153,7 +153,7 @@ async fn a_frozen_server_holds_nobody_up_and_is_used_again_when_it_thaws() {
     until_failing(&limit, "down").await;
     assert!(store.stats().errors_of("timed-out") > 0);
     assert_eq!(store.health(), Health::Down);
-    // While it is down a decision is made at once: of a hundred at most a few try the store.
+    // While the store is down, decisions are immediate: of a hundred at most a few ask the store.
     let before = store.stats();
     for _ in 0..100 {
         let _ = ask(&limit, "k").await;
@@ -168,7 +168,7 @@ async fn a_frozen_server_holds_nobody_up_and_is_used_again_when_it_thaws() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_told_from_a_master() {
+async fn a_replica_is_not_used_as_a_master() {
     let master = Server::start(&[]);
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
@@ -182,7 +182,7 @@ async fn a_replica_is_told_from_a_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failover_the_sentinels_tell_the_new_master_and_what_it_had_seen_counts() {
+async fn after_a_failover_the_new_master_is_used_with_all_replicated_use() {
     let mut master = Server::start(&[]);
     let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
     let sentinel = Sentinel::watch(&master, 1);
@@ -199,7 +199,7 @@ async fn after_a_failover_the_sentinels_tell_the_new_master_and_what_it_had_seen
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_and_broken_network_never_makes_a_limit_admit_too_much() {
+async fn a_limit_never_admits_too_much_over_a_slow_and_broken_network() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = Store::open(&proxy.address()).expect("the address is well formed");
@@ -225,7 +225,7 @@ async fn a_slow_and_broken_network_never_makes_a_limit_admit_too_much() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_and_data_flushed_in_mid_flight_are_there_again_at_once() {
+async fn scripts_and_data_flushed_under_load_are_restored_immediately() {
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit = limit(&store, Policy::token_bucket(quota("1000000/1h")), OnError::Closed);
@@ -243,7 +243,7 @@ async fn scripts_and_data_flushed_in_mid_flight_are_there_again_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_out_of_memory_is_told_and_used_again_when_it_has_some() {
+async fn a_server_out_of_memory_is_reported_and_used_again_later() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit = limit(&store, log("1000/1h"), OnError::Closed);
@@ -256,20 +256,20 @@ async fn a_server_out_of_memory_is_told_and_used_again_when_it_has_some() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_loading_is_told_and_used_when_it_has_loaded() {
-    // Six seconds (heartbeats are two apart at most), in which it looks at its sockets every 2 MiB.
+async fn a_loading_server_is_reported_and_used_once_it_has_loaded() {
+    // Loading takes six seconds (heartbeats are at most two apart). The server polls its sockets every 2 MiB.
     let mut server = Server::start(&["--key-load-delay", "200000", "--rdbcompression", "no"]);
     for key in 0..30 {
         server.ask(&["SET", &format!("filler{key}"), &"x".repeat(1 << 20)]);
     }
     server.ask(&["SAVE"]);
     let store = Store::open(&server.address()).expect("the address is well formed");
-    // It answers twice a second then; heartbeats wait as long as callers do.
+    // The server replies twice a second while it loads, and heartbeats wait as long as callers do.
     let limit = store.limit("x", log("1000/1h")).on_error(OnError::Closed).deadline(Duration::from_secs(1));
     let limit = limit.build().expect("the policy can be shared");
     until_decided(&limit, "k").await;
     let told = || limit.store().stats().errors_of("loading") > 0;
-    // This process may be kept waiting for as long as the server loads; but not each time.
+    // This process may be delayed for as long as the server loads, but not every time.
     for _ in 0..10 {
         server.launch();
         while !told() && ask(&limit, "k").await.source != Source::Store {

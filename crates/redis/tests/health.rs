@@ -1,4 +1,4 @@
-//! What a store that fails is taken for: when it counts as down, for how long, and what that costs.
+//! When a failing store counts as down, for how long, and what that costs.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -44,7 +44,7 @@ async fn until_decided(limit: &SharedLimit) {
     panic!("the store does not decide: {:?}", limit.store());
 }
 
-/// The answer that is there without any wait.
+/// The answer, which must be there without a wait.
 fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -52,7 +52,7 @@ fn at_once<T>(answer: impl Future<Output = T>) -> T {
     }
 }
 
-/// Keys of which each is used up, and new ones: denials, which write nothing, and admissions, which do.
+/// Asks for used-up keys and for new ones: denials, which write nothing, and admissions, which do.
 async fn mixed(limit: &SharedLimit, round: u64) {
     let _ = limit.acquire(format!("used{}", round % 10), 1).await;
     let _ = limit.acquire(format!("new{round}"), 1).await;
@@ -71,15 +71,15 @@ async fn eight_errors(limit: &SharedLimit, kind: &str) {
     }
 }
 
-/// Asks until the store has refused some with this error, and that it is down all the while.
+/// Asks until the store has refused several requests with this error, and checks that it stays down.
 async fn refused(limit: &SharedLimit, error: &str) {
     let store = limit.store();
     eight_errors(limit, error).await;
     assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
 }
 
-/// A limit of one in a store that has been reached, ten of its keys used up. It can wait: nothing that is told of the store
-/// hangs on how busy the machine is.
+/// A limit of one in a store that has been reached, with ten keys used up. Its deadline is long, so that a busy machine does
+/// not affect the store's health.
 async fn used(server: &Server) -> SharedLimit {
     let store = reach(&server.address()).await;
     let limit = store.limit("x", log("1/1h")).deadline(PATIENCE).remember_denials(false);
@@ -92,8 +92,8 @@ async fn used(server: &Server) -> SharedLimit {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_store_is_down_no_decision_waits_and_none_of_them_asks() {
-    // It is connected to, and says nothing.
+async fn while_the_store_is_down_no_decision_waits_or_asks_it() {
+    // It accepts connections and never replies.
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
     let address = silent.local_addr().expect("a bound socket has an address");
     let store = open(&format!("redis://{address}"));
@@ -123,7 +123,7 @@ async fn while_the_store_is_down_no_decision_waits_and_none_of_them_asks() {
     assert_eq!((ended.opened, ended.closed, store.health()), (1, 0, Health::Down));
 }
 
-/// Virtual time that a future takes while nothing else happens.
+/// The virtual time that a future takes while nothing else happens.
 async fn took<T>(what: impl Future<Output = T>) -> Duration {
     let begun = Instant::now();
     what.await;
@@ -131,7 +131,7 @@ async fn took<T>(what: impl Future<Output = T>) -> Duration {
 }
 
 #[tokio::test]
-async fn every_decision_is_there_by_the_deadline_of_fifty_milliseconds() {
+async fn every_decision_is_made_within_the_default_deadline() {
     let server = Server::start(&[]);
     for reached in [true, false] {
         for kind in ["exact", "leased", "joint"] {
@@ -153,7 +153,7 @@ async fn every_decision_is_there_by_the_deadline_of_fifty_milliseconds() {
                     let _ = limit.acquire("k", 1).await;
                 }
             };
-            // The first sends its own call, the second starts a task, the others wait for that.
+            // The first sends its own call, the second starts a task, and the others wait for that task.
             let all = took(async { tokio::join!(ask(), ask(), ask(), ask()) }).await;
             let usual = Duration::from_millis(50)..Duration::from_millis(60);
             assert!(usual.contains(&all), "{kind}, reached: {reached}: {all:?}");
@@ -163,13 +163,13 @@ async fn every_decision_is_there_by_the_deadline_of_fifty_milliseconds() {
 }
 
 #[tokio::test]
-async fn a_store_that_falls_silent_is_found_down_within_four_seconds_though_nobody_asks() {
+async fn a_silent_store_is_found_down_within_four_seconds_without_requests() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
     let _limit = limit(&store, "x", log("5/1h"));
     proxy.silence();
-    // Nothing but time passes.
+    // Only time passes.
     pause();
     let found = took(async {
         while store.health() == Health::Up {
@@ -187,19 +187,19 @@ async fn a_replica_that_still_denies_is_not_taken_for_a_master() {
     let limit = used(&server).await;
     let store = limit.store();
     let before = store.stats();
-    // Of a master that is not there: what it has it keeps.
+    // The master does not exist, so the replica keeps its data.
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
     refused(&limit, "read-only").await;
     let after = store.stats();
     let refusals = after.errors_of("read-only");
-    assert!(after.connections - before.connections <= refusals, "one for each refusal at most: {after:?}");
+    assert!(after.connections - before.connections <= refusals, "at most one for each refusal: {after:?}");
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until_decided(&limit).await;
     assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 1, Health::Up));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_is_down_also_while_it_still_denies() {
+async fn a_full_server_is_down_even_though_it_can_still_deny() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let limit = used(&server).await;
     let store = limit.store();
@@ -230,13 +230,14 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     let store = limit.store();
     let build = |on_error| store.limit("x", log("1/1h")).deadline(PATIENCE).on_error(on_error).build();
     let (opens, closes) = (build(OnError::Open).expect("as any"), build(OnError::Closed).expect("as any"));
-    // Nobody, be it root, can put a file in a directory's place. The server refuses only where it is to save by itself, too.
+    // No user, not even root, can create a file where a directory is. The server refuses writes only if automatic saving is
+    // enabled.
     let taken = server.directory().join("dump.rdb");
     std::fs::create_dir(&taken).expect("its own directory can be written");
     server.ask(&["CONFIG", "SET", "save", "3600 1000000"]);
     let save = |result: &str| {
         let told = format!("rdb_last_bgsave_status:{result}\r");
-        // One that is under way already is asked for again.
+        // If a save is already running, ask again.
         eventually(&told, || {
             server.ask(&["BGSAVE"]);
             server.ask(&["INFO", "persistence"]).text().contains(&told)
@@ -248,7 +249,7 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     eight_errors(&limit, "server").await;
     assert_eq!((store.stats().opened, store.stats().closed), (found.opened, found.closed), "it stays so");
     let why = || store.trouble().map_or(String::new(), |error| error.to_string());
-    until("it is told why", || why().contains("MISCONF") && why().contains("save")).await;
+    until("the reason is reported", || why().contains("MISCONF") && why().contains("save")).await;
     let (open, closed) = (opens.acquire("used0", 1).await, closes.acquire("new", 1).await);
     assert!(open.is_allowed() && closed.is_denied(), "{open:?} {closed:?}");
     assert!([open, closed].iter().all(|answer| matches!(answer.source, Source::Failed(_))));
@@ -256,12 +257,12 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     std::fs::remove_dir(&taken).expect("it is empty");
     save("ok");
     until_decided(&closes).await;
-    until("it is back by itself", || store.health() == Health::Up).await;
+    until("it recovers", || store.health() == Health::Up).await;
     assert!(store.stats().closed > found.closed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_whose_keys_are_not_permitted_hurts_no_other() {
+async fn a_limit_without_permission_for_its_keys_affects_no_other() {
     let server = Server::start(&[]);
     let keys = ["~tidegate:nodes", "~tidegate:good:*"];
     server.ask(&["ACL", "SETUSER", "app", "on", ">secret", keys[0], keys[1], "+@all"]);
@@ -279,7 +280,7 @@ async fn a_limit_whose_keys_are_not_permitted_hurts_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
+async fn a_store_slower_than_the_deadline_is_down_until_it_is_fast_again() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
@@ -288,7 +289,7 @@ async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
     let quick = store.stats();
     proxy.delay(Duration::from_millis(200));
     let mut round = 0;
-    // So many that nothing from before is under way any more.
+    // Enough failures that no earlier request is still in flight.
     while store.health() == Health::Up
         || store.stats().errors_of("timed-out") < quick.errors_of("timed-out") + 8
     {
@@ -296,7 +297,7 @@ async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
         round += 1;
     }
     let opened = store.stats();
-    // From now on nobody but the heartbeats asks.
+    // From now on only the heartbeats ask.
     let failed = Until::new("six heartbeats fail");
     while failed.is_yet_to_be(store.stats().errors_of("timed-out") >= opened.errors_of("timed-out") + 6) {
         mixed(&limit, round).await;
@@ -311,7 +312,7 @@ async fn a_store_that_is_slower_than_the_deadline_is_down_until_it_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_distant_store_is_well_for_limits_that_can_wait() {
+async fn a_distant_store_is_up_for_limits_with_long_deadlines() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = open(&proxy.address());
@@ -320,16 +321,16 @@ async fn a_distant_store_is_well_for_limits_that_can_wait() {
     until_decided(&patient).await;
     proxy.delay(Duration::from_millis(100));
     let calls = store.stats().calls;
-    // Signs of life, and decisions.
+    // Heartbeats and decisions work.
     until("more heartbeats", || store.stats().calls >= calls + 3).await;
     assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
     assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
-    // One that cannot wait, and then is no more.
+    // A limit with a short deadline, which is later dropped.
     let hasty = limit(&store, "y", log("1000/1h"));
     assert!(matches!(hasty.acquire("k", 1).await.source, Source::Local(_)));
     until("the store is too slow for it", || store.health() == Health::Down).await;
     drop(hasty);
-    until("the store is well for the other", || store.health() == Health::Up).await;
+    until("the store is up for the other", || store.health() == Health::Up).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -347,14 +348,14 @@ async fn a_connection_that_goes_silent_while_the_store_is_down_is_given_up() {
     let connections = store.stats().connections;
     let another = || store.stats().connections > connections && store.health() == Health::Down;
     until("it is tried by another connection", another).await;
-    // The host dies without a word; new connections would lead to another one.
+    // The host dies silently; new connections would lead to another one.
     proxy.silence();
     proxy.delay(Duration::ZERO);
     until_decided(&limit).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decision_that_its_program_stops_looking_after_holds_nobody_up() {
+async fn a_decision_that_is_no_longer_polled_delays_no_other() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let build = |name, mode| {
@@ -363,7 +364,7 @@ async fn a_decision_that_its_program_stops_looking_after_holds_nobody_up() {
         limit.build().expect("the policy can be shared")
     };
     let (exact, leased) = (build("exact", Mode::Exact), build("leased", Mode::Leased));
-    // On a busy machine the answer may be there before the first look has ended.
+    // On a busy machine the answer may be there before the first poll has ended.
     let forgotten = loop {
         let mut asking = Box::pin(exact.acquire("a", 1));
         if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -383,7 +384,7 @@ async fn a_decision_that_its_program_stops_looking_after_holds_nobody_up() {
     }
     store.close().await;
     assert_eq!(store.stats().opened, 0);
-    assert_eq!(forgotten.await.source, Source::Store, "and it has its answer as soon as somebody looks");
+    assert_eq!(forgotten.await.source, Source::Store, "it has its answer as soon as it is polled");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

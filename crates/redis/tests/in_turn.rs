@@ -7,7 +7,7 @@ use tidegate_core::{Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{Health, SharedDecision, Store};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
-/// With windows of which a test never sees the end.
+/// Windows that do not end within a test.
 fn policies() -> Vec<Policy> {
     let quota = |text: &str| text.parse::<Quota>().expect("the quota is well formed");
     let log = |text| Policy::sliding_log(quota(text)).expect("the log is not too long");
@@ -22,15 +22,15 @@ fn policies() -> Vec<Policy> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn costs_in_turn_are_decided_in_their_order_and_in_one_call_whoever_else_asks() {
+async fn costs_in_turn_are_decided_in_order_and_in_one_call_beside_other_callers() {
     let server = Server::start(&[]);
     for policy in policies() {
         let store = Store::open(&server.address()).expect("the address is well formed");
         eventually("the store is reached", || store.health() == Health::Up);
-        // A denial that is remembered tells what was left then.
+        // A remembered denial would return what was left then.
         let limit = store.limit("turn", policy).remember_denials(false).deadline(PATIENCE);
         let limit = limit.build().expect("the policy can be shared");
-        // Others, so that there is a queue.
+        // Other callers, so that there is a queue.
         let others: Vec<_> = (0..200)
             .map(|at| {
                 let limit = limit.clone();

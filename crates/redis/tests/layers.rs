@@ -1,12 +1,12 @@
-//! The crate's layers import downward alone.
+//! The crate's layers import only downward.
 
 use std::{fs, path::Path};
 
-/// From the top down. What is not named here stands beside all of them: errors, counters and deadlines.
+/// The layers from top to bottom. Modules that are not listed (errors, counters and deadlines) belong to none of them.
 const LAYERS: [&[&str]; 6] =
     [&["ad_hoc", "limit", "store"], &["batch"], &["lease"], &["health"], &["script"], &["connection"]];
 
-/// Where the crate's own page names its types, by whichever path.
+/// The types that the crate root exports, each with its layer.
 const FRONT: [(&str, usize); 15] = [
     ("AdHoc", 0),
     ("LimitBuilder", 0),
@@ -32,7 +32,7 @@ fn layer_of(name: &str) -> Option<usize> {
         .or_else(|| FRONT.iter().find(|(front, _)| *front == name).map(|(_, layer)| *layer))
 }
 
-/// The names behind `crate::` in a file, but in comments.
+/// The names after `crate::` in a file, without comments.
 fn imports(text: &str) -> Vec<String> {
     let code: String = text
         .lines()
@@ -93,7 +93,7 @@ fn no_layer_imports_one_above_it() {
             let Some(target) = layer_of(&name) else { continue };
             match layer_of(&own) {
                 Some(layer) => assert!(target >= layer, "{}: crate::{name} is above it", within.display()),
-                // A leaf; the counters and deadlines know only errors.
+                // Modules outside the layers may import only errors.
                 None => {
                     panic!("{}: crate::{name} is a layer, and this is below all of them", within.display())
                 }

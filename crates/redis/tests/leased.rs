@@ -1,4 +1,4 @@
-//! Leased limits on a real server: what nodes that come, go and die admit together.
+//! Leased limits on a real server: what nodes that start, stop and die admit together.
 #![cfg(feature = "servers")]
 
 use std::{sync::Arc, time::Duration};
@@ -32,7 +32,7 @@ fn exact(store: &Store, policy: Policy) -> SharedLimit {
     store.limit("x", policy).deadline(PATIENCE).build().expect("the policy can be shared")
 }
 
-/// Asks until the limit is used up, which is a denial for long; returns how much was admitted.
+/// Asks until the limit is used up, which shows as a long wait. Returns how much was admitted.
 async fn use_up(limit: &SharedLimit, key: &str) -> u64 {
     let (mut admitted, mut asked) = (0, 0);
     loop {
@@ -49,13 +49,13 @@ async fn use_up(limit: &SharedLimit, key: &str) -> u64 {
         } else if answer.decision.retry_after().is_none_or(|wait| wait > Duration::from_mins(5)) {
             return admitted;
         } else {
-            // Another of this node's callers asks at the moment.
+            // Another caller of this node has a request in flight.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// Asks until this node decides by itself; returns how much was admitted.
+/// Asks until this node decides from its allotment. Returns how much was admitted.
 async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
     for admitted in 1..1_000 {
         let answer = limit.acquire(key, 1).await;
@@ -67,7 +67,7 @@ async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
     panic!("the node takes no allotment: {:?}", limit.store());
 }
 
-/// Waits until the store has so much left of a key.
+/// Waits until the store has this much left for a key.
 async fn until_left(server: &Server, policy: Policy, key: &str, left: u64) {
     let limit = exact(&store(server), policy);
     for _ in 0..PATIENCE.as_millis() / 10 {
@@ -80,7 +80,7 @@ async fn until_left(server: &Server, policy: Policy, key: &str, left: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_hammer_one_key_use_the_whole_limit_and_nothing_beyond() {
+async fn nodes_that_hammer_one_key_use_exactly_the_limit() {
     for policy in [window("10000/1h"), log("10000/1h"), log("100/1h")] {
         let server = Server::start(&[]);
         let nodes: Vec<_> = (0..4).map(|_| leased(&store(&server), policy)).collect();
@@ -102,7 +102,7 @@ async fn nodes_that_hammer_one_key_use_the_whole_limit_and_nothing_beyond() {
         for node in &nodes {
             node.store().close().await;
         }
-        // What was given back after the others had been denied for long, a newcomer gets.
+        // A new node gets what was given back after the others had been denied for long.
         let rest = use_up(&leased(&store(&server), policy), "hot").await;
         assert_eq!(admitted + rest, limit, "nothing is lost");
         println!("{}: {admitted} of {limit}", policy.name());
@@ -169,7 +169,7 @@ async fn a_bucket_that_refills_admits_what_it_holds_and_what_flows_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_keys_are_never_over_also_where_few_leases_fit() {
+async fn many_keys_are_never_over_even_if_few_leases_fit() {
     let server = Server::start(&[]);
     let policy = window("40/1h");
     let small = |store: Store| {
@@ -183,7 +183,7 @@ async fn many_keys_are_never_over_also_where_few_leases_fit() {
             tokio::spawn(async move {
                 let mut admitted = vec![0_u64; 50];
                 for turn in 0..4_000 {
-                    // Each its own way through the keys, several requests of one key in a row.
+                    // Each caller goes through the keys in a different order, with several requests of one key in a row.
                     let key = (turn / 4 * (2 * at + 1)) % admitted.len();
                     admitted[key] += u64::from(limit.acquire(format!("k{key}"), 1).await.is_allowed());
                 }
@@ -209,14 +209,14 @@ async fn many_keys_are_never_over_also_where_few_leases_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_quiet_node_or_one_that_leaves_holds_comes_back() {
+async fn an_idle_node_and_a_leaving_node_give_their_units_back() {
     for policy in [window("10000/1h"), log("5000/1h")] {
         let server = Server::start(&[]);
         let total = u64::from(policy.limit());
         let store = store(&server);
         let limit = leased(&store, policy);
         let mut used = until_leased(&limit, "k").await;
-        // The log that is leased looks back a little longer, which makes no difference here.
+        // A leased log looks back a little longer, which makes no difference here.
         until_left(&server, policy, "k", total - used).await;
         used += until_leased(&limit, "k").await;
         drop(limit);
@@ -231,7 +231,7 @@ async fn what_a_quiet_node_or_one_that_leaves_holds_comes_back() {
 }
 
 #[test]
-fn a_node_that_dies_loses_its_allotments_and_no_more() {
+fn a_node_that_dies_loses_only_its_allotments() {
     let server = Server::start(&[]);
     let runtime = || tokio::runtime::Runtime::new().expect("the system has threads");
     let (node, others) = (runtime(), runtime());
@@ -250,7 +250,7 @@ fn a_node_that_dies_loses_its_allotments_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reported_limit_is_over_by_what_nodes_have_not_reported_at_most() {
+async fn a_reported_limit_is_over_by_at_most_the_unreported_use() {
     let (nodes, unreported) = (4, 50);
     for policy in [window("2000/1h"), log("200/1h"), log("2000/1h")] {
         let server = Server::start(&[]);
@@ -273,13 +273,13 @@ async fn a_reported_limit_is_over_by_what_nodes_have_not_reported_at_most() {
         let limit = u64::from(policy.limit());
         let most = limit + nodes.len() as u64 * u64::from(unreported);
         assert!((limit..=most).contains(&admitted), "{admitted} of {limit}, and at most {most}");
-        // What a quiet node has used is known to the store by and by.
+        // An idle node's use reaches the store after a while.
         until_left(&server, policy, "hot", 0).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_used_is_reported_when_a_node_falls_silent_or_leaves() {
+async fn use_is_reported_when_a_node_becomes_idle_or_leaves() {
     let server = Server::start(&[]);
     let policy = window("1000/1h");
     let reported = |store: &Store| {
@@ -302,7 +302,7 @@ async fn what_was_used_is_reported_when_a_node_falls_silent_or_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_servers_death_each_life_admits_its_limit_at_most() {
+async fn each_life_of_a_server_admits_at_most_the_limit() {
     let mut server = Server::start(&[]);
     let policy = window("3000/1h");
     let nodes: Vec<_> = (0..3)
@@ -330,7 +330,7 @@ async fn through_a_servers_death_each_life_admits_its_limit_at_most() {
         .collect();
     let lives = 3;
     for life in 0..lives {
-        // Others' keys show that the store decides; the hot one may be denied for an hour.
+        // Other keys show that the store decides; the hot one may be denied for an hour.
         for at in 0..PATIENCE.as_millis() / 10 {
             if nodes[0].acquire(format!("{life}:{at}"), 1).await.source == Source::Store {
                 break;
@@ -351,7 +351,7 @@ async fn through_a_servers_death_each_life_admits_its_limit_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_store_an_allotment_is_used_until_its_end_and_then_the_limit_fails_as_told() {
+async fn without_the_store_an_allotment_is_used_up_and_then_on_error_decides() {
     let mut server = Server::start(&[]);
     let limit = |on_error, slack| {
         let limit = store(&server).limit("x", window("100000/1h")).mode(Mode::Leased);
@@ -399,7 +399,7 @@ async fn eventually_local(limit: &SharedLimit) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_that_give_up_leave_nothing_hanging() {
+async fn callers_that_give_up_leave_no_request_behind() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = Store::open(&proxy.address()).expect("the address is well formed");
@@ -409,7 +409,7 @@ async fn callers_that_give_up_leave_nothing_hanging() {
     assert!(slow.acquire("k", 1).await.is_allowed());
     proxy.delay(Duration::from_millis(20));
     for _ in 0..50 {
-        // Dropped while its request is under way.
+        // Dropped while its request is in flight.
         let asked = std::pin::pin!(slow.acquire("k", 1));
         let _ = tokio::time::timeout(Duration::from_millis(1), asked).await;
     }
@@ -419,7 +419,7 @@ async fn callers_that_give_up_leave_nothing_hanging() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_is_anothers_is_told_and_hurts_no_other() {
+async fn a_key_of_another_program_is_reported_and_affects_no_other() {
     let server = Server::start(&[]);
     let limit = leased(&store(&server), window("1000/1h"));
     let whole = String::from_utf8(limit.redis_key("k")).expect("the key is text");
@@ -436,7 +436,7 @@ async fn a_key_that_is_anothers_is_told_and_hurts_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_leased_is_exact_and_says_so() {
+async fn policies_that_cannot_be_leased_are_exact() {
     let server = Server::start(&[]);
     let store = store(&server);
     let permits = Concurrency::new(9).hold(Duration::from_mins(1)).expect("the hold is short");

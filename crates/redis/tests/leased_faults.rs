@@ -1,4 +1,4 @@
-//! Leased limits of a server that forgets, or stands still, while nodes take allotments and give them back.
+//! Leased limits while the server forgets or hangs, and nodes take and give back allotments.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -17,7 +17,7 @@ fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
 }
 
-/// Windows that do not end within a test, but for what the server forgets.
+/// Windows that do not end within a test. Only the server can forget them.
 fn policies() -> [Policy; 4] {
     let log = |text| Policy::sliding_log(quota(text)).expect("the log is not too long");
     [
@@ -35,7 +35,7 @@ fn node(address: &str, policy: Policy, deadline: Duration) -> SharedLimit {
     limit.build().expect("the policy can be shared")
 }
 
-/// Callers of all nodes who want one key, until they are stopped.
+/// Callers on all nodes that ask for one key until they are stopped.
 struct Hot {
     nodes: Vec<SharedLimit>,
     stop: Arc<AtomicBool>,
@@ -57,7 +57,7 @@ impl Hot {
                         if limit.acquire("hot", cost).await.is_allowed() {
                             admitted += u64::from(cost);
                         }
-                        // Others want the machine too, and allotments are to be left over now and then.
+                        // Leaves time to other tasks. A longer pause now and then leaves allotments unused.
                         let pause = if turn % 50 == 0 { 30 } else { 1 };
                         tokio::time::sleep(Duration::from_millis(pause)).await;
                     }
@@ -68,7 +68,7 @@ impl Hot {
         Self { nodes, stop, tasks }
     }
 
-    /// Until nodes have decided from allotments so often; or know that nothing is left, which they remember for long.
+    /// Waits until nodes have decided from allotments this often, or know that nothing is left, which they remember for long.
     async fn until_leased(&self, times: u64) {
         let sum = |count: fn(&Stats) -> u64| -> u64 {
             self.nodes.iter().map(|node| count(&node.store().stats())).sum()
@@ -83,7 +83,7 @@ impl Hot {
         panic!("the nodes take no allotments: {:?}", self.nodes[0].store());
     }
 
-    /// What all of them were admitted, when everything unused is back.
+    /// How much all nodes were admitted in total, after everything unused was given back.
     async fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let mut admitted = 0;
@@ -104,7 +104,7 @@ async fn left(address: &str, policy: Policy) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_flushed_in_mid_flight_cost_nothing() {
+async fn scripts_flushed_under_load_cost_no_units() {
     let mut loads = 0;
     for policy in policies() {
         let server = Server::start(&[]);
@@ -127,7 +127,7 @@ async fn scripts_flushed_in_mid_flight_cost_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_flushed_in_mid_flight_is_granted_once_more_and_no_more() {
+async fn data_flushed_under_load_is_granted_only_once_more() {
     for policy in policies() {
         let server = Server::start(&[]);
         let hot = Hot::start(&server.address(), policy, PATIENCE);
@@ -140,13 +140,13 @@ async fn data_flushed_in_mid_flight_is_granted_once_more_and_no_more() {
         hot.until_leased(360).await;
         let admitted = hot.end().await;
         let limit = u64::from(policy.limit());
-        // What was taken in one life and not used is given back in the next: it is nobody's, and so makes nobody over.
+        // Units taken in one life and not used are given back in the next. They belong to no node then, so no node is over.
         assert!(admitted <= limit * lives, "{policy:?}: {admitted} admitted in {lives} lives");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_makes_nobody_over() {
+async fn a_frozen_server_makes_no_limit_over() {
     for policy in policies() {
         let server = Server::start(&[]);
         let hot = Hot::start(&server.address(), policy, Duration::from_millis(50));
@@ -154,7 +154,7 @@ async fn a_server_that_stands_still_makes_nobody_over() {
             hot.until_leased(20 * round).await;
             server.freeze();
             for node in &hot.nodes {
-                // Where all is used up, others' keys still show it.
+                // If the limit is used up, other keys still show that the store decides.
                 for at in 0..PATIENCE.as_millis() / 10 {
                     let asked = node.acquire(format!("other{round}:{at}"), 1).await;
                     if matches!(asked.source, Source::Failed(_)) {
@@ -170,13 +170,13 @@ async fn a_server_that_stands_still_makes_nobody_over() {
         }
         let admitted = hot.end().await;
         let limit = u64::from(policy.limit());
-        // What was charged and never answered is lost; nothing comes twice.
+        // Units that were charged without a reply are lost; none are given back twice.
         assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_is_slow_and_breaks_makes_nobody_over() {
+async fn a_slow_and_broken_network_makes_no_limit_over() {
     for policy in policies() {
         let server = Server::start(&[]);
         let proxy = Proxy::before(server.port());
@@ -185,7 +185,7 @@ async fn a_network_that_is_slow_and_breaks_makes_nobody_over() {
             hot.until_leased(20 * round).await;
             proxy.cut();
         }
-        // Later than anybody waits: answers arrive when their callers have been told something else.
+        // Longer than any caller waits: replies arrive after their callers have timed out.
         proxy.delay(Duration::from_millis(80));
         let timed_out = || hot.nodes.iter().all(|node| node.store().stats().errors_of("timed-out") > 0);
         eventually("answers are too late", timed_out);
@@ -197,13 +197,13 @@ async fn a_network_that_is_slow_and_breaks_makes_nobody_over() {
         hot.until_leased(140).await;
         let admitted = hot.end().await;
         let limit = u64::from(policy.limit());
-        // What was charged and never answered is lost; nothing comes twice.
+        // Units that were charged without a reply are lost; none are given back twice.
         assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_full_makes_nobody_over() {
+async fn a_full_server_makes_no_limit_over() {
     for policy in policies() {
         let server = Server::start(&["--maxmemory-policy", "noeviction"]);
         let hot = Hot::start(&server.address(), policy, PATIENCE);
@@ -211,7 +211,7 @@ async fn a_server_that_is_full_makes_nobody_over() {
             hot.until_leased(20 * round).await;
             server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
             for node in &hot.nodes {
-                // Signs of life are writes: they find it out, whoever asks.
+                // Heartbeats are writes, so they find it out without any request.
                 eventually("the server is full", || node.store().health() == Health::Down);
             }
             server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -228,7 +228,7 @@ async fn a_server_that_is_full_makes_nobody_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_takes_over_knows_what_allotments_took() {
+async fn a_replica_that_takes_over_knows_the_allotments() {
     let policy = Policy::sliding_window(quota("3000/360d"));
     let mut master = Server::start(&[]);
     let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
@@ -236,7 +236,7 @@ async fn a_replica_that_takes_over_knows_what_allotments_took() {
     let address = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port());
     let hot = Hot::start(&address, policy, Duration::from_millis(50));
     hot.until_leased(200).await;
-    // Nothing is taken while the last writes are replicated, or they might be lost: that is what the documentation names.
+    // Nothing is taken while the last writes are replicated; otherwise they could be lost, as documented.
     let admitted = hot.end().await;
     master.until_replicated_to(&replica);
     master.kill();
@@ -250,7 +250,7 @@ async fn a_replica_that_takes_over_knows_what_allotments_took() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn near_the_limit_too_it_fails_as_told_when_the_store_is_gone() {
+async fn near_the_limit_on_error_decides_too_when_the_store_is_gone() {
     for on_error in [OnError::Open, OnError::Local] {
         let mut server = Server::start(&[]);
         let proxy = Proxy::before(server.port());
@@ -261,7 +261,7 @@ async fn near_the_limit_too_it_fails_as_told_when_the_store_is_gone() {
             .on_error(on_error)
             .local_keys(16);
         let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
-        // A long round trip, so that a denial that is only shown until the next answer would show.
+        // A long round trip makes a denial visible that lasts only until the next reply.
         proxy.delay(Duration::from_millis(20));
         for _ in 0..200 {
             let _ = limit.acquire("k", 1).await;
@@ -272,10 +272,10 @@ async fn near_the_limit_too_it_fails_as_told_when_the_store_is_gone() {
             if failed(&limit.acquire("k", 1).await.source) {
                 break;
             }
-            assert!(at + 1 < PATIENCE.as_millis() / 10, "what the store denied is denied for ever");
+            assert!(at + 1 < PATIENCE.as_millis() / 10, "the store's denial never ends");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // What the store itself denied is over: from now on nobody is denied but by `on_error`.
+        // The store's own denials are over: from now on only `on_error` denies.
         let asked: Vec<_> = (0..8)
             .map(|_| {
                 let limit = limit.clone();

@@ -1,4 +1,4 @@
-//! Decisions over several leased limits: in memory where all allotments are there, and all or nothing either way.
+//! Joint decisions over leased limits: in memory if all allotments suffice, and all or nothing in either case.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -11,12 +11,12 @@ fn window(limit: u32) -> Policy {
     Policy::sliding_window(Quota::new(limit, Duration::from_hours(24)).expect("the quota makes sense"))
 }
 
-/// A node with a limit for each user and one for everybody.
+/// A node with a limit for each user and one for all users.
 fn node(server: &Server, mode: Mode, each: u32, all: u32) -> [SharedLimit; 2] {
     let store = Store::open(&server.address()).expect("the address is well formed");
     [("each", each), ("all", all)].map(|(name, limit)| {
         let limit = store.limit(name, window(limit)).mode(mode).unreported(100);
-        // Allotments that last, however busy the machine is.
+        // A long slack, so that allotments last on a busy machine.
         let limit = limit.slack(Duration::from_hours(1)).deadline(PATIENCE).on_error(OnError::Closed);
         limit.build().expect("the policy can be shared")
     })
@@ -28,7 +28,7 @@ async fn ask([each, all]: &[SharedLimit; 2], user: &str) -> Vec<SharedDecision> 
     each.store().acquire_all(&parts).await.expect("there is no cluster")
 }
 
-/// How much is left of a limit in the store.
+/// How much of a limit is left in the store.
 async fn left(server: &Server, name: &str, limit: u32, key: &str) -> u64 {
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit =
@@ -36,7 +36,7 @@ async fn left(server: &Server, name: &str, limit: u32, key: &str) -> u64 {
     limit.acquire(key, 0).await.decision.remaining()
 }
 
-/// Asks each limit alone until this node decides by itself; how often that was.
+/// Asks each limit separately until this node decides from its allotment. Returns how often it asked.
 async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
     for admitted in 1..100_000 {
         if limit.acquire(key, 1).await.source == Source::Lease {
@@ -47,7 +47,7 @@ async fn until_leased(limit: &SharedLimit, key: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn allotments_that_are_all_there_decide_together_in_memory_and_are_given_back() {
+async fn sufficient_allotments_decide_together_in_memory_and_are_given_back() {
     let server = Server::start(&[]);
     let limits = node(&server, Mode::Leased, 10_000, 100_000);
     let of_user = until_leased(&limits[0], "alice").await;
@@ -63,7 +63,7 @@ async fn allotments_that_are_all_there_decide_together_in_memory_and_are_given_b
         asked += u64::from(here == 0);
     }
     assert!(leased > 1_000, "{leased} in memory, {asked} by the store, {calls} calls before");
-    // A user of whom nothing is held is asked of the store, and what the other limit gave is put back.
+    // For a user without an allotment the store is asked, and the other limit's units are put back.
     for user in 0..100 {
         let answers = ask(&limits, &format!("rare{user}")).await;
         assert!(answers.iter().all(|answer| answer.is_allowed() && answer.source == Source::Store));
@@ -72,17 +72,17 @@ async fn allotments_that_are_all_there_decide_together_in_memory_and_are_given_b
     limits[0].store().close().await;
     let of_user = 10_000 - of_user - 2_000;
     assert_eq!(left(&server, "each", 10_000, "alice").await, of_user, "{stats:?}");
-    // What is put back the moment the next allotment is opened stays charged.
+    // Units put back just when the next allotment starts stay charged.
     let (left, most) = (left(&server, "all", 100_000, "*").await, 100_000 - of_all - 2_100);
     assert!((most - 100..=most).contains(&left), "{left}, not {most}: {stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_decide_together_admit_no_more_than_any_of_the_limits() {
+async fn joint_decisions_of_several_nodes_exceed_no_limit() {
     for (mode, slack) in [(Mode::Leased, 0), (Mode::Reported, 100)] {
         let server = Server::start(&[]);
         let nodes: Vec<_> = (0..3).map(|_| node(&server, mode, 2_000, 6_000)).collect();
-        // Two callers on each node; users in turn, so that now one limit binds and now the other.
+        // Two callers on each node ask for the users in turn, so that sometimes one limit binds and sometimes the other.
         let tasks: Vec<_> = (0..6)
             .map(|at| {
                 let limits = nodes[at % 3].clone();

@@ -1,4 +1,4 @@
-//! What a decision from an allotment allocates: nothing.
+//! A decision from an allotment allocates nothing.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -12,7 +12,7 @@ use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Mode, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server};
 
-// Only the caller's thread is counted, and everything else runs on the worker.
+// Only the caller's thread is counted; everything else runs on the worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_decision_from_an_allotment_or_a_remembered_denial_allocates_nothing() {
     let server = Server::start(&[]);
@@ -32,7 +32,7 @@ async fn a_decision_from_an_allotment_or_a_remembered_denial_allocates_nothing()
             let poll = || first = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let allocations = measure(poll).count_total;
             match first {
-                // A few renew the allotment, for which a task is made.
+                // A few renew the allotment, which creates a task.
                 Poll::Ready(answer) => free += u32::from(answer.source == wanted && allocations == 0),
                 Poll::Pending => drop(answer.await),
             }

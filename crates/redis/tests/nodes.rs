@@ -1,11 +1,11 @@
-//! Without the store, each node holds a limit to its share.
+//! Without the store, each node admits its share of a limit.
 
 use std::net::TcpListener;
 
 use tidegate_core::Policy;
 use tidegate_redis::{Source, Store};
 
-/// A store at an address where nobody listens.
+/// A store at an address where nothing listens.
 fn unreachable() -> Store {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
     let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -26,7 +26,7 @@ async fn admitted(store: &Store) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_start_while_the_store_is_down_admit_the_limit_together_and_not_each() {
+async fn nodes_that_start_while_the_store_is_down_share_one_limit() {
     let alone = unreachable();
     assert_eq!(admitted(&alone).await, 90, "it knows of no other");
     let told = unreachable();
@@ -38,13 +38,13 @@ async fn nodes_that_start_while_the_store_is_down_admit_the_limit_together_and_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forty_limits_take_a_new_number_of_nodes_without_any_wait() {
+async fn a_new_number_of_nodes_applies_to_forty_limits_immediately() {
     let store = unreachable();
     let log = Policy::sliding_log("600/20s".parse().expect("well formed")).expect("the log is short");
     let limits: Vec<_> = (0..40)
         .map(|at| store.limit(&format!("l{at}"), log).build().expect("the policy can be shared"))
         .collect();
-    // The first answers may wait for the connection that is refused.
+    // The first decisions may wait until the connection is refused.
     for limit in &limits {
         let _ = limit.acquire("k", 1).await;
     }

@@ -1,4 +1,4 @@
-//! Users who may not do everything.
+//! Users with restricted permissions.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindo
 use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
-/// What the errors and the crate's page say that a user needs.
+/// The permissions that the errors and the crate's documentation list.
 const NEEDED: [&str; 15] = [
     "+eval",
     "+evalsha",
@@ -34,7 +34,7 @@ fn log(text: &str) -> Policy {
     Policy::sliding_log(quota(text)).expect("the log is not too long")
 }
 
-/// A store as a user who has these rights.
+/// A store, used by a user with these permissions.
 fn open_as(server: &Server, name: &str, rights: &[&str]) -> Store {
     let user = [&["ACL", "SETUSER", name, "on", ">secret", "-@all"], rights].concat();
     assert_eq!(server.ask(&user).text(), "OK");
@@ -48,7 +48,7 @@ fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_the_rights_that_are_told_can_do_everything() {
+async fn a_user_with_the_listed_permissions_can_do_everything() {
     let server = Server::start(&[]);
     let store = open_as(&server, "app", &[&["~tidegate:*"], &NEEDED[..]].concat());
     eventually("the store is reached", || store.health() == Health::Up);
@@ -89,7 +89,7 @@ async fn a_user_with_the_rights_that_are_told_can_do_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_too_little_is_told_every_right_that_is_needed_with_the_stores_own_prefix() {
+async fn the_error_for_a_restricted_user_lists_every_permission_with_the_stores_prefix() {
     let server = Server::start(&[]);
     server.ask(&["ACL", "SETUSER", "app", "on", ">secret", "-@all", "~mine:nodes", "+@all"]);
     let address = format!("redis://app:secret@127.0.0.1:{}", server.port());
@@ -104,7 +104,7 @@ async fn who_may_too_little_is_told_every_right_that_is_needed_with_the_stores_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peek_asks_about_the_limits_own_key_alone() {
+async fn a_peek_needs_only_the_limits_own_key() {
     let server = Server::start(&[]);
     let store = open_as(&server, "app", &["~tidegate:*", "+@all"]);
     eventually("the store is reached", || store.health() == Health::Up);
@@ -123,7 +123,7 @@ async fn a_peek_asks_about_the_limits_own_key_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_the_user_may_not_touch_is_told_and_hurts_no_other() {
+async fn a_forbidden_key_is_reported_and_affects_no_other() {
     let server = Server::start(&[]);
     let store = open_as(&server, "app", &["~tidegate:nodes", "~tidegate:fine:*", "+@all"]);
     eventually("the store is reached", || store.health() == Health::Up);
@@ -140,7 +140,7 @@ async fn a_key_that_the_user_may_not_touch_is_told_and_hurts_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_is_missing_for_one_limit_is_told_and_hurts_no_other() {
+async fn a_missing_command_of_one_limit_is_reported_and_affects_no_other() {
     let server = Server::start(&[]);
     let rights: Vec<_> = NEEDED.into_iter().filter(|right| *right != "+getrange").collect();
     let store = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
@@ -153,7 +153,7 @@ async fn a_command_that_is_missing_for_one_limit_is_told_and_hurts_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_who_may_run_no_scripts_is_no_store() {
+async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
     let server = Server::start(&[]);
     let store = open_as(&server, "app", &["~tidegate:*", "+get"]);
     eventually("that is found out", || store.stats().opened > 0);

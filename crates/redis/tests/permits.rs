@@ -1,4 +1,4 @@
-//! Permits of a store whose answers are lost.
+//! Permits when the store's replies are lost.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Bench {
         Self { server, proxy, limit }
     }
 
-    /// While the first request is under way the others gather, for one call.
+    /// While the first request is in flight, the others gather for one call.
     async fn two(&self) -> (Permit, Permit) {
         let ask = |key| self.limit.permit(key, 1);
         let (first, a, b) = tokio::join!(ask("first"), ask("k"), ask("k"));
@@ -44,7 +44,7 @@ impl Bench {
         self.limit.store().stats().calls
     }
 
-    /// From now on requests arrive, and no answer comes back before the connection is cut.
+    /// From now on requests arrive, but no reply returns before the connection is cut.
     fn lose_answers(&self) {
         self.proxy.delay(Duration::from_hours(1));
     }
@@ -54,7 +54,7 @@ impl Bench {
         self.proxy.cut();
     }
 
-    /// Until the store decides again, which it does after everything that was sent before.
+    /// Waits until the store decides again, which it does after everything that was sent before.
     async fn free(&self) -> u64 {
         for _ in 0..PATIENCE.as_millis() / 10 {
             let answer = self.limit.acquire("k", 0).await;
@@ -68,7 +68,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_answer_is_lost_is_repeated_and_frees_nobody_elses_permit() {
+async fn a_release_whose_reply_is_lost_is_repeated_and_frees_no_other_permit() {
     let bench = Bench::start();
     let (a, b) = bench.two().await;
     let (both, calls) = (bench.value(), bench.calls());
@@ -87,7 +87,7 @@ async fn a_release_whose_answer_is_lost_is_repeated_and_frees_nobody_elses_permi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_whose_answer_is_lost_leaves_the_permits_their_holders() {
+async fn a_renewal_whose_reply_is_lost_leaves_the_permits_to_their_holders() {
     let bench = Bench::start();
     let (mut a, b) = bench.two().await;
     let before = bench.value();
@@ -110,7 +110,7 @@ async fn a_renewal_whose_answer_is_lost_leaves_the_permits_their_holders() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_dropped_while_the_store_is_down_goes_back_when_it_answers_again() {
+async fn permits_dropped_while_the_store_is_down_are_given_back_when_it_is_up() {
     let bench = Bench::start();
     let (a, b) = bench.two().await;
     bench.proxy.refuse(true);
@@ -122,7 +122,7 @@ async fn what_is_dropped_while_the_store_is_down_goes_back_when_it_answers_again
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_rate_has_let_through_does_not_come_back_when_a_permit_of_it_is_dropped() {
+async fn dropping_a_permit_of_a_rate_limit_refunds_nothing() {
     let bench = Bench::start();
     let quota: Quota = "2/1h".parse().expect("the quota is well formed");
     let rate = bench.limit.store().limit("rate", Policy::sliding_window(quota)).deadline(PATIENCE);

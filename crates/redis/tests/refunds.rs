@@ -1,4 +1,4 @@
-//! Giving back what was taken from shared limits.
+//! Refunds of shared limits.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn permits(limit: u32, hold: Duration) -> Policy {
     Concurrency::new(limit).hold(hold).expect("the hold is short").into()
 }
 
-/// Of each algorithm one, with windows of which a test never sees the end.
+/// One policy of each algorithm, with windows that do not end within a test.
 fn policies() -> Vec<Policy> {
     vec![
         FixedWindow::new(quota("40/366d")).first_hit().into(),
@@ -36,7 +36,7 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// A store that has been reached, however busy the machine is.
+/// A store that has been reached.
 fn open(server: &Server) -> Store {
     let store = Store::open(&server.address()).expect("the address is well formed");
     eventually("the store is reached", || store.health() == Health::Up);
@@ -54,14 +54,14 @@ async fn refund(limit: &SharedLimit, key: &str, cost: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_taken_is_given_back_on_any_node_and_a_remembered_denial_with_it() {
+async fn any_node_can_refund_and_a_refund_clears_the_remembered_denial() {
     let server = Server::start(&[]);
     let (one, two) = (open(&server), open(&server));
     for (at, policy) in policies().into_iter().enumerate() {
         let name = format!("l{at}");
         let (here, there) = (limit(&one, &name, policy), limit(&two, &name, policy));
         let whole = policy.limit();
-        // A leaky bucket delays, and denies beyond its wait: one more than its limit fits.
+        // A leaky bucket delays, and denies only beyond its longest wait, so it admits one more than its limit.
         let all = if policy.name() == "leaky-bucket" { whole + 1 } else { whole };
         for _ in 0..all {
             assert!(here.acquire("k", 1).await.is_allowed(), "{policy:?}");
@@ -82,7 +82,7 @@ async fn what_was_taken_is_given_back_on_any_node_and_a_remembered_denial_with_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_that_were_given_without_the_store_come_back_in_memory() {
+async fn permits_granted_without_the_store_are_refunded_in_memory() {
     let mut server = Server::start(&[]);
     let store = open(&server);
     let (jobs, rate) = (
@@ -97,8 +97,12 @@ async fn permits_that_were_given_without_the_store_come_back_in_memory() {
     assert!(matches!(here.source, Source::Local(_)), "{here:?}");
     server.start_again();
     eventually("the store is back", || store.health() == Health::Up);
-    // What the store had was lost with it.
+    // The store's own permits were lost with its data.
     assert!(jobs.acquire("k", 3).await.is_allowed());
-    assert_eq!(refund(&jobs, "k", 2).await, 0, "the two that the store knows nothing of came back in memory");
+    assert_eq!(
+        refund(&jobs, "k", 2).await,
+        0,
+        "the two permits that the store does not know were refunded in memory"
+    );
     assert_eq!(refund(&jobs, "k", 2).await, 2);
 }

@@ -12,7 +12,7 @@ async fn ask(store: &Store) -> SharedDecision {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_are_told_their_own_password_and_the_master_another() {
+async fn sentinels_and_the_master_get_different_passwords() {
     let master = Server::start(&["--requirepass", "masters"]);
     let sentinel = Sentinel::watch_with_password(&master, 0, "sent/inels");
     let open = |options: &str| {

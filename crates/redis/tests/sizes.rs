@@ -1,4 +1,4 @@
-//! What a limit takes in Redis: one small value, whatever the algorithm.
+//! The size of a limit in Redis: one small value, whatever the algorithm.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tidegate_core::{
 use tidegate_redis::{Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server};
 
-/// A fixed window as it is written by hand.
+/// A fixed window as one would write it by hand.
 const BARE: &str = "redis.call('INCRBY', KEYS[1], 1) redis.call('PEXPIRE', KEYS[1], 3600000)";
 
 fn quota(text: &str) -> Quota {
@@ -18,10 +18,10 @@ fn quota(text: &str) -> Quota {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_state_but_a_log_is_one_string_of_a_few_bytes_however_much_was_admitted() {
+async fn every_state_except_a_log_is_one_string_of_a_few_bytes() {
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
-    // An hour of sixty slots with counts of one byte, and of two: the current slot and those behind it, and their sum.
+    // An hour of sixty slots with counts of one byte, and of two: the current slot, the older ones, and their sum.
     let slots = |text| SlidingWindow::new(quota(text)).slots(60).expect("the slots make sense").into();
     let permits = Concurrency::new(20).hold(Duration::from_hours(1)).expect("the hold is short").into();
     for (at, (policy, bytes)) in [
@@ -54,11 +54,12 @@ async fn every_state_but_a_log_is_one_string_of_a_few_bytes_however_much_was_adm
     assert!((10..=11).contains(&keys), "each has one key, and the nodes have one, perhaps already: {keys}");
 }
 
-/// What a key takes with its name, beside the least that a limit could be: a number with an end, under a name as long.
+/// The memory of a key with its name, compared with the smallest possible limit: a number with a TTL under a name of the same
+/// length.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_an_end() {
+async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_a_ttl() {
     let server = Server::start(&[]);
-    // Redis is built with jemalloc. The C library's allocator rounds a bare counter up less.
+    // Redis is built with jemalloc by default. The C library's allocator rounds a bare counter up less.
     let is_jemalloc = server.ask(&["INFO", "memory"]).text().contains("mem_allocator:jemalloc");
     let tenths = if is_jemalloc { 13 } else { 14 };
     let store = Store::open(&server.address()).expect("the address is well formed");
@@ -83,7 +84,7 @@ async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_an_end()
         let key = String::from_utf8(limit.redis_key("alice")).expect("the key is text");
         let bare = format!("{at}").repeat(key.len());
         server.ask(&["EVAL", BARE, "1", &bare]);
-        // As it is first written, and as it is once it was written in place.
+        // Measured after the first write, and after writes in place.
         for nth in 0..3 {
             let answer = limit.acquire("alice", 1).await;
             assert_eq!(answer.source, Source::Store, "{answer:?}");

@@ -1,4 +1,4 @@
-//! A store by TLS.
+//! TLS to the store.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -10,10 +10,10 @@ use tidegate_redis::{Health, OnError, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually, free_port};
 use waiting::{reach, until};
 
-/// Tells the inner run of the test where to go.
+/// The address for the inner run of the test.
 const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
 
-/// A server that speaks TLS, with a certificate of nobody's.
+/// A server that speaks TLS with a self-signed certificate.
 struct Secured {
     port: u16,
     _server: Server,
@@ -51,14 +51,14 @@ impl Secured {
 
 impl Drop for Secured {
     fn drop(&mut self) {
-        // A directory that stays is the system's to clean.
+        // If the directory cannot be removed, the system cleans it up later.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 async fn ask(address: &str) -> Source {
     let store = Store::open(address).expect("the address is well formed");
-    // Reached, or known not to be.
+    // The store is reached or known to fail.
     eventually("the store is up or failing", || store.health() == Health::Up || store.trouble().is_some());
     let quota: Quota = "5/1h".parse().expect("the quota is well formed");
     let limit = store.limit("x", Policy::token_bucket(quota)).deadline(PATIENCE);
@@ -66,7 +66,7 @@ async fn ask(address: &str) -> Source {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
+async fn tls_connects_only_to_trusted_servers() {
     if let Ok(address) = std::env::var(ADDRESS) {
         assert_eq!(ask(&address).await, Source::Store);
         return;
@@ -74,14 +74,14 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
     let secured = Secured::start();
     let port = secured.port;
     let address = format!("rediss://localhost:{port}");
-    assert!(matches!(ask(&address).await, Source::Local(_)), "a certificate of nobody's is not trusted");
-    // Named in the address, with a client's certificate that the server does not ask for.
+    assert!(matches!(ask(&address).await, Source::Local(_)), "a self-signed certificate is not trusted");
+    // The certificate is named in the address, with a client certificate that the server does not request.
     let file = |name: &str| secured.directory.join(name).to_string_lossy().into_owned();
     let (cert, key) = (file("cert.pem"), file("key.pem"));
     assert_eq!(ask(&format!("{address}?ca={cert}&cert={cert}&key={key}")).await, Source::Store);
-    // Whom to trust comes from the environment, which only another process can have another of.
+    // The trusted certificates come from the environment, which only another process can change.
     let inner = Command::new(std::env::current_exe().expect("the test is a program"))
-        .args(["--exact", "tls_is_spoken_with_who_is_trusted_and_nobody_else"])
+        .args(["--exact", "tls_connects_only_to_trusted_servers"])
         .env("SSL_CERT_FILE", secured.directory.join("cert.pem"))
         .env(ADDRESS, &address)
         .output()
@@ -89,7 +89,7 @@ async fn tls_is_spoken_with_who_is_trusted_and_nobody_else() {
     assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
 }
 
-/// The store at each of these addresses is down, and is told for what it is when the first caller's deadline has passed.
+/// The store at each of these addresses is down, and the error has the hint once the first caller's deadline has passed.
 async fn told(addresses: &[&str], port: u16, deadline: Duration, hint: &str) {
     for address in addresses {
         let address = address.replace("PORT", &port.to_string());
@@ -104,18 +104,18 @@ async fn told(addresses: &[&str], port: u16, deadline: Duration, hint: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_with_tls_of_a_server_without_is_told_for_what_it_is() {
+async fn a_tls_address_of_a_plain_server_gives_a_hint() {
     let plain = Server::start(&[]);
     let sentinel = Sentinel::watch(&plain, 0);
     let hint = "write redis for rediss";
-    // Not long enough to see an attempt to connect fail, as such a server may wait for more.
+    // Too short to see an attempt to connect fail, because such a server may wait for more data.
     let usual = Duration::from_millis(50);
     told(&["rediss://127.0.0.1:PORT", "rediss+cluster://127.0.0.1:PORT"], plain.port(), usual, hint).await;
     told(&["rediss+sentinel://127.0.0.1:PORT/main"], sentinel.port(), usual, hint).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_without_tls_of_a_server_with_it_is_told_for_what_it_is() {
+async fn a_plain_address_of_a_tls_server_gives_a_hint() {
     let secured = Secured::start();
     let addresses = [
         "redis://127.0.0.1:PORT",
@@ -123,12 +123,12 @@ async fn an_address_without_tls_of_a_server_with_it_is_told_for_what_it_is() {
         "redis+cluster://127.0.0.1:PORT",
         "redis+sentinel://127.0.0.1:PORT/main",
     ];
-    // It closes the connection at once; how soon that is seen is the machine's matter.
+    // The server closes the connection immediately. How soon the client sees this depends on the machine.
     told(&addresses, secured.port, PATIENCE, "write rediss for redis").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_cut_is_not_taken_for_a_server_with_tls() {
+async fn a_cut_connection_gives_no_tls_hint() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
@@ -140,7 +140,7 @@ async fn a_connection_that_is_cut_is_not_taken_for_a_server_with_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_killed_connects_again_and_nobody_speaks_of_tls() {
+async fn a_killed_client_reconnects_without_a_tls_hint() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let quota: Quota = "1000000/1s".parse().expect("the quota is well formed");
@@ -148,7 +148,7 @@ async fn a_client_that_is_killed_connects_again_and_nobody_speaks_of_tls() {
     let limit = limit.build().expect("the policy can be shared");
     let made = store.stats().connections;
     for _ in 0..30 {
-        // The limit's and the heartbeat's; not the one that asks for this.
+        // Kills the limit's and the heartbeat's connections, but not the one that sends this command.
         server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
         let answers = [limit.acquire("k", 1).await, limit.acquire("k", 1).await];
         for why in answers.iter().map(|answer| format!("{:?}", answer.source)) {

@@ -1,4 +1,4 @@
-//! What goes wrong with a store is counted, and told in few lines.
+//! Failures of a store are counted and logged in few lines.
 #![cfg(feature = "servers")]
 
 mod waiting;
@@ -30,8 +30,8 @@ fn limit(store: &Store, name: &str) -> SharedLimit {
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// Every test of this file does it: whether anybody is interested in a line is found out once for all threads, and one
-    /// without a subscriber might be asked.
+    /// Every test in this file captures lines: `tracing` caches for all threads whether a line has a subscriber, and a thread
+    /// without one might be the first to ask.
     fn capture() -> (Self, tracing::subscriber::DefaultGuard) {
         let lines = Self::default();
         let writer = lines.clone();
@@ -59,7 +59,7 @@ impl io::Write for Lines {
 }
 
 #[tokio::test]
-async fn an_outage_is_one_line_when_it_begins_and_one_when_it_ends() {
+async fn an_outage_logs_one_line_when_it_begins_and_one_when_it_ends() {
     let (lines, _guard) = Lines::capture();
     let mut server = Server::start(&[]);
     let store = reach(&server.address()).await;
@@ -67,7 +67,7 @@ async fn an_outage_is_one_line_when_it_begins_and_one_when_it_ends() {
     assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
     assert_eq!(lines.with("").len(), 0, "{:?}", lines.with(""));
     server.kill();
-    // Several heartbeats fail, and a thousand requests.
+    // Several heartbeats and a thousand requests fail.
     until("it is found to be down", || store.health() == Health::Down).await;
     let failed = Until::new("six heartbeats are refused");
     while failed.is_yet_to_be(store.stats().errors_of("refused") >= 6) {
@@ -81,15 +81,15 @@ async fn an_outage_is_one_line_when_it_begins_and_one_when_it_ends() {
     assert!(down[0].contains("WARN") && down[0].contains(&server.port().to_string()), "{down:?}");
     server.start_again();
     until("it is back", || store.health() == Health::Up).await;
-    until("that is told", || lines.with("the shared store answers again").len() == 1).await;
-    // A connection that broke may be told beside.
+    until("that is logged", || lines.with("the shared store is up again").len() == 1).await;
+    // A broken connection may be logged as well.
     let others: Vec<_> =
         lines.with("").into_iter().filter(|line| !line.contains("the shared store is down")).collect();
     assert!(others.len() <= 2, "{others:?}");
 }
 
 #[tokio::test]
-async fn a_key_that_is_anothers_is_told_once_with_its_limit_and_without_the_key() {
+async fn a_key_of_another_program_is_logged_once_with_its_limit_and_without_the_key() {
     let (lines, _guard) = Lines::capture();
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
@@ -114,7 +114,7 @@ async fn a_key_that_is_anothers_is_told_once_with_its_limit_and_without_the_key(
 }
 
 #[tokio::test]
-async fn a_joint_decision_without_the_store_is_one_error() {
+async fn a_joint_decision_without_the_store_counts_one_error() {
     let _lines = Lines::capture();
     let mut server = Server::start(&[]);
     let store = reach(&server.address()).await;
@@ -130,7 +130,7 @@ async fn a_joint_decision_without_the_store_is_one_error() {
 }
 
 #[tokio::test]
-async fn what_is_reported_in_the_background_is_counted_when_that_fails() {
+async fn a_failed_background_report_is_counted() {
     let _lines = Lines::capture();
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
@@ -140,7 +140,7 @@ async fn what_is_reported_in_the_background_is_counted_when_that_fails() {
     let key = String::from_utf8(limit.redis_key("k")).expect("text");
     server.ask(&["DEL", &key]);
     server.ask(&["LPUSH", &key, "x"]);
-    // Nobody asks; what was used is reported by itself.
+    // Without further requests, the use is reported in the background.
     until("that has failed", || store.stats().errors_of("wrong-type") > 0).await;
 }
 
@@ -155,7 +155,7 @@ async fn permits_that_cannot_be_renewed_or_given_back_are_counted() {
     let mut permit = limit.permit("k", 1).await.expect("there are five");
     let key = String::from_utf8(limit.redis_key("k")).expect("text");
     server.ask(&["SET", &key, "no permits"]);
-    let error = permit.renew().await.expect_err("the key is another's");
+    let error = permit.renew().await.expect_err("the key is another program's");
     let counted = || store.stats().errors_of(error.name());
     assert_eq!(counted(), 1, "{error}");
     drop(permit);

@@ -1,4 +1,4 @@
-//! A slot of a cluster that no master serves.
+//! A cluster slot that no master serves.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tidegate_core::Policy;
 use tidegate_redis::{OnError, SharedLimit, Source, Store};
 use tidegate_redis_servers::{Cluster, PATIENCE};
 
-/// Asks until the store has decided, or has not; a key of its own each time, of one slot.
+/// Asks until the store decides, or until it does not, each time with a new key in one slot.
 async fn until(limit: &SharedLimit, tag: &str, decided: bool) {
     for at in 0..PATIENCE.as_millis() / 10 {
         let answer = limit.acquire(format!("{{{tag}}}{decided}{at}"), 1).await;
@@ -17,11 +17,11 @@ async fn until(limit: &SharedLimit, tag: &str, decided: bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("of {tag} the store decides: {}; {:?}", !decided, limit.store());
+    panic!("whether the store decides on {tag}: {}; {:?}", !decided, limit.store());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_nobody_serves_is_told_hurts_no_other_and_is_used_again_when_it_is_served() {
+async fn an_unserved_slot_is_reported_affects_no_other_and_is_used_again_later() {
     let cluster = Cluster::start(3);
     let store = Store::open(&format!("redis+cluster://{}", cluster.addresses().join(",")))
         .expect("the address is well formed");
@@ -36,7 +36,7 @@ async fn a_slot_that_nobody_serves_is_told_hurts_no_other_and_is_used_again_when
     for server in &cluster.servers {
         server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    // Each server has its own idea of who serves a slot.
+    // Each server has its own view of who serves a slot.
     for server in &cluster.servers {
         server.ask(&["CLUSTER", "DELSLOTS", &slot]);
     }

@@ -1,4 +1,4 @@
-//! The log lines of one thread, for tests.
+//! Captures the log lines of one thread, for tests.
 
 use std::{
     fmt::{Debug, Write},
@@ -14,7 +14,7 @@ use tracing::{
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<String>>>);
 
-/// What `run` logs on this thread, a line for each event: its level, its message and its fields.
+/// What `run` logs on this thread: one line for each event, with its level, message and fields.
 pub(crate) fn captured(run: impl FnOnce()) -> Vec<String> {
     let lines = Captured::default();
     tracing::subscriber::with_default(lines.clone(), run);

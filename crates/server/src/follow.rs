@@ -1,4 +1,4 @@
-//! Loading certificates and the access file again when they change.
+//! Reloads certificates and the access file when they change.
 
 use std::{
     path::PathBuf,
@@ -15,10 +15,10 @@ use tokio::{
 
 use crate::{locks::Locks, metrics::Events};
 
-/// A file of certificates or of clients is not larger.
+/// The maximum size of a file of certificates or clients.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Follows the files of `locks` until the future is dropped. `orders` changes when they are to be loaded in any case.
+/// Follows the files of `locks` until the future is dropped. A change of `orders` forces a reload.
 pub(crate) async fn follow(
     locks: Locks,
     look: Duration,
@@ -43,7 +43,7 @@ pub(crate) async fn follow(
             _ = looks.tick() => false,
         };
         let (its, counts) = (locks.clone(), Arc::clone(&events));
-        // A file system may hang; what is in force stays in force.
+        // A file system may hang. Meanwhile the loaded files stay in force.
         let step = spawn_blocking(move || {
             let is_due = |watch: &mut Watch| {
                 if is_ordered {
@@ -79,7 +79,7 @@ fn tell(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::at
         }
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, "{what} rejected; what was loaded before stays in force");
+            tracing::error!(%error, "{what} rejected; the previous one stays in force");
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Which connection has been idle longest, at a cost that hardly grows with the number of connections.
+//! Finds the connection that was idle longest, at a cost that hardly grows with the number of connections.
 
-/// How many connections one look at all of them chooses.
+/// How many connections one pass over all of them selects.
 const BATCH: usize = 64;
 
-/// Finds the connections that have been idle longest, one after the other. One look at all connections serves the next 64
-/// calls: whoever is chosen then and has done nothing since has still been idle longest.
+/// Finds the connections that were idle longest, one after another. One pass over all connections serves the next 64 calls: a
+/// selected connection that has done nothing since is still among those idle longest.
 #[derive(Debug, Default)]
 pub(crate) struct LongestIdle {
-    /// Since when, and which; the longest idle last.
+    /// The start of its idle time, and the connection; the longest idle is last.
     chosen: Vec<(u64, usize)>,
 }
 
 impl LongestIdle {
-    /// The next connection to give way. `idle_since` tells since when one has been idle, in any unit; `None` when it is gone
-    /// or busy.
+    /// The next connection to close. `idle_since` returns when a connection became idle, in any unit; `None` if it is gone or
+    /// busy.
     pub fn next(
         &mut self,
         all: impl Iterator<Item = usize>,
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_idle_come_first_whatever_happens_between() {
+    fn the_longest_idle_come_first_despite_changes_in_between() {
         let mut since: Vec<Option<u64>> = (0..1_000).map(|at| Some((at * 7_919) % 1_000)).collect();
         let mut longest = LongestIdle::default();
         for step in 0..1_000_u64 {
@@ -48,7 +48,7 @@ mod tests {
             let found = longest.next(0..1_000, |at| since[at]);
             assert_eq!(found.and_then(|at| since[at]), expected);
             let Some(at) = found else { break };
-            // It gives way, or a new one takes its place; another one wakes up.
+            // It is closed, or a new connection takes its slot. Another connection wakes up.
             since[at] = (step % 3 == 0).then_some(1_000 + 2 * step);
             since[(step as usize * 31) % 1_000] = (step % 2 == 0).then_some(1_001 + 2 * step);
         }

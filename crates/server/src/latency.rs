@@ -1,11 +1,10 @@
-//! How long answers took, counted at a cost that a busy listener does not feel: two additions for all commands that were
-//! answered together.
+//! Latency histograms, cheap enough for a busy listener: two additions for all commands that were answered together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Nanos;
 
-/// Upper bounds in nanoseconds: from the quickest answer to what somebody should look into.
+/// The buckets' upper bounds in nanoseconds, from the fastest answers to suspiciously slow ones.
 pub(crate) const BOUNDS: [u64; 12] = [
     10_000,
     25_000,
@@ -21,29 +20,29 @@ pub(crate) const BOUNDS: [u64; 12] = [
     1_000_000_000,
 ];
 
-/// One for each bound, and one for what took longer.
+/// One bucket for each bound, and one for slower answers.
 pub(crate) const BUCKETS: usize = BOUNDS.len() + 1;
 
 /// A histogram of durations.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
-    /// One for each bound, and what took longer. Relaxed throughout: counters order nothing.
+    /// One bucket for each bound, and one for slower answers. Relaxed throughout: counters order nothing.
     buckets: [AtomicU64; BUCKETS],
     nanos: AtomicU64,
 }
 
-/// A histogram read at about one time.
+/// A histogram, read at about one time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LatencyRead {
     /// The sum in seconds.
     pub sum: f64,
     pub count: u64,
-    /// Upper bounds in seconds with how many are within each but not within the one before; the last is infinite.
+    /// The upper bound of each bucket in seconds, and its count. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
 }
 
 impl Latency {
-    /// Counts so many answers that took so long.
+    /// Counts this many answers with this latency.
     #[inline]
     pub fn observe(&self, took: Nanos, count: u64) {
         let bucket = BOUNDS.partition_point(|bound| *bound < took.get());
@@ -51,7 +50,7 @@ impl Latency {
         self.nanos.fetch_add(took.get().saturating_mul(count), Ordering::Relaxed);
     }
 
-    /// How many are in each bucket.
+    /// The count of each bucket.
     pub fn counts(&self) -> [u64; BUCKETS] {
         self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed))
     }
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_answer_is_in_the_bucket_of_its_time() {
+    fn each_answer_counts_in_the_bucket_of_its_latency() {
         let latency = Latency::default();
         latency.observe(Nanos::new(0), 2);
         latency.observe(Nanos::new(10_000), 1);

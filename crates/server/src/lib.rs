@@ -1,4 +1,4 @@
-//! The Tidegate server: limits for programs in any language, over HTTP and the Redis protocol.
+//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol and gRPC.
 //!
 //! ```text
 //! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
@@ -7,8 +7,8 @@
 //!      (envoy)      rules file ─ rules      metrics, reload, state_file, shutdown beside it
 //! ```
 //!
-//! Nothing here decides: [`service`] finds the limit that a request names and asks it. [`Server`] puts the parts together;
-//! `tidegate serve` is a command line for it.
+//! No decision is made here: [`service`] finds the limit that a request names and asks it. [`Server`] connects the parts, and
+//! `tidegate serve` is its command line.
 //!
 //! ```
 //! use tidegate_server::{Options, Order, Server};
@@ -28,6 +28,7 @@
 pub mod access;
 #[cfg(test)]
 mod captured_log;
+pub mod counts;
 pub mod envoy;
 mod follow;
 #[cfg(feature = "grpc")]
@@ -46,6 +47,8 @@ mod open_files;
 mod options;
 mod pages;
 mod peers;
+pub mod rate_limits;
+mod refusal;
 mod reload;
 pub mod resp;
 pub mod rules;
@@ -57,6 +60,11 @@ mod sources;
 mod start_error;
 mod state;
 mod state_file;
+#[cfg(feature = "otlp")]
+pub mod telemetry;
+#[cfg(not(feature = "otlp"))]
+#[path = "telemetry/off.rs"]
+pub mod telemetry;
 pub mod throttle;
 mod tls;
 

@@ -1,4 +1,4 @@
-//! What protects the listeners: TLS, and who may do what.
+//! The protection of the listeners: TLS and access control.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     tls::{Above, Tls},
 };
 
-/// TLS and access, as the options say. All listeners share them.
+/// TLS and access control as configured. All listeners share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Locks {
     pub tls: Option<Arc<Tls>>,
@@ -21,7 +21,7 @@ pub(crate) struct Locks {
 
 impl Locks {
     /// # Errors
-    /// When the files cannot be used.
+    /// When the files are invalid.
     pub fn open(options: &Options) -> Result<Self, StartError> {
         let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access =
@@ -30,7 +30,7 @@ impl Locks {
         Ok(Self { tls: tls.map(Arc::new), access: Arc::new(access), insecure: options.insecure })
     }
 
-    /// The door of a listener. `has_password`: it asks for one of its own.
+    /// The access control of a listener. `has_password`: the listener has its own password.
     ///
     /// # Errors
     /// When other machines can reach it and it is not protected.
@@ -53,7 +53,7 @@ impl Locks {
         }
     }
 
-    /// What new connections begin their TLS with.
+    /// The TLS configuration for new connections.
     pub fn config(&self, above: Above) -> Option<Arc<ServerConfig>> {
         self.tls.as_ref().map(|tls| tls.config(above))
     }

@@ -4,15 +4,12 @@ use std::{collections::HashMap, time::Duration};
 
 use tidegate_limiter::Stats;
 
-use crate::{
-    once_a_minute::OnceAMinute,
-    service::{Service, THROTTLE},
-};
+use crate::{once_a_minute::OnceAMinute, service::Service, throttle::THROTTLE};
 
-/// How often the tables are looked at.
+/// How often the tables are checked.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
-/// What was seen of each limit before.
+/// The last observations of each limit.
 #[derive(Debug, Default)]
 pub(crate) struct Occupancy {
     seen: HashMap<String, Seen>,
@@ -27,7 +24,7 @@ struct Seen {
 }
 
 impl Occupancy {
-    /// Looks at all limits, and logs what is new. To be called every [`EVERY`].
+    /// Checks all limits, and logs what is new. Call this every [`EVERY`].
     pub fn look(&mut self, service: &Service) {
         let limits = service.limits();
         let keyed = limits.limits().iter().filter(|limit| !limit.spec().global);
@@ -41,7 +38,7 @@ impl Occupancy {
                 seen.look(name, &stats, service);
             }
         }
-        // Those that are gone; there are never more of them than limits.
+        // Drops limits that no longer exist, so there are never more entries than limits.
         self.seen.retain(|name, _| name == THROTTLE || limits.limit(name.as_bytes()).is_some());
     }
 }
@@ -55,7 +52,7 @@ impl Seen {
                 limit,
                 keys = stats.keys,
                 max_keys = stats.max_keys,
-                "the limit remembers nearly as many keys as it may; raise its max_keys if these are real users",
+                "the limit has nearly reached its max_keys; raise it if these keys are real users",
             );
         } else if self.is_full && stats.keys < share(8) {
             self.is_full = false;
@@ -67,13 +64,13 @@ impl Seen {
                 forgotten = forgotten - self.forgotten,
                 exhausted = stats.forgotten.exhausted,
                 max_keys = stats.max_keys,
-                "keys are forgotten before their limits end, the least used first, and may use that share again: raise \
-                 max_keys, find out who makes up keys, or refuse unknown ones with `when_full: deny`",
+                "keys are forgotten before their limits have recovered, the least used first, and can use that share again: raise \
+                 max_keys, find out which client sends so many keys, or deny new keys with `when_full: deny`",
             );
-            // What is forgotten between two messages is in the next one.
+            // Keys that are forgotten between two messages count in the next one.
             self.forgotten = forgotten;
         }
-        // A change of policy counts anew.
+        // A change of the policy resets the counter.
         self.forgotten = self.forgotten.min(forgotten);
     }
 }
@@ -112,7 +109,7 @@ mod tests {
             "{full:?}"
         );
         assert_eq!(look(), [""; 0], "it was reported");
-        // Each used all of its limit: in the end somebody who did must be forgotten.
+        // Each key has used up its limit, so in the end such a key must be forgotten.
         use_keys(1_000);
         let forgotten = look();
         assert!(

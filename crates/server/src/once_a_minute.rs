@@ -1,4 +1,4 @@
-//! A line of the log that would come too often.
+//! Limits the rate of a log line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,19 +6,19 @@ use tidegate_core::Nanos;
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 
-/// Lets a message through at most once a minute.
+/// Allows a message at most once a minute.
 #[derive(Debug, Default)]
 pub(crate) struct OnceAMinute {
-    /// When it may be let through again.
+    /// When the message is allowed again.
     next: AtomicU64,
 }
 
 impl OnceAMinute {
-    /// Whether the message is due now; then it is not again for a minute.
+    /// Whether the message may be logged now. If so, it may not be again for a minute.
     pub fn is_due(&self, now: Nanos) -> bool {
         let again = now.saturating_add(MINUTE).get();
         let due = |next| (now.get() >= next).then_some(again);
-        // Relaxed: the word orders nothing but itself; of two threads one wins.
+        // Relaxed: the word orders nothing else, and only one of two threads succeeds.
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_let_through_once_a_minute() {
+    fn a_message_is_allowed_once_a_minute() {
         let message = OnceAMinute::default();
         let due = |seconds| message.is_due(Nanos::from_secs(seconds));
         assert_eq!([due(5), due(5), due(64), due(65), due(66)], [true, false, false, true, false]);

@@ -2,16 +2,16 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the server needs beside the connections of clients: listeners, files, its store, the control plane.
+/// What the server needs in addition to client connections: listeners, files, its store, the control plane.
 const BESIDE: u64 = 512;
 
-/// Whether the system lets the process open as many files as its connections need.
+/// Whether the process may open as many files as its connections need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenFiles {
-    /// The limit was high enough, or is now.
+    /// The limit was high enough, or was raised.
     Enough,
-    /// It could not be raised far enough.
+    /// The limit could not be raised far enough.
     TooFew {
         /// How many files the process may open.
         allowed: u64,
@@ -20,8 +20,8 @@ pub enum OpenFiles {
     },
 }
 
-/// Raises the process's limit on open files to what so many connections of each of so many listeners need, as far as the
-/// system allows that.
+/// Raises the process's limit on open files, as far as the system allows, to what this many connections on each of this many
+/// listeners need.
 #[must_use]
 pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
     let needed = (max_connections as u64).saturating_mul(listeners as u64).saturating_add(BESIDE);
@@ -30,12 +30,12 @@ pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
     if enough(current) {
         return OpenFiles::Enough;
     }
-    // With the privilege to do so the bound on the limit is raised, too.
+    // With the necessary privilege, the hard limit is raised, too.
     let both = Rlimit { current: Some(needed), maximum: maximum.map(|maximum| maximum.max(needed)) };
     if setrlimit(Resource::Nofile, both).is_ok() {
         return OpenFiles::Enough;
     }
-    // A refusal leaves the limit as it was, which is told.
+    // If this fails, the limit stays as it was, and the result says so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let allowed = getrlimit(Resource::Nofile).current;
     match allowed {

@@ -1,85 +1,88 @@
-//! How a server is to be run.
+//! The options of a server.
 
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use tidegate_redis::Timeout;
 
 use crate::{
-    envoy::Consume, heavy::TOP_KEYS, history::HISTORY_BYTES, throttle::ThrottleAllowed, tls::TlsFiles,
+    heavy::TOP_KEYS, history::HISTORY_BYTES, rate_limits::Consume, telemetry::Telemetry,
+    throttle::ThrottleAllowed, tls::TlsFiles,
 };
 
-/// How a server is to be run. [`Options::default`] is what `tidegate serve` does without options, on ports of the
-/// system's choice.
+/// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
+/// ports.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where HTTP listens; `None` for not at all.
+    /// The address for HTTP; `None` turns it off.
     pub http: Option<String>,
-    /// Where the Redis protocol listens; `None` for not at all.
+    /// The address for the Redis protocol; `None` turns it off.
     pub resp: Option<String>,
-    /// Where gRPC listens, for Envoy; `None` for not at all. Needs the crate's feature `grpc`.
+    /// The address for gRPC, for Envoy; `None` turns it off. Needs the crate's feature `grpc`.
     pub grpc: Option<String>,
-    /// Where the control plane listens: metrics, rules, blocks, resets; `None` for not at all.
+    /// The address of the control plane (metrics, rules, blocks, resets); `None` turns it off.
     pub admin: Option<String>,
-    /// Certificates for TLS on all listeners; `None` for none.
+    /// The certificates for TLS on all listeners; `None` turns TLS off.
     pub tls: Option<TlsFiles>,
-    /// The file that says who may do what; `None` to let everybody in.
+    /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
-    /// Listen on addresses that other machines can reach without TLS or without credentials.
+    /// Allow addresses that other machines can reach without TLS or without credentials.
     pub insecure: bool,
-    /// The rules file; `None` for the built-in example, or for no rules where there is an `envoy_config`.
+    /// The rules file; `None` for the built-in example, or for no rules if `envoy_config` is set.
     pub rules: Option<PathBuf>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
-    /// What a request from Envoy consumes that is denied.
+    /// What a denied request from Envoy consumes.
     pub envoy_consume: Consume,
-    /// Whether Envoy is told to add the header fields `RateLimit` and `RateLimit-Policy` to responses.
+    /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
     pub envoy_headers: bool,
-    /// How many keys each limit remembers that has no bound of its own.
+    /// The maximum number of keys of each limit without its own bound.
     pub max_keys: usize,
-    /// How many bytes the states of all limits may take together, divided by use; `None` for what the rules say, or else
+    /// The maximum bytes for the states of all limits together, divided by use; `None` for the value in the rules, or else
     /// `max_keys` for each limit.
     pub max_memory: Option<u64>,
-    /// How many keys each limit remembers by name in each count of its heavy keys; 0 for none.
+    /// The number of keys that each count of a limit's heavy keys tracks by name; 0 for none.
     pub top_keys: usize,
-    /// How many bytes the history of what limits decided may take; 0 keeps none.
+    /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
-    /// The address of a store that servers share their limits over; `None` to keep them in memory.
+    /// The address of a store over which servers share their limits; `None` keeps them in memory.
     pub store: Option<String>,
-    /// The store's password, where it does not stand in the address.
+    /// The store's password, if it is not in the address.
     pub store_password: Option<String>,
-    /// How many servers share the store, at least: while it does not answer, each holds its limits to its share.
+    /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits.
     pub nodes: u32,
-    /// What the keys in the store begin with: servers of one prefix share their limits.
+    /// The prefix of the keys in the store. Servers with the same prefix share their limits.
     pub store_prefix: String,
-    /// How long the store may take for a decision, unless the limit says otherwise.
+    /// The deadline of a decision by the store, unless the limit sets its own.
     pub store_deadline: Timeout,
-    /// Where the state is kept over a restart. Together with a store, it is how many servers share the store.
+    /// The state file, which keeps the state across a restart. With a store, it keeps only the number of servers.
     pub state: Option<PathBuf>,
-    /// How often it is written.
+    /// The interval between writes of the state.
     pub state_interval: Duration,
-    /// How often the rules file is looked at. A change is loaded when two looks agree on it.
+    /// The interval between checks of the rules file. A change is loaded when two checks agree on it.
     pub reload_interval: Duration,
-    /// What RESP clients must give with `AUTH`.
+    /// The password for `AUTH` over RESP.
     pub resp_password: Option<String>,
-    /// How many threads serve RESP.
+    /// The number of threads that serve RESP.
     pub resp_threads: usize,
-    /// After this long without a command a RESP connection is closed; zero for never.
+    /// A RESP connection without a command for this long is closed; zero means never.
     pub resp_idle_timeout: Duration,
-    /// How many connections each protocol takes. Beyond that the connection that has been idle longest gives way.
+    /// The maximum number of connections of each protocol. Above it, the connection that was idle longest is closed.
     pub max_connections: usize,
-    /// How many connections each client address may have on each listener (of IPv6 each network of 64 bits); `None` for as many as
-    /// there are.
+    /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
+    /// bound.
     pub max_connections_per_peer: Option<usize>,
-    /// Sockets that listen already, by the option that they stand for (`http`, `resp`, `grpc`, `admin`).
+    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `admin`).
     pub sockets: Vec<(String, Arc<TcpListener>)>,
-    /// How long an HTTP client may take nothing of its answer.
+    /// How long an HTTP client may read nothing of its response.
     pub http_write_timeout: Duration,
-    /// Web pages of these origins may ask over HTTP, as in `https://ops.example.com`; browsers tell the origin.
+    /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
     pub http_origins: Vec<String>,
-    /// Which buckets `CL.THROTTLE` may ask for.
+    /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,
-    /// How long requests under way may take when the server stops.
+    /// How long requests in progress may take when the server stops.
     pub grace: Duration,
+    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature `otlp`. Whoever started it stops it.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Default for Options {
@@ -118,6 +121,7 @@ impl Default for Options {
             http_origins: Vec::new(),
             throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
+            telemetry: None,
         }
     }
 }

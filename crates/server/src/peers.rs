@@ -1,4 +1,4 @@
-//! How many connections one client may have, so that it cannot take all of them.
+//! Bounds how many connections one client may have, so that it cannot take all of them.
 
 use std::{
     collections::HashMap,
@@ -6,15 +6,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The connections of a listener, by the address of the client.
+/// The connections of a listener, by client address.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// `None`: as many as there are.
+    /// `None` for no bound.
     most: Option<usize>,
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A client's connection; dropped, it makes room for another.
+/// A client's connection. Dropping it makes room for another.
 #[derive(Debug)]
 pub(crate) struct Peer {
     peers: Arc<Peers>,
@@ -26,10 +26,10 @@ impl Peers {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
-    /// One more connection of this client.
+    /// Adds a connection of this client.
     ///
     /// # Errors
-    /// When it has as many as it may have. `Ok(None)` where nobody counts.
+    /// When it already has the maximum number. `Ok(None)` if there is no bound.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Option<Peer>, TooMany> {
         let Some(most) = self.most else { return Ok(None) };
         let address = subnet(address);
@@ -43,7 +43,7 @@ impl Peers {
     }
 }
 
-/// A client has as many connections as it may have.
+/// A client already has the maximum number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -59,7 +59,7 @@ impl Drop for Peer {
     }
 }
 
-/// A client has all addresses of an IPv6 network of 64 bits.
+/// One client is assumed to have all addresses of an IPv6 /64 network.
 fn subnet(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_has_so_many_connections_and_others_have_theirs() {
+    fn each_client_has_its_own_bound_on_connections() {
         let peers = Peers::new(Some(2));
         let enter = |address: &str| peers.enter(address.parse().unwrap());
         let one = enter("10.0.0.1").unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_those_who_left() {
+    fn clients_without_connections_take_no_memory() {
         let peers = Peers::new(Some(1));
         for last in 0..=255 {
             drop(peers.enter([10, 0, 0, last].into()).unwrap());

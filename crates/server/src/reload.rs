@@ -1,7 +1,7 @@
-//! Loading the rules again while the server runs: all of them or none, and one line in the log either way.
+//! Reloads the rules while the server runs: all of them or none, with one log line in either case.
 //!
-//! Nothing here runs on the server's main loop, as a file system may hang: a step that takes too long is told, and no
-//! further one begins before it has ended.
+//! Nothing here runs on the server's main loop, because a file system may hang. A step that takes too long is logged, and the
+//! next one begins only after it has ended.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -22,27 +22,27 @@ use crate::{
     sources::{Loaded, Sources},
 };
 
-/// After this long a file that does not answer is told.
+/// After this long, a file that does not respond is logged.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// An order to load the rules now, and who wants to know what came of it.
+/// A request to reload the rules now, and the receiver of the result.
 pub(crate) type ReloadOrder = Option<oneshot::Sender<Reloaded>>;
 
-/// What came of loading the rules.
+/// The result of reloading the rules.
 #[derive(Debug)]
 pub(crate) enum Reloaded {
-    /// They are in force: so many limits.
+    /// The rules are in force, with this many limits.
     Loaded { limits: usize },
-    /// They cannot be used, for these reasons; the previous rules stay active.
+    /// The rules were rejected for these reasons; the previous ones stay active.
     Rejected { problems: Vec<String> },
-    /// There is no file: these are the built-in rules.
+    /// There is no file, only the built-in rules.
     BuiltIn,
 }
 
-/// Loads rules into a service; how many limits they have.
+/// Loads rules into a service and returns the number of limits.
 type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
 
-/// What follows the files that a server's limits come from.
+/// Follows the files with a server's limits.
 pub(crate) struct Reload {
     sources: Sources,
     /// `None` for the built-in rules, which do not change.
@@ -50,12 +50,12 @@ pub(crate) struct Reload {
     load: Arc<Load>,
     slow: Duration,
     events: Arc<Events>,
-    /// How often the file has been loaded or refused.
+    /// How often the file was loaded or rejected.
     attempts: watch::Sender<u64>,
 }
 
 impl Reload {
-    /// To be made before the file is loaded for the first time, so that no change between is missed.
+    /// Must be created before the file is loaded for the first time, so that no change is missed.
     pub fn new(sources: Sources, events: Arc<Events>) -> Self {
         let from = sources.clone();
         let load = move |service: &Service| {
@@ -71,12 +71,12 @@ impl Reload {
         Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
     }
 
-    /// Tells each time that the file has been loaded or refused: how often by now.
+    /// Signals each attempt to load the file, successful or not, with the number of attempts so far.
     pub fn attempts(&self) -> watch::Receiver<u64> {
         self.attempts.subscribe()
     }
 
-    /// Loads the file whenever it has changed, and when an order says so, until the orders end.
+    /// Loads the file whenever it has changed or a request arrives, until the sender is dropped.
     pub async fn follow(
         mut self,
         service: Arc<Service>,
@@ -95,13 +95,13 @@ impl Reload {
             };
             let reloaded = self.step(&service, order.is_some()).await;
             if let (Some(Some(asked)), Some(reloaded)) = (order, reloaded) {
-                // Whoever asked may have left.
+                // The receiver may be gone.
                 let _ = asked.send(reloaded);
             }
         }
     }
 
-    /// Looks at the file, and loads it if it has changed, or if so ordered.
+    /// Checks the file, and loads it if it has changed or a reload was requested.
     async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) -> Option<Reloaded> {
         let Some(mut watch) = self.watch.take() else {
             if is_ordered {
@@ -123,13 +123,13 @@ impl Reload {
         } else {
             tracing::error!(
                 file = %self.sources,
-                "rules cannot be read: the file system does not answer; the previous rules stay active",
+                "cannot read the rules: the file system does not respond; the previous rules stay active",
             );
             self.refused();
             work.await
         };
         let Ok((watch, loaded)) = done else {
-            // A panic was told by itself; the previous rules are still in place.
+            // A panic has already logged itself, and the previous rules are still in force.
             self.watch = Some(self.sources.watch());
             self.refused();
             return None;
@@ -193,7 +193,7 @@ mod tests {
     use crate::{limits::Limits, throttle::Throttle};
 
     #[tokio::test]
-    async fn a_file_system_that_hangs_is_told_and_nothing_waits_for_it() {
+    async fn a_file_system_that_hangs_is_logged_and_blocks_nothing() {
         let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
         let throttle = Throttle::new(10, None).unwrap();
         let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
@@ -213,7 +213,7 @@ mod tests {
         orders.send(None).await.unwrap();
         attempts.wait_for(|attempts| *attempts == 1).await.unwrap();
         assert_eq!(events.reloads_refused.load(Ordering::Relaxed), 1);
-        // It answers in the end: then the rules are loaded.
+        // When it responds in the end, the rules are loaded.
         answer.send(()).unwrap();
         attempts.wait_for(|attempts| *attempts == 2).await.unwrap();
         assert_eq!(events.reloads.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! The server as a whole: what it is made of, how it starts, what it does beside answering, how it stops.
+//! The server: how it is assembled, starts, runs its background tasks, and stops.
 
 use std::{
     net::SocketAddr,
@@ -20,7 +20,6 @@ use tokio::{
 
 use crate::{
     access::Door,
-    envoy::RateLimits,
     follow::follow,
     history,
     http::{self, App, HttpConfig, Plane},
@@ -29,7 +28,9 @@ use crate::{
     metrics::{Events, HttpStats, Metrics},
     occupancy::{self, Occupancy},
     options::Options,
+    pages,
     peers::Peers,
+    rate_limits::RateLimits,
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
@@ -38,34 +39,34 @@ use crate::{
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
-    throttle::Throttle,
+    throttle::{THROTTLE, Throttle},
 };
 
-/// Connections of the control plane. Beyond that the one that has been idle longest gives way.
+/// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
 const ADMIN_CONNECTIONS: usize = 256;
 
-/// What a running server may be told.
+/// An order to a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Load the rules file again, changed or not.
+    /// Reload the rules file, even if it has not changed.
     Reload,
-    /// Stop; a second time: without waiting for requests under way; a third time: without waiting for the state to be
-    /// written.
+    /// Stop. A second time: without waiting for requests in progress. A third time: without waiting for the write of the
+    /// state.
     Stop,
 }
 
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Everything under way was answered, and the state written.
+    /// All requests in progress were answered, and the state was written.
     Complete,
-    /// Some connections were cut off: the grace was over, or a second stop came. The state was written.
+    /// Some connections were closed early: the grace was over, or a second stop came. The state was written.
     Cut,
-    /// The state could not be written. The file is as it was at the last interval.
+    /// The state could not be written. The file is as it was after the last write.
     Unsaved,
 }
 
-/// A server that listens.
+/// A server that is listening.
 pub struct Server {
     options: Options,
     locks: Locks,
@@ -85,22 +86,22 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads the rules and the state, and starts to listen, on the system's clock. To be called within a tokio runtime.
+    /// Reads the rules and the state, and starts to listen, with the system's clock. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// When any of it cannot be had: see [`StartError`].
+    /// When a part cannot start: see [`StartError`].
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
         let state = State::open(options.state.clone(), SystemClock::new().now(), &events)?;
-        // Time does not run backwards across a restart.
+        // Time must not run backwards across a restart.
         let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
         Self::assemble(options, state, events, Arc::new(SystemClock::not_before(floor))).await
     }
 
-    /// As [`start`](Self::start), on a clock of the caller's.
+    /// Like [`start`](Self::start), with a given clock.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The same as [`start`](Self::start).
     pub async fn start_on(options: Options, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
         let state = State::open(options.state.clone(), clock.now(), &events)?;
@@ -135,18 +136,21 @@ impl Server {
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
         let grpc = listen_for_grpc(&options, &rates, &mut metrics, &locks, &stopped).await?;
         let origins = options.http_origins.clone();
-        // All addresses are taken before any is served.
+        // All addresses are bound before any is served.
         let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
         let admin = listen_if_on(&options, "admin", options.admin.as_deref()).await?;
         let resp = listen_if_on(&options, "resp", options.resp.as_deref()).await?;
         let door = |option, listener: &Option<(_, SocketAddr)>, has_password| match listener {
             Some((_, address)) => locks.door(option, *address, has_password),
-            // Nobody comes.
+            // Without a listener there are no clients.
             None => Ok(Door::new(Arc::clone(&locks.access), false)),
         };
         let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
+        if let Some(telemetry) = &options.telemetry {
+            telemetry.export(metrics.sources());
+        }
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
@@ -156,6 +160,7 @@ impl Server {
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             origins,
+            telemetry: options.telemetry.clone(),
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
             let (listener, address) = listener?;
@@ -169,7 +174,7 @@ impl Server {
                 max_per_peer: options.max_connections_per_peer,
                 write_timeout: options.http_write_timeout,
             };
-            let router = http::router(Arc::clone(&app), plane);
+            let router = http::router(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let serve = http::serve(listener, router, config, locks.clone(), service, stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
@@ -204,44 +209,44 @@ impl Server {
         })
     }
 
-    /// Where HTTP listens.
+    /// The address of HTTP.
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(|(address, _)| *address)
     }
 
-    /// Where the control plane listens.
+    /// The address of the control plane.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|(address, _)| *address)
     }
 
-    /// Where the Redis protocol listens.
+    /// The address of the Redis protocol.
     #[must_use]
     pub fn resp_address(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|(address, _)| *address)
     }
 
-    /// Where gRPC listens.
+    /// The address of gRPC.
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref().map(|(address, _)| *address)
     }
 
-    /// Tells each time that the rules file has been loaded again, or refused: how often by now.
+    /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
     #[must_use]
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.attempts.clone()
     }
 
-    /// The limits.
+    /// The service with the limits.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Serves until told to stop: follows the rules file, writes the state at intervals and at the end. When the sender of
-    /// the orders is dropped the server stops, too. Nothing that may hang, such as a disk, keeps it from stopping.
+    /// Serves until it is told to stop: follows the rules file, and writes the state at intervals and at the end. The server
+    /// also stops when the sender of the orders is dropped. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
         let Self {
             options,
@@ -272,12 +277,12 @@ impl Server {
         background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
         background.spawn(divide_memory(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
-            // One that waits already is enough.
+            // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
             reload_locks.send_modify(|orders| *orders += 1);
         }
-        tracing::info!("stopping: no new connections; finishing what is under way");
-        // A step that hangs goes on in its own thread, and ends with the process.
+        tracing::info!("stopping: no new connections; finishing requests in progress");
+        // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
         let mut listeners = Listeners { app, events, http, admin, resp, grpc, stop_http };
@@ -286,8 +291,8 @@ impl Server {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
             return ended;
         };
-        // A second order to stop (which may be the first one, passed on twice) does not cost the state; a third one says
-        // that the disk is not worth waiting for.
+        // A second stop, which may be the first one delivered twice, must not cost the state. A third one means that the disk
+        // is not worth waiting for.
         let third = async {
             if ended == Ended::Complete {
                 stop_again(&mut orders).await;
@@ -298,7 +303,7 @@ impl Server {
         let is_saved = tokio::select! {
             is_saved = state.write_last(service, left) => is_saved,
             () = third => {
-                tracing::warn!("told to stop a third time: the state may not be written");
+                tracing::warn!("stop was requested a third time: the state may not be written");
                 false
             }
         };
@@ -307,7 +312,7 @@ impl Server {
     }
 }
 
-/// Looks after the room for keys, until the future is dropped.
+/// Warns about limits that run out of room, until the future is dropped.
 async fn watch_occupancy(service: Arc<Service>) {
     let mut occupancy = Occupancy::default();
     let mut ticks = interval(occupancy::EVERY);
@@ -318,14 +323,15 @@ async fn watch_occupancy(service: Arc<Service>) {
     }
 }
 
-/// Keeps what was decided in each second, until the future is dropped.
+/// Records the history of each second, until the future is dropped.
 async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>) {
     let mut ticks = interval(history::EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let (http, resp) = (app.metrics.answers.counts(), resp.latency.counts());
-        service.history().look(&service, std::array::from_fn(|bucket| http[bucket] + resp[bucket]));
+        let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
+        service.history().look(&service.limits(), answers, service.now());
     }
 }
 
@@ -340,9 +346,9 @@ async fn divide_memory(service: Arc<Service>) {
             continue;
         }
         let its = Arc::clone(&service);
-        // Moving many keys takes a while. A panic is logged by itself; then the limits stay as they are.
+        // Moving many keys takes a while. A panic logs itself, and the limits then stay as they are.
         let Ok(looked) = spawn_blocking(move || {
-            division.look(&its);
+            division.look(&its.limits(), its.throttle(), its.now());
             division
         })
         .await
@@ -353,7 +359,7 @@ async fn divide_memory(service: Arc<Service>) {
     }
 }
 
-/// What listens, and what tells it to stop.
+/// The listeners, and how to stop them.
 struct Listeners {
     app: Arc<App>,
     events: Arc<Events>,
@@ -361,14 +367,14 @@ struct Listeners {
     admin: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
-    /// Stops HTTP, on both listeners, and gRPC with it.
+    /// Stops both HTTP listeners and gRPC.
     stop_http: watch::Sender<bool>,
 }
 
 impl Listeners {
     async fn stop(&mut self, grace: Duration, orders: &mut mpsc::Receiver<Order>) -> Ended {
         self.app.ready.store(false, Ordering::Release);
-        // Nobody may be listening for it; then there is nothing to stop.
+        // If there is no receiver, there is nothing to stop.
         let _ = self.stop_http.send(true);
         if let Some((_, reactors)) = &self.resp {
             reactors.drain();
@@ -394,7 +400,7 @@ impl Listeners {
         };
         if ended == Ended::Cut {
             let open = self.events.http.connections.load(Ordering::Relaxed);
-            tracing::warn!(http_connections = open, "some connections did not end in time and are cut off");
+            tracing::warn!(http_connections = open, "some connections did not end in time and are closed");
             for (_, listener) in self.http.iter_mut().chain(&mut self.admin).chain(&mut self.grpc) {
                 listener.abort();
                 let _ = listener.await;
@@ -408,18 +414,18 @@ impl Listeners {
     }
 }
 
-/// Until somebody who told the server to stop does so again.
+/// Waits for another order to stop.
 async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
     while let Some(order) = orders.recv().await {
         if order == Order::Stop {
             return;
         }
     }
-    // Nobody can any more.
+    // The sender is gone, so there can be no further order.
     std::future::pending::<()>().await;
 }
 
-/// The store that the options name.
+/// The store in the options.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
     let prefix = &options.store_prefix;
@@ -454,7 +460,7 @@ fn make_service(
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
-    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(crate::service::THROTTLE))
+    let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone());
     let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
@@ -469,7 +475,10 @@ async fn listen_for_grpc(
     locks: &Locks,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
-    use crate::grpc::{GrpcConfig, GrpcStats, Shared, serve};
+    use crate::{
+        grpc::{GrpcConfig, Shared, serve},
+        metrics::GrpcStats,
+    };
 
     let Some(address) = &options.grpc else { return Ok(None) };
     let (listener, address) = listen(options, "grpc", address).await?;
@@ -481,7 +490,7 @@ async fn listen_for_grpc(
         max_per_peer: options.max_connections_per_peer,
         write_timeout: options.http_write_timeout,
     };
-    let shared = Shared { rates: Arc::clone(rates), stats, door };
+    let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
     let serve = serve(listener, shared, config, locks.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
@@ -577,7 +586,7 @@ mod tests {
         let server = Server::assemble(options, Some(state), Arc::clone(&events), clock).await.unwrap();
         let (orders, receiver) = mpsc::channel(1);
         let running = tokio::spawn(server.run(receiver));
-        // A write at an interval hangs by now.
+        // A periodic write hangs by now.
         while events.state_writes_failed.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The system's signals as orders to the server.
+//! Converts signals to orders to the server.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use tokio::{
 
 use crate::server::Order;
 
-/// `SIGTERM` and `SIGINT` stop, `SIGHUP` reloads. To be called within a tokio runtime.
+/// `SIGTERM` and `SIGINT` stop the server, `SIGHUP` reloads. Call it within a tokio runtime.
 ///
 /// # Errors
-/// When the system refuses to pass its signals on.
+/// When the system does not allow signal handlers.
 pub fn signals() -> io::Result<mpsc::Receiver<Order>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;

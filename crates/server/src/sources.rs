@@ -1,4 +1,4 @@
-//! Where a server's limits come from: a rules file, the configuration of Envoy's rate limit service, or both.
+//! The sources of a server's limits: a rules file, the configuration of Envoy's rate limit service, or both.
 
 use std::{
     collections::BTreeSet,
@@ -13,30 +13,30 @@ use crate::{
     rules::{self, Keeping, Problem, Rules, RulesError},
 };
 
-/// The files that say what a server enforces. With neither, the built-in example rules.
+/// The files that define what a server enforces. Without any, the built-in example rules apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources {
     /// The rules file.
     pub rules: Option<PathBuf>,
-    /// A file or a directory of Envoy's configuration.
+    /// A file or a directory with Envoy's configuration.
     pub envoy: Option<PathBuf>,
 }
 
-/// What the files say together.
+/// The contents of all files.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The rules, and the limits that the descriptors of `domains` lead to.
+    /// The rules, including the limits for the descriptors of `domains`.
     pub rules: Rules,
     pub domains: Domains,
 }
 
 impl Sources {
-    /// The paths that are given.
+    /// The configured paths.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.rules.iter().chain(&self.envoy).cloned().collect()
     }
 
-    /// Notices when a file changes, comes or goes.
+    /// Watches for changes of the files.
     pub fn watch(&self) -> Watch {
         let paths = self.paths();
         let list = move || {
@@ -49,7 +49,7 @@ impl Sources {
     /// Reads and checks all files.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them; then none of it is used.
+    /// All problems of all files; then none of them is used.
     pub fn load(&self, keeping: Keeping) -> Result<Loaded, RulesError> {
         let rules = match (&self.rules, &self.envoy) {
             (Some(path), _) => rules::load_to_serve(path, keeping),
@@ -81,7 +81,7 @@ impl fmt::Display for Sources {
     }
 }
 
-/// The configuration, unless the rules have a limit of the same name.
+/// Checks that the configuration has no limit with the name of one in the rules.
 fn distinct(path: &Path, config: Config, rules: Option<&Rules>) -> Result<Config, RulesError> {
     let taken: BTreeSet<&str> =
         rules.map(|rules| rules.limits.iter().map(|limit| limit.name.as_str()).collect()).unwrap_or_default();
@@ -91,7 +91,7 @@ fn distinct(path: &Path, config: Config, rules: Option<&Rules>) -> Result<Config
         .filter(|limit| taken.contains(limit.name.as_str()))
         .map(|limit| {
             let what = format!("a descriptor's limit is called `{}`, as one of the rules is", limit.name);
-            Problem::overall(what).mend("give the limit in the rules file another name")
+            Problem::overall(what).mend("rename the limit in the rules file")
         })
         .collect();
     if problems.is_empty() {

@@ -14,68 +14,68 @@ pub enum StartError {
     /// All protocols are off.
     #[error("all listeners are off: give --http, --resp or --grpc an address")]
     NothingToServe,
-    /// The rules cannot be used.
+    /// The rules were rejected.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// A listener's address cannot be had.
+    /// A listener's address cannot be bound.
     #[error("cannot listen on {address} (--{option}): {source}; {}", mend(source))]
     Listen {
-        /// Which option asked for it.
+        /// The option with the address.
         option: &'static str,
         /// The address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The certificates cannot be used.
+    /// The certificates are invalid.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// The access file cannot be used.
+    /// The access file was rejected.
     #[error("--access: {0}")]
     Access(#[source] RulesError),
     /// Other machines can reach a listener that is not protected.
     #[error(
-        "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if everybody who can reach it may \
-         use it, say --insecure",
+        "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if every client that can reach it may \
+         use it, add --insecure",
         protection(*lacks)
     )]
     Exposed {
-        /// Which option asked for it.
+        /// The option with the address.
         option: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What it lacks.
+        /// What is missing.
         lacks: Lacks,
     },
-    /// The store cannot be used as the options say.
+    /// An option for the store is invalid.
     #[error(transparent)]
     Store(#[from] StoreOptionError),
     /// The state cannot be kept in its file.
     #[error("the state cannot be kept in {}: {source}", path.display())]
     State {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is in the way.
+        /// Why it cannot be used.
         source: StatePathError,
     },
-    /// The system refuses the threads or descriptors of the RESP listener.
+    /// The system refuses threads or descriptors for the RESP listener.
     #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
     Threads(#[source] io::Error),
-    /// gRPC is asked for, and the program has none.
-    #[error("this program was built without gRPC (the crate's feature `grpc`): leave --grpc out")]
+    /// gRPC is configured, but the program was built without it.
+    #[error("this program was built without gRPC (the crate's feature `grpc`): remove --grpc")]
     NoGrpc,
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]
     Throttle(#[source] BuildError),
 }
 
-/// What a listener lacks that other machines can reach.
+/// What a listener that other machines can reach lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lacks {
     /// TLS.
     Tls,
-    /// Anything that clients must show.
+    /// Client credentials.
     Credentials,
     /// Both.
     Both,
@@ -99,7 +99,7 @@ fn protection(lacks: Lacks) -> &'static str {
     }
 }
 
-/// Which option about the store is wrong.
+/// Which option for the store is wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreOptionError {
@@ -117,12 +117,12 @@ pub enum StoreOptionError {
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program has the address: stop it, or choose another (port 0 takes any free one)"
+            "another program uses the address: stop it, or choose another (port 0 takes any free port)"
         }
         io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
         io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address: 127.0.0.1 is for local clients, 0.0.0.0 for all"
+            "this machine does not have that address: use 127.0.0.1 for local clients, 0.0.0.0 for all"
         }
-        _ => "an address is a host and a port, as in 127.0.0.1:8080; `off` for none",
+        _ => "give a host and a port, as in 127.0.0.1:8080, or `off`",
     }
 }

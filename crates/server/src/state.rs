@@ -1,4 +1,4 @@
-//! When the state file is read and written, and what is told about it.
+//! When the state file is read and written, with the log lines about it.
 
 use std::{
     io,
@@ -21,22 +21,22 @@ use crate::{
     state_file::{self, StateError, StateFile, StatePathError},
 };
 
-/// A write that takes longer than this is reported: the disk may hang.
+/// A write that takes longer than this is logged, because the disk may hang.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// How long the last write may take at least, however short the grace.
+/// The minimum time for the last write, however short the grace.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
-/// Writes the states of all limits to the file; how many bytes that was.
+/// Writes the states of all limits to the file and returns its length.
 type Write = dyn Fn(&StateFile, &Service) -> io::Result<u64> + Send + Sync;
 
-/// A state file of a server.
+/// The state file of a server.
 pub(crate) struct State {
     file: StateFile,
-    /// What was found at the start.
+    /// The headers found at the start.
     found: Option<state_file::Headers>,
     events: Arc<Events>,
-    /// One write at a time: the last one waits for one that is under way.
+    /// Allows only one write at a time, so the last one waits for one in progress.
     writing: Mutex<()>,
     write: Box<Write>,
     slow: Duration,
@@ -44,10 +44,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Checks and locks the file at this path, and sets a damaged one aside; `None` without a path.
+    /// Checks and locks the file at this path, and renames a damaged one; `None` without a path.
     ///
     /// # Errors
-    /// When the file cannot be read, could not be written later, is used by another server or is something else.
+    /// When the file cannot be read or written, another server uses it, or it is not a state file.
     pub fn open(path: Option<PathBuf>, now: Nanos, events: &Arc<Events>) -> Result<Option<Self>, StartError> {
         let Some(path) = path else { return Ok(None) };
         let refused = |source: StatePathError| StartError::State { path: path.clone(), source };
@@ -55,7 +55,7 @@ impl State {
         let found = match state_file::check(file.path(), now) {
             Ok(found) => found,
             Err(StateError::Io(source)) => return Err(refused(source.into())),
-            // Whatever it is, it was not written by a server: it is not to be touched.
+            // A server did not write this file, so it must not be touched.
             Err(StateError::NotAState) => return Err(refused(StatePathError::NotAState)),
             Err(error) => {
                 let aside = file.set_aside().map_err(|source| refused(source.into()))?;
@@ -63,7 +63,7 @@ impl State {
                     file = %path.display(),
                     reason = %error,
                     set_aside = %aside.display(),
-                    "state file refused: every limit begins anew",
+                    "state file rejected: every limit starts fresh",
                 );
                 None
             }
@@ -79,29 +79,29 @@ impl State {
         }))
     }
 
-    /// When the file was written, on the clock of the server that wrote it.
+    /// When the file was written, by the clock of that server.
     pub fn written_at(&self) -> Nanos {
         self.found.as_ref().map_or(Nanos::ZERO, |found| found.written_at)
     }
 
-    /// The hash keys that a limit's states in the file need.
+    /// The hash keys of a limit's states in the file.
     pub fn hash_keys(&self, name: &str) -> Option<HashKeys> {
         self.found.as_ref()?.hash_keys(name)
     }
 
-    /// Gives the states in the file back to the limits; to a store, how many servers there were.
+    /// Restores the states in the file, or with a store, the number of servers.
     pub fn restore(&self, service: &Service) {
         let Some(found) = &self.found else { return };
         if let Some(shared) = service.store() {
             let file = self.file.path().display();
             if let Some(nodes) = found.nodes() {
                 shared.store().recall_nodes(nodes);
-                tracing::info!(%file, nodes, "the number of servers that share the store is recalled");
+                tracing::info!(%file, nodes, "restored the number of servers that share the store");
             } else {
                 tracing::warn!(
                     %file,
-                    "the state file was written by a server without --store; the limits are in the store now, and the file \
-                     is about to be replaced",
+                    "a server without --store wrote the state file; the limits are in the store now, and the file \
+                     will be replaced",
                 );
             }
             return;
@@ -116,12 +116,12 @@ impl State {
             Err(error) => tracing::error!(
                 file = %self.file.path().display(),
                 %error,
-                "the state file changed while it was read: not all of it is restored",
+                "the state file changed while it was read: not all of it was restored",
             ),
         }
     }
 
-    /// Writes the file; a failure is logged, and the file stays as it was. Returns whether it was written.
+    /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was written.
     pub fn write(&self, service: &Service) -> bool {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         match (self.write)(&self.file, service) {
@@ -137,7 +137,7 @@ impl State {
                 tracing::error!(
                     file = %self.file.path().display(),
                     %error,
-                    "the state could not be written; the file is as it was before",
+                    "cannot write the state; the file is unchanged",
                 );
                 false
             }
@@ -148,12 +148,12 @@ impl State {
         self.events.state_writes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes the file again and again, until the future is dropped.
+    /// Writes the file repeatedly, until the future is dropped.
     ///
-    /// A write begins early enough to end within `every` of the beginning of the one before: see [`pause`]. So a server that
-    /// is killed loses what was used in at most that time.
+    /// A write begins early enough to end within `every` after the start of the previous one: see [`pause`]. So a server that
+    /// is killed loses the use of at most that time.
     pub async fn write_at_intervals(self: Arc<Self>, service: Arc<Service>, every: Duration) {
-        // Nothing has been used yet that was not just read.
+        // Nothing has been used since the file was read.
         let mut took = Duration::ZERO;
         loop {
             sleep(pause(every, took)).await;
@@ -165,35 +165,35 @@ impl State {
                 tracing::error!(
                     file = %self.file.path().display(),
                     seconds = self.slow.as_secs(),
-                    "the state is still being written: does the disk hang?",
+                    "the state is still being written; the disk may hang",
                 );
-                // A panic while writing was logged by the panic itself.
+                // A panic while writing has already logged itself.
                 let _ = write.await;
             }
             took = began.elapsed();
         }
     }
 
-    /// Writes the file a last time, in what is left of the grace (at least 5 s); whether it was written.
+    /// Writes the file a last time, in what is left of the grace (at least 5 s). Returns whether it was written.
     pub async fn write_last(self: Arc<Self>, service: Arc<Service>, left: Duration) -> bool {
         let state = Arc::clone(&self);
         let most = left.max(self.last_write);
         if let Ok(written) = timeout(most, spawn_blocking(move || state.write(&service))).await {
-            // A panic while writing was logged by the panic itself.
+            // A panic while writing has already logged itself.
             return written.unwrap_or(false);
         }
         self.failed();
         tracing::error!(
             file = %self.file.path().display(),
-            "the disk did not take the state in time; the file is as it was before",
+            "the state was not written in time; the file is unchanged",
         );
         false
     }
 }
 
-/// How long after the end of a write that took `took` the next one begins. Where that one takes at most twice as long, it
-/// ends within `every` of the beginning of the first, which is when the first looked at the states. A write that takes more
-/// than a third of `every` is followed by the next one without a pause.
+/// The pause after a write that took `took`. If the next write takes at most twice as long, it ends within `every` after the
+/// start of the first, which is when the first looked at the states. A write that takes more than a third of `every` is
+/// followed by the next one without a pause.
 fn pause(every: Duration, took: Duration) -> Duration {
     every.saturating_sub(3 * took).max(Duration::from_millis(1))
 }
@@ -222,7 +222,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_is_reported_and_the_last_write_is_given_up_in_time() {
+    async fn a_disk_that_hangs_is_reported_and_the_last_write_times_out() {
         let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
         let throttle = Throttle::new(10, None).unwrap();
         let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
@@ -242,7 +242,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_write_ends_within_an_interval_of_the_beginning_of_the_one_before() {
+    fn a_write_ends_within_an_interval_after_the_start_of_the_previous_one() {
         let every = Duration::from_secs(30);
         for took in [0, 1, 300, 5_000, 10_000].map(Duration::from_millis) {
             let next_ends = took + pause(every, took) + 2 * took;

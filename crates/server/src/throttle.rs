@@ -1,9 +1,10 @@
-//! `CL.THROTTLE`, answered as redis-cell does: the limit comes with each request, and the keys are its own.
+//! `CL.THROTTLE`, compatible with redis-cell: each request brings its limit, and the keys are separate from those of other
+//! limits.
 //!
-//! redis-cell is a token bucket in GCRA form. Its emission interval is `period / count`, cut off to whole nanoseconds;
-//! its bucket holds `max_burst + 1`; a key has one theoretical arrival time, whatever limit it was asked with last.
-//! Tidegate keeps that one number in the same form, so the answers are equal: `tests/throttle.rs` holds them to a
-//! transcription of redis-cell's arithmetic. The one difference: redis-cell cuts times to milliseconds before it rounds up to
+//! redis-cell is a token bucket in GCRA form. Its emission interval is `period / count`, truncated to whole nanoseconds. Its
+//! bucket holds `max_burst + 1`. A key has one theoretical arrival time, whatever limit its last request brought. Tidegate
+//! keeps the same number in the same form, so the replies are equal: `tests/throttle.rs` compares them with a transcription of
+//! redis-cell's arithmetic. There is one difference: redis-cell truncates times to milliseconds before it rounds up to
 //! seconds, and computes `remaining` in whole microseconds; here both are exact.
 
 use std::time::Duration;
@@ -11,30 +12,32 @@ use std::time::Duration;
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
-use crate::limits::counts::Counts;
+use crate::counts::Counts;
 
-/// The store behind `CL.THROTTLE`.
+/// The name of `CL.THROTTLE`'s table in metrics and in the state file.
+pub const THROTTLE: &str = "CL.THROTTLE";
+
+/// The table behind `CL.THROTTLE`.
 pub struct Throttle {
     limiter: KeyedLimiter<()>,
     counts: Counts,
     allowed: ThrottleAllowed,
 }
 
-/// Which buckets clients may ask for. A bucket occupies its key until it is full again, so whoever chooses the period
-/// chooses for how long.
+/// The buckets that clients may use. A bucket occupies its key until it is full again, so the client chooses for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrottleAllowed {
     /// None: the command is off.
     Nothing,
-    /// Those whose period, and whose time to fill, is at most this.
+    /// Buckets whose period and refill time are at most this.
     Within(Duration),
-    /// These alone.
+    /// Only these.
     Only(Vec<ThrottleQuota>),
 }
 
 impl Default for ThrottleAllowed {
-    /// Buckets that fill within a day.
+    /// Buckets that refill within a day.
     fn default() -> Self {
         Self::Within(Duration::from_hours(24))
     }
@@ -51,30 +54,30 @@ pub struct ThrottleQuota {
     pub period: i64,
 }
 
-/// Why a request's limit makes no sense.
+/// Why a request's limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// A count or a period of zero, or a rate above one in each nanosecond. In redis-cell's own words, as clients may look
-    /// for them.
+    /// A count or a period is zero, or the rate is above one per nanosecond. The text is redis-cell's own, because clients may
+    /// look for it.
     #[error("Cell error: Zero rates are not supported")]
     ZeroRate,
-    /// A number below zero.
+    /// A number is negative.
     #[error("Cell error: max_burst, count, period and quantity must not be negative")]
     Negative,
-    /// A burst or a quantity above 4,294,967,294.
+    /// A burst or a quantity exceeds 4,294,967,294.
     #[error("Cell error: max_burst and quantity are at most 4294967294")]
     TooLarge,
-    /// The bucket would take more than 73 years to fill.
+    /// The bucket would take more than 73 years to refill.
     #[error("Cell error: this burst would take more than 73 years to refill; lower it or raise the rate")]
     TooSlow,
-    /// The server takes no such bucket, as it would take longer than this to fill.
-    #[error("Cell error: this server takes buckets whose period and time to fill are at most {}; lower the period or max_burst (or raise --resp-max-period)", written(*.0))]
+    /// The server does not allow this bucket because it would take longer than this to refill.
+    #[error("Cell error: this server allows buckets whose period and refill time are at most {}; lower the period or max_burst (or raise --resp-max-period)", written(*.0))]
     NotWithin(Duration),
-    /// The server takes other buckets only.
-    #[error("Cell error: this server does not take this bucket (--resp-throttle lists those it takes)")]
+    /// The server allows only other buckets.
+    #[error("Cell error: this server does not allow this bucket (--resp-throttle lists the allowed ones)")]
     NotListed,
-    /// The server takes none at all.
+    /// The server allows none.
     #[error("Cell error: CL.THROTTLE is off on this server (--resp-throttle off)")]
     Off,
 }
@@ -87,7 +90,7 @@ fn written(span: Duration) -> String {
 }
 
 impl ThrottleQuota {
-    /// The bucket, and how long it takes to fill in nanoseconds.
+    /// The bucket, and its refill time in nanoseconds.
     fn bucket(self) -> Result<(Policy, u64), ThrottleError> {
         if self.max_burst < 0 || self.count < 0 || self.period < 0 {
             return Err(ThrottleError::Negative);
@@ -101,25 +104,25 @@ impl ThrottleQuota {
         let burst = u32::try_from(self.max_burst).ok().and_then(|burst| burst.checked_add(1));
         let burst = burst.ok_or(ThrottleError::TooLarge)?;
         let bucket = TokenBucket::from_interval(interval, burst).map_err(|_| ThrottleError::TooSlow)?;
-        // No overflow: the bucket would have been refused.
+        // This cannot overflow; the bucket would have been refused.
         Ok((bucket.into(), interval.get() * u64::from(burst)))
     }
 }
 
-/// A request as a bucket understands it.
+/// A request, converted for the bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThrottleAsk {
     pub policy: Policy,
     pub quantity: u32,
-    /// How long the bucket takes to fill, in nanoseconds.
+    /// The bucket's refill time in nanoseconds.
     fills_in: u64,
 }
 
 impl ThrottleQuota {
-    /// The bucket of this quota, asked for `quantity`; 0 is a peek.
+    /// The bucket of this quota, with a cost of `quantity`; 0 is a peek.
     ///
     /// # Errors
-    /// When the numbers make no sense: see [`ThrottleError`].
+    /// When the numbers are invalid: see [`ThrottleError`].
     pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
         let (policy, fills_in) = self.bucket()?;
         let quantity = match u32::try_from(quantity) {
@@ -131,7 +134,7 @@ impl ThrottleQuota {
         Ok(ThrottleAsk { policy, quantity, fills_in })
     }
 
-    /// The quota of one of so many nodes: a part of the burst, at least 1, at a part of the rate.
+    /// The quota of one of this many nodes: a part of the burst, at least 1, and a part of the rate.
     pub(crate) fn share(self, nodes: u32) -> Self {
         let nodes = i64::from(nodes.max(1));
         let max_burst = (self.max_burst.saturating_add(1) / nodes).max(1) - 1;
@@ -140,13 +143,13 @@ impl ThrottleQuota {
 }
 
 impl Throttle {
-    /// A store for at most `max_keys` keys; with the hash keys of another if its states are about to be restored.
+    /// A table for at most `max_keys` keys, with the given hash keys if states will be restored.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// When the memory cannot be reserved.
     ///
     /// # Panics
-    /// Never: a bucket that fills in a second is within every bound.
+    /// Never: a bucket that refills in a second is within every bound.
     pub fn new(max_keys: usize, hash_keys: Option<HashKeys>) -> Result<Self, BuildError> {
         let bucket = TokenBucket::from_interval(Nanos::from_secs(1), 1).expect("a second is short");
         let mut builder = KeyedLimiter::builder(bucket).max_keys(max_keys).clock(());
@@ -156,13 +159,13 @@ impl Throttle {
         Ok(Self { limiter: builder.build()?, counts: Counts::default(), allowed: ThrottleAllowed::default() })
     }
 
-    /// The same store for these buckets alone.
+    /// The same table, restricted to these buckets.
     #[must_use]
     pub fn allowing(self, allowed: ThrottleAllowed) -> Self {
         Self { allowed, ..self }
     }
 
-    /// The bucket of a quota, if it makes sense and is allowed here.
+    /// The bucket of a quota, if it is valid and allowed.
     pub(crate) fn ask(&self, quota: ThrottleQuota, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
         let ask = quota.ask(quantity)?;
         match &self.allowed {
@@ -182,7 +185,7 @@ impl Throttle {
     /// Takes `quantity` from a key's bucket; 0 is a peek.
     ///
     /// # Errors
-    /// When the numbers make no sense: see [`ThrottleError`].
+    /// When the numbers are invalid: see [`ThrottleError`].
     pub fn acquire(
         &self,
         key: &[u8],
@@ -194,19 +197,19 @@ impl Throttle {
         Ok(self.acquire_share(key, &ask, now))
     }
 
-    /// Takes from a key's bucket what was found to be allowed.
+    /// Takes from a key's bucket after the request was allowed.
     pub(crate) fn acquire_share(&self, key: &[u8], ask: &ThrottleAsk, now: Nanos) -> Decision {
         self.told(ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now))
     }
 
-    /// What a client is told of a bucket's decision, which is counted.
+    /// Converts and counts a bucket's decision for the client.
     pub(crate) fn told(&self, ask: &ThrottleAsk, decision: Decision) -> Decision {
         if ask.quantity > 0 {
             self.counts.add(&decision);
             return decision;
         }
-        // A peek at a key that owes more than this bucket holds, from a limit that it was asked with before: a peek is
-        // always admitted here, but not by redis-cell.
+        // The key may owe more than this bucket holds, from an earlier request with another limit. A peek is then admitted by
+        // the limiter, but not by redis-cell.
         let owes = decision.reset_after_nanos();
         if decision.is_allowed() && owes > ask.fills_in {
             return Decision::deny(decision.limit() as u32, owes - ask.fills_in, 0, 1, owes);
@@ -214,7 +217,7 @@ impl Throttle {
         decision
     }
 
-    /// The keys and their state.
+    /// The keys and their states.
     #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.limiter
@@ -227,8 +230,8 @@ impl Throttle {
     }
 }
 
-/// The five numbers of the reply: 0 allowed or 1 denied, the limit, what remains, seconds until asking again makes
-/// sense (-1 where it does not apply, or never will), seconds until the bucket is full. Seconds are rounded up.
+/// The five numbers of the reply: 0 allowed or 1 denied, the limit, what remains, seconds until a retry can succeed (-1 if it
+/// does not apply or never will), seconds until the bucket is full. Seconds are rounded up.
 #[must_use]
 pub fn reply(decision: &Decision) -> [i64; 5] {
     let seconds = |span: Duration| {

@@ -1,6 +1,6 @@
-//! TLS for all listeners: certificates from files, which are loaded again when they change.
+//! TLS for all listeners, with certificates from files that are reloaded when they change.
 //!
-//! A connection keeps the configuration that it began with, so a change of the files cuts nobody off.
+//! A connection keeps its initial configuration, so a change of the files interrupts no connection.
 
 use std::{
     io,
@@ -24,14 +24,14 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 /// How long a client may take for its handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Where certificates and keys are, in PEM.
+/// The files with certificates and keys, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, and those between it and its authority.
+    /// The server's certificate and its intermediate certificates.
     pub cert: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
-    /// The authority of the clients' certificates; `None` to ask for none.
+    /// The authority of client certificates; `None` to request none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -41,47 +41,47 @@ impl TlsFiles {
     }
 }
 
-/// Why the files cannot be used.
+/// Why the files are rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or has no PEM of the kind that is wanted.
+    /// A file cannot be read, or lacks PEM of the necessary kind.
     #[error("{what} {}: {source}", path.display())]
     Read {
-        /// What should be there.
+        /// What the file should contain.
         what: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is in the way.
+        /// The error.
         source: rustls::pki_types::pem::Error,
     },
     /// A file has no certificate.
     #[error("{} has no certificate: it must be in PEM, as in -----BEGIN CERTIFICATE-----", path.display())]
     Empty {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// Certificate and key do not fit, or are of a kind that is not known.
-    #[error("{} and {}: {source}; is it the key of this certificate?", cert.display(), key.display())]
+    /// Certificate and key do not match, or are of an unsupported kind.
+    #[error("{} and {}: {source}; check that the key belongs to the certificate", cert.display(), key.display())]
     Unfit {
         /// The certificate.
         cert: PathBuf,
         /// The key.
         key: PathBuf,
-        /// What TLS says.
+        /// The TLS library's error.
         source: rustls::Error,
     },
-    /// The authority of the clients' certificates cannot be used.
+    /// The authority of client certificates is invalid.
     #[error("{}: {source}", path.display())]
     Authority {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: VerifierBuilderError,
     },
 }
 
-/// The protocols above TLS, by the listener: RESP has none.
+/// The protocol above TLS, by listener. RESP has none for ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Above {
     Http,
@@ -90,7 +90,7 @@ pub(crate) enum Above {
     Resp,
 }
 
-/// TLS as the files say it now.
+/// TLS with the current contents of the files.
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
@@ -113,7 +113,7 @@ impl Tls {
         })
     }
 
-    /// Reads the files again. Those in force stay where that fails.
+    /// Reads the files again. If that fails, the previous ones stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
         let plain = load(&self.files)?;
         self.http.store(for_protocol(&plain, Above::Http));
@@ -127,7 +127,7 @@ impl Tls {
         &self.files
     }
 
-    /// What a new connection begins with.
+    /// The configuration for a new connection.
     pub fn config(&self, above: Above) -> Arc<ServerConfig> {
         match above {
             Above::Http => self.http.load_full(),
@@ -169,15 +169,15 @@ fn load(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     builder.with_single_cert(certificates, key).map_err(unfit)
 }
 
-/// A client without a certificate passes the handshake, so that it can be told what it lacks, and asked for a token; it has no
-/// rights. A certificate of another authority does not pass.
+/// A client without a certificate passes the handshake but has no rights, so that the server can answer with an error, or the
+/// client can use a token. A certificate from another authority fails the handshake.
 fn verifier(
     path: &Path,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates("--tls-client-ca", path)? {
-        // What is no authority is found below, where none is left.
+        // If no certificate is a valid authority, this is detected below.
         let _ = roots.add(certificate);
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -196,14 +196,14 @@ fn read_certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateD
     Ok(certificates)
 }
 
-/// The names in a client's certificate that was verified: DNS names and URIs. `None` without a certificate.
+/// The names in a verified client certificate: DNS names and URIs. `None` without a certificate.
 pub(crate) fn names_of(connection: &ServerConnection) -> Option<Arc<[String]>> {
     let certificate = connection.peer_certificates()?.first()?;
     let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
     Some(parsed.valid_dns_names().chain(parsed.valid_uri_names()).map(str::to_owned).collect())
 }
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 #[derive(Debug)]
 pub(crate) enum Stream<S> {
     Plain(S),
@@ -211,14 +211,14 @@ pub(crate) enum Stream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
-    /// Begins a connection: with a handshake, where there is TLS.
+    /// Starts a connection, with a handshake if TLS is enabled.
     pub async fn begin(stream: S, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self::Plain(stream)) };
         let handshake = TlsAcceptor::from(config).accept(stream);
         match tokio::time::timeout(HANDSHAKE_TIME, handshake).await {
             Ok(done) => done.map(|stream| Self::Tls(Box::new(stream))),
             Err(_) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not end its TLS handshake"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not complete its TLS handshake"))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The configuration of envoyproxy/ratelimit: what it means, and what is wrong with it.
+//! The configuration of envoyproxy/ratelimit: its meaning and its errors.
 #![allow(
     clippy::unnecessary_wraps,
     clippy::zero_sized_map_values,
@@ -33,13 +33,13 @@ fn config(name: &str, text: &str) -> Config {
     try_config(name, text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Everything that is wrong with a file, without its path.
+/// All problems of a file, without its path.
 fn problems(name: &str, text: &str) -> Vec<String> {
     let error = try_config(name, text).expect_err("the file should be refused");
     error.problems().iter().map(ToString::to_string).collect()
 }
 
-/// The rule that a descriptor leads to as `N/unit`, and the key of its limit.
+/// The rule for a descriptor as `N/unit`, and the key of its limit.
 fn find(config: &Config, domain: &str, entries: &[(&str, &str)]) -> Option<(String, String)> {
     let mut key = Vec::new();
     let found = config.domains.find(domain, entries.iter().copied(), &mut key)?;
@@ -71,8 +71,8 @@ descriptors:
 ";
 
 #[test]
-fn the_examples_of_its_readme_mean_what_it_says() {
-    // Two values of one key, each with a limit of its own; another value has none.
+fn the_examples_of_its_readme_have_the_documented_meaning() {
+    // Two values of one key have separate limits; another value has none.
     let mongo = config(
         "mongo",
         "
@@ -96,7 +96,7 @@ descriptors:
     let transactional = [("message_type", "transactional"), ("to_number", "2061234567")];
     assert_eq!(find(&messaging, "messaging", &transactional), None);
 
-    // An address with a limit of its own, and a catch-all; a ban is a limit of 0.
+    // An address with a separate limit, and a catch-all. A ban is a limit of 0.
     let edge = config(
         "edge",
         "
@@ -109,7 +109,7 @@ descriptors:
     assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "1.2.3.4")]), some("10/second", "1.2.3.4"));
     assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "50.0.0.5")]), some("0/second", ""));
 
-    // What has neither a limit nor descriptors is let through; a key alone catches the rest.
+    // A descriptor with neither a limit nor descriptors is unlimited; a key without a value matches the rest.
     let white = config(
         "white",
         "
@@ -126,10 +126,10 @@ descriptors:
     assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "white")]), None);
     assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "other")]), some("20/minute", "1:xother"));
     assert_eq!(rate(&white, "example4", &[("key", "value")]), Some("unlimited".to_owned()));
-    // No way back: the exact value was taken, and has nothing below it.
+    // No backtracking: the exact value matched, and has nothing below it.
     assert_eq!(find(&white, "example4", &[("key", "value"), ("subkey", "other")]), None);
 
-    // Wildcards: each value counts apart, unless the threshold is shared.
+    // Wildcards: each value counts separately unless the threshold is shared.
     let files = config(
         "files",
         "
@@ -148,7 +148,7 @@ descriptors:
 
 #[test]
 fn a_key_and_value_are_not_joined_by_a_separator() {
-    // envoyproxy/ratelimit joins with `_`: there both descriptors meet one rule, and share one counter.
+    // envoyproxy/ratelimit joins with `_`: there both descriptors match one rule and share one counter.
     let config = config(
         "joined",
         "
@@ -167,7 +167,7 @@ descriptors:
 }
 
 #[test]
-fn a_rule_becomes_a_fixed_window_aligned_to_its_unit_unless_it_says_otherwise() {
+fn a_rule_becomes_a_fixed_window_aligned_to_its_unit_by_default() {
     let config = config(
         "algorithms",
         "
@@ -196,7 +196,7 @@ descriptors:
 }
 
 #[test]
-fn all_that_is_wrong_with_a_file_is_told_with_line_and_mend() {
+fn all_problems_of_a_file_are_reported_with_line_and_advice() {
     let told = problems(
         "wrong",
         "
@@ -234,7 +234,7 @@ descriptors:
         "line 11: `value` is the number 1.5, which can be written in several ways; quote it: \"1.5\"",
         "line 13: `share_threshold` is for values that end with `*`; remove it, or end the value with `*`",
         "line 14: `d.e` is unlimited, so `unit` has no meaning; remove it, or remove `unlimited`",
-        "line 16: the rule `me` replaces itself; name the other rule that it takes the place of",
+        "line 16: the rule `me` replaces itself; name the other rule that it replaces",
         "line 16: an entry of `replaces` has no option `nam`; did you mean `name`?",
         "line 16: an entry of `replaces` has no name; write `- name:` and the `name` of another rate_limit",
         "line 18: `requests_per_unit` is `-1`; it must be a whole number from 0 to 4294967295",
@@ -249,7 +249,7 @@ descriptors:
 }
 
 #[test]
-fn a_number_and_a_truth_value_are_taken_as_text_and_a_missing_number_admits_nothing() {
+fn numbers_and_booleans_are_taken_as_text_and_a_missing_number_admits_nothing() {
     let config = config(
         "plain",
         "
@@ -292,7 +292,7 @@ fn files_of_a_directory_are_read_together_and_refused_together() {
 }
 
 #[test]
-fn metrics_show_the_values_that_the_configuration_wants_to_see() {
+fn metrics_show_the_values_that_the_configuration_selects() {
     let config = config(
         "metrics",
         "
@@ -346,7 +346,7 @@ descriptors:
     assert!(text.contains("# unlimited: shop admin"), "{text}");
 }
 
-/// A descriptor of a made-up configuration: key, value, whether it has a limit, what is below it.
+/// A descriptor of a generated configuration: key, value, whether it has a limit, and the descriptors below it.
 #[derive(Clone, Debug)]
 struct Made {
     key: &'static str,
@@ -375,14 +375,14 @@ fn made() -> impl Strategy<Value = Vec<Made>> {
     proptest::collection::vec(tree, 1..5).prop_map(distinct)
 }
 
-/// Of several with one key and value, the first.
+/// The first of several descriptors with the same key and value.
 fn distinct(list: Vec<Made>) -> Vec<Made> {
     let mut seen = HashMap::new();
     let kept = list.into_iter().filter(|made| seen.insert((made.key, made.value), ()).is_none());
     kept.map(|made| Made { below: distinct(made.below), ..made }).collect()
 }
 
-/// As YAML; each limit has another number, counted up in the order of the file.
+/// The YAML. Each limit has a different number, increasing in the order of the file.
 fn yaml(list: &[Made], indent: usize, number: &mut u32, text: &mut String) {
     for made in list {
         let space = " ".repeat(indent);
@@ -401,7 +401,7 @@ fn yaml(list: &[Made], indent: usize, number: &mut u32, text: &mut String) {
     }
 }
 
-/// The same look-up, told plainly: the number of the limit, and the values that its key has.
+/// A simple model of the lookup: the number of the limit, and the values in its key.
 fn oracle(list: &[Made], entries: &[(&str, &str)], before: &mut u32) -> Option<(u32, Vec<String>)> {
     let (first, rest) = entries.split_first()?;
     let of_key = || list.iter().enumerate().filter(|(_, made)| made.key == first.0);
@@ -432,7 +432,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_descriptor_leads_where_the_plain_rule_says(
+    fn the_lookup_agrees_with_a_simple_model(
         list in made(),
         asked in proptest::collection::vec(
             proptest::collection::vec(
@@ -459,7 +459,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "(?s)[a-z:\\-\\*\\[\\]\\{\\} \n\"',0-9]{0,200}") {
+    fn no_text_makes_the_parser_panic(text in "(?s)[a-z:\\-\\*\\[\\]\\{\\} \n\"',0-9]{0,200}") {
         let _ = envoy::parse(&text, 0, Keeping::Memory);
         let _ = envoy::parse(&format!("domain: d\ndescriptors:\n{text}"), 0, Keeping::Store);
     }

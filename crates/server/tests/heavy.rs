@@ -1,4 +1,4 @@
-//! Which keys ask most and which are denied most, as clients see it.
+//! The keys with the most requests and the most denials, as clients see them.
 
 mod harness;
 
@@ -21,7 +21,7 @@ fn keys(list: &Value) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn both_protocols_tell_who_asks_most_and_who_is_denied_most() {
+fn both_protocols_return_the_heavy_keys() {
     let server = Running::with_rules("heavy-both", RULES);
     let mut client = Resp::connect(server.resp);
     for _ in 0..5 {
@@ -30,7 +30,7 @@ fn both_protocols_tell_who_asks_most_and_who_is_denied_most() {
     for _ in 0..2 {
         assert_eq!(server.post("/v1/acquire", r#"{"limit":"per-user","key":"bob"}"#).status, 200);
     }
-    // A block is a denial; a peek, a cost of 0 and a refund are not counted.
+    // A blocked request is a denial; a peek, a cost of 0 and a refund are not counted.
     client.ask("BLOCK per-user eve");
     for command in ["ACQUIRE", "PEEK", "REFUND"] {
         client.ask(&format!("{command} per-user eve"));
@@ -53,7 +53,7 @@ fn both_protocols_tell_who_asks_most_and_who_is_denied_most() {
 }
 
 #[test]
-fn a_joint_decision_counts_for_the_limits_that_decided_it() {
+fn a_joint_decision_counts_for_the_limits_that_bound_it() {
     let server = Running::with_rules("heavy-joint", RULES);
     let both = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"per-ip","key":"10.0.0.1"}]}"#;
     let statuses: Vec<_> = (0..4).map(|_| server.post("/v1/acquire", both).status).collect();
@@ -63,13 +63,13 @@ fn a_joint_decision_counts_for_the_limits_that_decided_it() {
         (keys(&user["asked_most"]), keys(&user["denied_most"])),
         (vec![("alice", 4)], vec![("alice", 1)])
     );
-    // As in the metrics: what would have admitted neither admitted nor denied.
+    // As in the metrics: a limit that would have admitted counts as neither.
     let ip = server.get("/v1/top?limit=per-ip").json();
     assert_eq!((keys(&ip["asked_most"]), keys(&ip["denied_most"])), (vec![("10.0.0.1", 3)], vec![]));
 }
 
 #[test]
-fn a_shadow_limit_tells_whom_it_would_deny() {
+fn a_shadow_limit_reports_the_keys_it_would_deny() {
     let server = Running::with_rules("heavy-shadow", RULES);
     for _ in 0..3 {
         assert_eq!(server.post("/v1/acquire", r#"{"limit":"trial","key":"alice"}"#).status, 200);
@@ -78,7 +78,7 @@ fn a_shadow_limit_tells_whom_it_would_deny() {
 }
 
 #[test]
-fn new_rules_keep_the_counts_and_a_new_limit_begins_with_none() {
+fn new_rules_keep_the_counts_and_a_new_limit_starts_at_zero() {
     let mut server = Running::with_rules("heavy-reload", RULES);
     server.resp("ACQUIRE per-user alice");
     let path =
@@ -91,7 +91,7 @@ fn new_rules_keep_the_counts_and_a_new_limit_begins_with_none() {
 }
 
 #[test]
-fn names_are_bounded_and_the_bounds_of_a_count_are_told() {
+fn names_are_bounded_and_counts_have_bounds() {
     let server = Running::with_rules_and("heavy-bounded", RULES, |options| options.top_keys = 2);
     let mut client = Resp::connect(server.resp);
     for key in ["alice", "alice", "bob", "carol"] {
@@ -114,7 +114,7 @@ fn keys_that_are_not_text_are_marked() {
 }
 
 #[test]
-fn a_question_that_makes_no_sense_is_answered_with_what_to_do() {
+fn an_invalid_request_is_answered_with_advice() {
     let server = Running::with_rules("heavy-errors", RULES);
     for (query, status, why) in [
         ("", 400, "limit=..."),

@@ -1,4 +1,4 @@
-//! What limits decided in each second, and how all limits are, as clients see it.
+//! The decisions of limits over time, and the overview of all limits, as clients see them.
 
 mod harness;
 
@@ -19,7 +19,7 @@ fn sum(list: &Value) -> u64 {
     list.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).sum()
 }
 
-/// A server whose counters have been read once: what is asked from now on is in the seconds that follow.
+/// A server whose counters have been read once, so that later requests appear in the following seconds.
 fn watched(name: &str) -> Running {
     let server = Running::with_rules(name, RULES);
     let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
@@ -28,7 +28,7 @@ fn watched(name: &str) -> Running {
 }
 
 #[test]
-fn the_seconds_of_a_limit_tell_what_it_decided() {
+fn the_history_of_a_limit_has_its_decisions_per_second() {
     let server = watched("history-limit");
     for _ in 0..3 {
         server.resp("ACQUIRE per-user alice");
@@ -49,7 +49,7 @@ fn the_seconds_of_a_limit_tell_what_it_decided() {
 }
 
 #[test]
-fn the_time_that_answers_took_is_told_by_bucket() {
+fn latencies_are_returned_by_bucket() {
     let server = watched("history-latency");
     server.resp("ACQUIRE per-user alice");
     server.post("/v1/acquire", r#"{"limit":"per-user","key":"alice"}"#);
@@ -91,7 +91,7 @@ fn the_overview_has_each_limit_with_its_rule_and_its_counts() {
 
 #[cfg(feature = "servers")]
 #[test]
-fn decisions_that_the_store_did_not_make_are_errors_for_one_limit_and_several_together() {
+fn decisions_without_the_store_count_as_errors_for_single_and_joint_decisions() {
     let store = tidegate_redis_servers::Server::start(&[]);
     let server = harness::on_store("history-errors-store", &store.address(), RULES);
     let limit = |at: usize| server.get("/v1/limits").json()["limits"][at].clone();
@@ -112,7 +112,7 @@ fn decisions_that_the_store_did_not_make_are_errors_for_one_limit_and_several_to
 }
 
 #[test]
-fn a_question_that_makes_no_sense_is_answered_with_what_to_do() {
+fn an_invalid_request_is_answered_with_advice() {
     let server = Running::with_rules("history-errors", RULES);
     for (path, status, why) in [
         ("/v1/history?limit=per-usr", 404, "the limits are: per-user"),

@@ -1,4 +1,4 @@
-//! What the HTTP interface promises, over real sockets.
+//! The promises of the HTTP interface, over real sockets.
 
 mod harness;
 
@@ -44,7 +44,7 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
 }
 
 #[test]
-fn a_denial_is_429_and_its_retry_after_is_honest_and_rounded_up() {
+fn a_denial_is_429_and_its_retry_after_is_exact_and_rounded_up() {
     let server = Running::with_rules("http-denial", RULES);
     let ask = r#"{"limit":"bucket","key":"alice"}"#;
     assert_eq!([acquire(&server, ask).status, acquire(&server, ask).status], [200, 200]);
@@ -53,7 +53,7 @@ fn a_denial_is_429_and_its_retry_after_is_honest_and_rounded_up() {
     assert_eq!(denied.status, 429);
     let body = denied.json();
     assert_eq!((&body["allowed"], &body["remaining"]), (&json!(false), &json!(0)));
-    // 999,999,999 ns are 1,000 ms and 1 s on the wire: never earlier than true.
+    // 999,999,999 ns become 1,000 ms and 1 s: a wait is never too short.
     assert_eq!((&body["retry_after_ms"], denied.header("retry-after")), (&json!(1_000), Some("1")));
     server.advance(Duration::from_nanos(999_999_998));
     assert_eq!(acquire(&server, ask).status, 429);
@@ -76,7 +76,7 @@ fn several_limits_all_admit_or_none_is_charged() {
     let first = acquire(&server, both);
     assert_eq!(first.status, 200);
     assert_eq!(first.header("ratelimit-policy"), Some("\"per-user\";q=3;w=60, \"everyone\";q=4"));
-    // Both have two left; the first of equals is named.
+    // Both have two left, so the first is named.
     assert_eq!(first.json()["limit_name"], "per-user");
     assert_eq!(acquire(&server, both).json()["limit_name"], "everyone");
     let denied = acquire(&server, both);
@@ -89,7 +89,7 @@ fn several_limits_all_admit_or_none_is_charged() {
         (&json!(true), &json!(false))
     );
     assert_eq!(denied.header("retry-after"), Some("1"));
-    // Alice was not charged for what everyone was denied.
+    // Alice was not charged for the request that `everyone` denied.
     let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
     assert_eq!(alice["remaining"], 1);
 }
@@ -115,14 +115,14 @@ fn a_peek_takes_nothing_and_says_what_is_left() {
 }
 
 #[test]
-fn a_refund_gives_back_what_was_taken_and_a_permit_to_the_next() {
+fn a_refund_returns_units_and_frees_a_permit_for_the_next_request() {
     let server = Running::with_rules("http-refund", RULES);
     let seat = r#"{"limit":"seats","key":"room"}"#;
     assert_eq!([acquire(&server, seat).status, acquire(&server, seat).status], [200, 200]);
     let full = acquire(&server, seat);
     assert_eq!((full.status, full.header("retry-after")), (429, None));
     assert_eq!(full.header("ratelimit-policy"), Some("\"seats\";q=2;qu=\"concurrent-requests\""));
-    // Nobody knows when a permit comes back.
+    // The time until a permit is given back is unknown.
     assert_eq!(
         (full.header("ratelimit"), &full.json()["reset_after_ms"]),
         (Some("\"seats\";r=0"), &json!(null))
@@ -130,14 +130,14 @@ fn a_refund_gives_back_what_was_taken_and_a_permit_to_the_next() {
     let refunded = server.post("/v1/refund", seat);
     assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(1)));
     assert_eq!(acquire(&server, seat).status, 200);
-    // Never more than is in use.
+    // A refund never exceeds the use.
     server.post("/v1/refund", r#"{"limit":"seats","key":"room","cost":100}"#);
     let rest = server.post("/v1/peek", seat).json();
     assert_eq!(rest["remaining"], 2);
 }
 
 #[test]
-fn a_blocked_key_is_denied_until_its_time_or_until_it_is_unblocked() {
+fn a_blocked_key_is_denied_for_its_time_or_until_it_is_unblocked() {
     let server = Running::with_rules("http-block", RULES);
     let ask = r#"{"limit":"per-user","key":"eve"}"#;
     let block = server.post("/v1/block", r#"{"limit":"per-user","key":"eve","for":"30s"}"#);
@@ -157,18 +157,18 @@ fn a_blocked_key_is_denied_until_its_time_or_until_it_is_unblocked() {
 }
 
 #[test]
-fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_lift_that() {
+fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_can_change_that() {
     let server = Running::with_rules("http-deny", RULES);
     let mallory = r#"{"limit":"logins","key":"mallory"}"#;
     assert_eq!(acquire(&server, mallory).status, 429);
     let refused = server.post("/v1/unblock", mallory);
     assert_eq!(refused.status, 409);
     assert!(
-        refused.body.contains("deny list of limit `logins`: take it out of the rules"),
+        refused.body.contains("deny list of limit `logins`: remove it from the rules"),
         "{}",
         refused.body
     );
-    // A block by request does not outlast or shorten it.
+    // A block by request neither shortens nor outlasts it.
     assert_eq!(server.post("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1s"}"#).status, 200);
     server.advance(Duration::from_secs(2));
     assert_eq!(acquire(&server, mallory).status, 429);
@@ -198,7 +198,7 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     let body = beyond.json();
     assert_eq!((&body["allowed"], &body["retry_after_ms"]), (&json!(true), &json!(null)));
     assert_eq!(body["shadow"], json!({"would_deny": true, "retry_after_ms": 60_000}));
-    // Nor does it veto others, who are charged.
+    // It does not veto the other limits, which are charged.
     let all = r#"{"all":[{"limit":"trial","key":"alice"},{"limit":"per-user","key":"alice"}]}"#;
     let together = acquire(&server, all);
     assert_eq!((together.status, &together.json()["allowed"]), (200, &json!(true)));
@@ -209,7 +209,7 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
 }
 
 #[test]
-fn a_leaky_bucket_tells_how_long_to_wait_before_going_ahead() {
+fn a_leaky_bucket_returns_the_delay() {
     let server = Running::with_rules("http-leaky", RULES);
     let ask = r#"{"limit":"paced","key":"alice"}"#;
     let delays: Vec<_> = (0..2).map(|_| acquire(&server, ask).json()["delay_ms"].clone()).collect();
@@ -222,7 +222,7 @@ fn a_leaky_bucket_tells_how_long_to_wait_before_going_ahead() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_told_with_its_place_and_the_mend() {
+fn errors_name_their_position_and_what_to_do() {
     let server = Running::with_rules("http-refusals", RULES);
     let long = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "x".repeat(1025));
     let fits = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "é".repeat(512));
@@ -263,7 +263,7 @@ fn what_is_wrong_with_a_request_is_told_with_its_place_and_the_mend() {
 }
 
 #[test]
-fn a_body_beyond_the_bound_is_refused_declared_or_not() {
+fn a_body_above_the_bound_is_refused_with_and_without_a_declared_length() {
     let server = Running::with_rules("http-body", RULES);
     let body = format!(r#"{{"limit":"per-user","key":"a"{}}}"#, " ".repeat(MAX_BODY));
     let declared = acquire(&server, &body);
@@ -280,7 +280,7 @@ fn a_body_beyond_the_bound_is_refused_declared_or_not() {
 }
 
 #[test]
-fn health_readiness_and_metrics_are_there_to_be_asked() {
+fn health_readiness_and_metrics_are_served() {
     let server = Running::with_rules("http-health", RULES);
     assert_eq!(server.get("/healthz").json(), json!({"status": "ok"}));
     assert_eq!(server.get("/readyz").json(), json!({"status": "ready"}));
@@ -305,7 +305,7 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
         }
         server.get("/metrics").body.lines().count()
     };
-    // The first time /metrics itself has not been counted yet.
+    // At the first request, /metrics itself has not been counted yet.
     series(0);
     let before = series(200);
     assert_eq!(series(400), before);
@@ -313,7 +313,7 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
 }
 
 #[test]
-fn a_proxy_that_asks_in_the_head_gets_200_or_429_with_the_fields_to_copy() {
+fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
     let server = Running::with_rules("http-check", RULES);
     let admitted = server.get("/v1/check/per-user?key=alice&cost=2");
     assert_eq!(admitted.status, 200);
@@ -325,7 +325,7 @@ fn a_proxy_that_asks_in_the_head_gets_200_or_429_with_the_fields_to_copy() {
     }
     assert_eq!(denied.status, 429);
     assert!(denied.header("retry-after").is_some() && denied.body.is_empty(), "{denied:?}");
-    // It is the same limit, whoever asks.
+    // It is the same limit for all paths.
     let (status, _) = harness::acquire(&server, "per-user", "alice");
     assert_eq!(status, 429);
     assert_eq!(server.get("/v1/check/everyone").status, 200, "a global limit needs no key");
@@ -334,7 +334,7 @@ fn a_proxy_that_asks_in_the_head_gets_200_or_429_with_the_fields_to_copy() {
 }
 
 #[test]
-fn the_description_names_every_path_and_every_answer_as_it_is() {
+fn the_openapi_description_matches_every_path_and_response() {
     let server = Running::with_rules("http-openapi", RULES);
     let description = server.get("/openapi.json").json();
     assert_eq!(description["info"]["version"], env!("CARGO_PKG_VERSION"));
@@ -390,7 +390,7 @@ fn the_description_names_every_path_and_every_answer_as_it_is() {
     }
 }
 
-/// Follows a `$ref`.
+/// Resolves a `$ref`.
 fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     match value["$ref"].as_str() {
         Some(reference) => description.pointer(&reference[1..]).unwrap(),
@@ -398,7 +398,7 @@ fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     }
 }
 
-/// Whether a value is as its schema says: required members there, no member that is not described, types right.
+/// Whether a value matches its schema: all required members, no undescribed member, the right types.
 fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
     let schema = resolve(description, schema);
     if let Some(members) = value.as_object() {

@@ -1,4 +1,4 @@
-//! How much memory a server with many limits takes. A file of its own: the process is looked at as a whole.
+//! The memory of a server with many limits. This is a separate test binary because it measures the whole process.
 
 mod harness;
 
@@ -21,7 +21,7 @@ fn a_thousand_limits_reserve_and_touch_no_more_than_the_memory_they_share() {
     let rules = format!("max_memory: 64MiB\nlimits:\n{}", lines.concat());
     let server = Running::with_rules("memory-shared", &rules);
     let mut client = Resp::connect(server.resp);
-    // Tables of 2^20 keys each would touch a page for nearly each of these keys: 800 MB.
+    // Tables of 2^20 keys each would touch a page for almost every one of these keys: 800 MB.
     for key in 0..200 {
         let asking: Vec<u8> = (0..LIMITS).flat_map(|at| frame(&format!("ACQUIRE l{at} key-{key}"))).collect();
         client.send(&asking);
@@ -32,6 +32,6 @@ fn a_thousand_limits_reserve_and_touch_no_more_than_the_memory_they_share() {
     let reserved: u64 = reserved.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert!(reserved <= MOST, "{reserved} bytes are reserved");
     let more = resident().saturating_sub(before);
-    // The limits themselves and this test's own buffers take some megabytes.
+    // The limits themselves and this test's buffers take a few megabytes.
     assert!(more < 2 * MOST, "{more} bytes more are resident");
 }

@@ -1,5 +1,5 @@
-//! `--state` beside a store: how many servers share it is known to whoever starts while it is down. And a store that answers
-//! too late is not one to be ready with.
+//! `--state` with a store: a server that starts while the store is down knows how many servers share it. And readiness when
+//! the store replies too late.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -24,7 +24,7 @@ fn options(directory: &Path, store: &str, state: Option<&str>) -> Options {
     }
 }
 
-/// Three servers with a file each.
+/// Three servers, each with its own file.
 fn three(directory: &Path, store: &str) -> Vec<Running> {
     let start = |name| Running::start(options(directory, store, Some(name)));
     ["one.state", "two.state", "three.state"].map(start).into()
@@ -36,7 +36,7 @@ fn counts(server: &Running, nodes: u64) {
     });
 }
 
-/// How many of a hundred requests a server admits by itself, with the store down.
+/// How many of a hundred requests a server admits alone while the store is down.
 fn admitted_alone(server: &Running) -> usize {
     eventually("the store is known to be down", || {
         server.get("/readyz").json()["store"] == "down" && server.metric("tidegate_shared_store_up") == 0
@@ -46,7 +46,7 @@ fn admitted_alone(server: &Running) -> usize {
 }
 
 #[test]
-fn servers_that_start_while_the_store_is_down_take_the_share_that_they_had() {
+fn servers_that_start_while_the_store_is_down_use_their_previous_share() {
     let directory = scratch("nodes-start");
     let store = Server::start(&[]);
     let address = store.address();
@@ -61,9 +61,9 @@ fn servers_that_start_while_the_store_is_down_take_the_share_that_they_had() {
     let servers = three(&directory, &address);
     let admitted: Vec<usize> = servers.iter().map(admitted_alone).collect();
     assert_eq!(admitted, [30, 30, 30]);
-    // Whoever remembers nothing knows of no other.
+    // A server without a file knows of no others.
     assert_eq!(admitted_alone(&Running::start(options(&directory, &address, None))), 90);
-    // Nobody has counted since: what is known stays known.
+    // No server has counted since, so the known number stays.
     for server in servers {
         assert_eq!(server.stop(), Ended::Complete);
     }
@@ -79,8 +79,8 @@ fn a_store_that_was_emptied_and_dies_leaves_each_server_its_share() {
         counts(server, 3);
     }
     store.ask(&["FLUSHALL"]);
-    eventually("somebody has counted again, from one", || {
-        // Its own name is in the set, and the others' come within their next heartbeat.
+    eventually("a server has counted again, starting from one", || {
+        // The server's own name is in the set, and the others' names follow with their next heartbeat.
         store.ask(&["EXISTS", "tidegate:nodes"]).text() == "1"
     });
     store.kill();
@@ -89,11 +89,11 @@ fn a_store_that_was_emptied_and_dies_leaves_each_server_its_share() {
 }
 
 #[test]
-fn the_files_of_servers_with_a_store_and_without_are_told_apart() {
+fn state_files_with_and_without_a_store_are_distinguished() {
     let directory = scratch("nodes-files");
     let store = Server::start(&[]);
     let address = store.address();
-    // What a server without a store used is not the store's.
+    // The use of a server without a store does not apply to the store.
     let alone = Options { store: None, ..options(&directory, &address, Some("state")) };
     let server = Running::start(alone.clone());
     assert!(server.resp("ACQUIRE x k 80").starts_with("[0 90 10"));
@@ -102,7 +102,7 @@ fn the_files_of_servers_with_a_store_and_without_are_told_apart() {
     counts(&server, 1);
     assert!(server.resp("ACQUIRE x k 90").starts_with("[0 90 0"));
     assert_eq!(server.stop(), Ended::Complete);
-    // And the other way round.
+    // And the reverse.
     let server = Running::start(alone);
     assert!(server.resp("ACQUIRE x k 90").starts_with("[0 90 0"));
 }
@@ -121,13 +121,13 @@ fn a_server_is_not_ready_while_most_decisions_are_late() {
     for server in [&local, &closed] {
         eventually("the store is reached", || server.get("/readyz").json()["status"] == "ready");
     }
-    // Heartbeats are in time (they may take 50 ms), and decisions are not.
+    // Heartbeats are in time (they may take 50 ms), but decisions are not.
     proxy.delay(Duration::from_millis(30));
     let asks = |server: &Running| {
         let mut client = Resp::connect(server.resp);
         (0..20).for_each(|_| assert!(client.ask("ACQUIRE x k").starts_with('[')));
     };
-    eventually("that is told", || {
+    eventually("that is reported", || {
         [&local, &closed].into_iter().for_each(asks);
         local.get("/readyz").json()["status"] == "degraded" && closed.get("/readyz").status == 503
     });

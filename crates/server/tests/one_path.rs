@@ -1,4 +1,4 @@
-//! Whatever the edge, and wherever the states are, a decision is taken and counted in the same way.
+//! Decisions are made and counted in the same way on every edge, with and without a store.
 
 #![cfg_attr(not(feature = "servers"), allow(dead_code, reason = "what needs a store is left out"))]
 
@@ -29,7 +29,7 @@ fn counts(server: &Running) -> Vec<u64> {
     COUNTED.into_iter().map(|of| server.metric(&name(of))).collect()
 }
 
-/// Requests of every kind over both edges; each answer as both kinds of server must give it.
+/// Requests of every kind over both edges, with the replies that both kinds of server must give.
 fn script(server: &Running) -> Vec<String> {
     let mut seen = Vec::new();
     let all = |key: &str, costs: [u32; 3]| {
@@ -66,7 +66,7 @@ fn script(server: &Running) -> Vec<String> {
         "ACQUIRE a k 1",
     ] {
         let reply = server.resp(command);
-        // Times differ between the two clocks.
+        // The times differ between the two clocks.
         let three: Vec<&str> = reply.trim_matches(['[', ']']).split(' ').take(3).collect();
         seen.push(format!("{command}: {three:?}"));
     }
@@ -92,7 +92,7 @@ fn a_cost_of_zero_is_a_peek_and_is_never_counted() {
 
 #[cfg(feature = "servers")]
 #[test]
-fn a_server_with_a_store_decides_and_counts_as_one_without() {
+fn servers_with_and_without_a_store_decide_and_count_alike() {
     let redis = tidegate_redis_servers::Server::start(&[]);
     let local = Running::with_rules("one-path-local", RULES);
     let shared = harness::on_store("one-path-shared", &redis.address(), RULES);

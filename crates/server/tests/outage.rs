@@ -1,4 +1,4 @@
-//! The first answers of an outage: no limit's change to memory, or to another number of servers, keeps anybody waiting.
+//! The first decisions of an outage: a change to decisions in memory, or to another number of servers, delays no request.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 const LIMITS: usize = 40;
 const DEADLINE: Duration = Duration::from_millis(50);
-/// On a quiet machine the slowest answer comes within the deadline and 10 ms (the test prints it); a busy one needs more.
+/// On a quiet machine the slowest answer arrives within the deadline and 10 ms (the test prints it); a busy machine needs
+/// more.
 const SLACK: Duration = Duration::from_millis(400);
 
 fn rules() -> String {
@@ -23,7 +24,7 @@ fn rules() -> String {
     format!("limits:\n{logs}  - {{name: closes, limit: 600/20s, algorithm: sliding-log, on_error: closed}}\n")
 }
 
-/// The slowest of the answers to one request for each limit after the other, until the time has come.
+/// The slowest answer to requests for each limit in turn, until stopped.
 fn slowest(server: &Running, stop: &AtomicBool) -> Duration {
     let mut client = Resp::connect(server.resp);
     let mut slowest = Duration::ZERO;
@@ -50,7 +51,7 @@ fn slowest_health(server: &Running, stop: &AtomicBool) -> Duration {
     slowest
 }
 
-/// The memory of this process that is in use, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has the form");
@@ -58,7 +59,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn when_the_store_dies_and_servers_leave_no_answer_is_late_and_memory_follows_the_keys() {
+fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_the_keys() {
     let mut store = Some(Server::start(&[]));
     let address = store.as_ref().map(Server::address).expect("it was just started");
     let mut servers: Vec<Running> = (0..3)
@@ -80,13 +81,13 @@ fn when_the_store_dies_and_servers_leave_no_answer_is_late_and_memory_follows_th
                 servers.iter().map(|server| scope.spawn(|| slowest(server, &stop))).collect();
             let healthy = scope.spawn(|| slowest_health(&servers[0], &stop));
             if let Some(store) = store.take() {
-                // Some hundred requests have gone to it by then.
+                // A few hundred requests have reached it by then.
                 eventually("the store has been asked", || {
                     servers[0].metric("tidegate_shared_store_decisions_total{by=\"store\"}") > 100
                 });
                 drop(store);
             }
-            eventually("it is known to be down, and each decides by itself", || {
+            eventually("it is known to be down, and each server decides alone", || {
                 servers.iter().all(|server| {
                     server.metric("tidegate_shared_store_up") == 0
                         && server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") > 300
@@ -101,8 +102,8 @@ fn when_the_store_dies_and_servers_leave_no_answer_is_late_and_memory_follows_th
         assert!(health < SLACK, "{} servers: {health:?}", servers.len());
         servers.pop();
     }
-    // A log of 600 entries takes 4.8 kB: of a hundred keys in each of 40 limits at three servers 58 MB, of what their tables
-    // could hold gigabytes.
+    // A log of 600 entries takes 4.8 kB. A hundred keys in each of 40 limits on three servers take 58 MB; full tables would
+    // take gigabytes.
     let grown = resident().saturating_sub(before);
     println!("memory grew by {} MiB", grown >> 20);
     assert!(grown < 256 << 20, "{grown} bytes");

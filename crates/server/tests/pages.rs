@@ -1,4 +1,4 @@
-//! The dashboard as a browser asks for it, without a browser (scripts/pages.sh has one).
+//! The dashboard as a browser requests it, without a browser (scripts/pages.sh uses one).
 
 mod harness;
 
@@ -20,7 +20,7 @@ fn page(server: &Running, path: &str) -> Response {
 }
 
 #[test]
-fn every_page_loads_nothing_from_elsewhere_and_the_data_plane_has_none() {
+fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
     let server = Running::with_rules("pages-policy", RULES);
     for path in
         ["/", "/limit?name=per-user", "/rules", "/assets/page.js", "/assets/style.css", "/assets/icon.svg"]
@@ -40,7 +40,7 @@ fn every_page_loads_nothing_from_elsewhere_and_the_data_plane_has_none() {
 }
 
 #[test]
-fn the_overview_has_what_hurts_first_and_can_be_filtered() {
+fn the_overview_has_the_most_denied_limits_first_and_can_be_filtered() {
     let server = Running::with_rules("pages-overview", RULES);
     let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
     eventually("the history has begun", begun);
@@ -58,7 +58,7 @@ fn the_overview_has_what_hurts_first_and_can_be_filtered() {
 }
 
 #[test]
-fn a_hostile_key_is_text_and_nothing_else() {
+fn a_hostile_key_is_only_text() {
     let server = Running::with_rules("pages-hostile", RULES);
     let mut client = Resp::connect(server.resp);
     for key in [&b"<script>alert(1)</script>"[..], b"a\r\n\r\nevent: x", b"\xff\x1b[2J", b"\"'&"] {
@@ -74,24 +74,24 @@ fn a_hostile_key_is_text_and_nothing_else() {
         "{body}"
     );
     assert!(!body.contains('\u{1b}') && !body.contains("\nevent: x"), "{body}");
-    // Of the two that can be named in a request there are buttons.
+    // Buttons exist for the two keys that a request can name.
     assert_eq!(body.matches("action=\"/v1/block\"").count(), 2, "{body}");
 }
 
 #[test]
-fn a_limit_shows_its_keys_its_rule_and_where_a_key_stands() {
+fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
     let server = Running::with_rules("pages-limit", RULES);
     for _ in 0..3 {
         server.resp("ACQUIRE per-user alice+1");
     }
     let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
     for words in [
-        "Denied most",
-        "Asked most",
+        "Most denials",
+        "Most requests",
         "3 requests, 1 denials",
         "algorithm: sliding-log",
         "remaining 0 of 2",
-        "as good as new in 3600.0s",
+        "full again in 3600.0s",
         "Block alice+1 in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");
@@ -109,7 +109,7 @@ fn a_limit_shows_its_keys_its_rule_and_where_a_key_stands() {
 }
 
 #[test]
-fn rules_that_were_rejected_are_shown_with_their_mistakes_until_they_are_mended() {
+fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
     let mut server = Running::with_rules("pages-rules", RULES);
     let path =
         std::env::temp_dir().join(format!("tidegate-server-{}-pages-rules/rules.yaml", std::process::id()));
@@ -126,7 +126,7 @@ fn rules_that_were_rejected_are_shown_with_their_mistakes_until_they_are_mended(
 }
 
 #[test]
-fn a_page_hears_of_changes_each_second_and_does_not_keep_the_server_from_stopping() {
+fn a_page_gets_updates_each_second_and_does_not_keep_the_server_from_stopping() {
     let server = Running::with_rules("pages-live", RULES);
     let mut client = Http::connect(server.admin);
     client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -148,7 +148,7 @@ fn a_page_hears_of_changes_each_second_and_does_not_keep_the_server_from_stoppin
 }
 
 #[test]
-fn only_the_servers_own_pages_may_block_and_no_page_of_another_name() {
+fn only_the_servers_own_pages_may_block() {
     let server = Running::with_rules("pages-origin", RULES);
     let block = |host: &str, origin: &str| {
         let mut client = Http::connect(server.admin);
@@ -166,7 +166,7 @@ fn only_the_servers_own_pages_may_block_and_no_page_of_another_name() {
     assert_eq!(block("[::1]:8082", "http://[::1]:8082"), 200);
     for (host, origin) in [
         (own.as_str(), "http://evil.example"),
-        // A name that an attacker makes lead here.
+        // A domain name that an attacker makes resolve to this machine.
         ("evil.example:8082", "http://evil.example:8082"),
         ("localhost.evil.example:8082", "http://localhost.evil.example:8082"),
         (own.as_str(), "null"),

@@ -1,4 +1,4 @@
-//! What happens when the rules change while the server runs.
+//! Changes of the rules while the server runs.
 
 mod harness;
 
@@ -13,7 +13,7 @@ use std::{
 use harness::{Http, Resp, Running, scratch};
 use tidegate_server::{Options, Order};
 
-/// A server that looks at its rules file all the time, and the file.
+/// A server that checks its rules file continuously, and the file.
 fn following(name: &str, rules: &str) -> (Running, PathBuf) {
     let path = scratch(name).join("rules.yaml");
     fs::write(&path, rules).unwrap();
@@ -36,7 +36,7 @@ fn limits(lines: &[&str]) -> String {
 const A: &str = "name: a, limit: 3/1m, algorithm: sliding-log";
 
 #[test]
-fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_what_was_used() {
+fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
     let (mut server, path) = following(
         "reload-state",
         &limits(&[A, "name: b, limit: 3/1m, algorithm: sliding-log", "name: gone, limit: 1/1s"]),
@@ -47,21 +47,21 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_what_was_used() {
     let next = limits(&[A, "name: b, limit: 10/2m, algorithm: sliding-log", "name: new, limit: 1/1s"]);
     server.reloading(|| fs::write(&path, next).unwrap());
     assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]");
-    // What was used counts on, by the new window.
+    // The use carries over to the new window.
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 120000]");
     assert!(client.ask("PEEK gone alice").starts_with("ERR there is no limit `gone`"));
     assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
-    // Counters go on, too; those of the limit that is gone are gone.
+    // Counters continue, too, except those of the removed limit.
     assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
     assert!(!server.get("/metrics").body.contains("gone"));
-    // Another algorithm: what is in use counts as taken now.
+    // With another algorithm, the units in use count as taken now.
     server
         .reloading(|| fs::write(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])).unwrap());
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
 }
 
 #[test]
-fn a_bad_file_is_refused_whole_and_the_old_rules_go_on() {
+fn a_bad_file_is_rejected_and_the_previous_rules_stay_active() {
     let (mut server, path) = following("reload-bad", &limits(&[A]));
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a alice 2");
@@ -84,7 +84,7 @@ fn a_file_renamed_into_place_and_a_config_map_are_followed() {
     server.reloading(|| fs::rename(&other, &path).unwrap());
     assert!(server.resp("PEEK renamed x").starts_with("[0"));
 
-    // As the kubelet does it: the file leads through `..data`, which is replaced by a rename.
+    // As the kubelet does it: the path goes through the symlink `..data`, which a rename replaces.
     let volume = scratch("reload-configmap");
     for (version, name) in [("..v1", "first"), ("..v2", "second")] {
         fs::create_dir(volume.join(version)).unwrap();
@@ -104,7 +104,7 @@ fn a_file_renamed_into_place_and_a_config_map_are_followed() {
 }
 
 #[test]
-fn an_order_reloads_without_a_look_at_the_file() {
+fn an_order_reloads_an_unchanged_file() {
     let path = scratch("reload-order").join("rules.yaml");
     fs::write(&path, limits(&[A])).unwrap();
     let options = Options {
@@ -138,18 +138,18 @@ fn overrides_and_the_deny_list_follow_the_file() {
         ("admin", "[0 20 18 -1 60000]"),
         ("root", "[0 3 3 -1 0]"),
         ("boss", "[0 7 7 -1 0]"),
-        // Blocked by a request, not by the rules: it stays.
+        // A request blocked it, not the rules, so the block stays.
         ("eve", "[1 3 0 -1 -1]"),
     ] {
         assert_eq!(client.ask(&format!("PEEK a {key}")), expected, "{key}");
     }
-    // Taking the override away keeps what was used.
+    // Removing the override keeps the use.
     server.reloading(|| fs::write(&path, with("")).unwrap());
     assert_eq!(client.ask("PEEK a admin"), "[0 3 1 -1 60000]");
 }
 
 #[test]
-fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
+fn a_changed_bound_keeps_the_states_and_a_shadow_limit_can_be_enforced() {
     let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
     let (mut server, path) =
         following("reload-bound", &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"));
@@ -170,7 +170,7 @@ fn a_changed_bound_takes_the_states_along_and_a_shadow_becomes_real() {
 }
 
 #[test]
-fn rules_that_do_not_fit_in_are_refused_whole_too() {
+fn rules_that_do_not_fit_into_memory_are_rejected() {
     let with = |limit: &str, deny: &str| {
         limits(&[
             &format!("name: first, limit: {limit}, algorithm: sliding-log"),
@@ -180,7 +180,7 @@ fn rules_that_do_not_fit_in_are_refused_whole_too() {
     let (mut server, path) = following("reload-room", &with("3/1m", "x"));
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE first alice");
-    // As many keys may be denied as the limit may hold.
+    // The deny list may have as many keys as the limit.
     server.reloading(|| fs::write(&path, with("9/1m", "u, v, w")).unwrap());
     assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 1);
     assert_eq!(client.ask("PEEK first alice"), "[0 3 2 -1 60000]");
@@ -193,7 +193,7 @@ fn rules_that_do_not_fit_in_are_refused_whole_too() {
 }
 
 #[test]
-fn reloads_beside_joint_decisions_never_wait_in_a_circle_and_never_let_one_too_many_through() {
+fn reloads_beside_joint_decisions_never_deadlock_and_never_admit_too_much() {
     const LIMIT: usize = 300;
     let rules = |round: usize| {
         let algorithm = ["sliding-log", "fixed-window"][round % 2];
@@ -203,7 +203,7 @@ fn reloads_beside_joint_decisions_never_wait_in_a_circle_and_never_let_one_too_m
             "name: two, limit: 10000/1h, algorithm: {algorithm}, max_keys: 100, overrides: {{vip: {}/1h}}",
             round + 1
         );
-        // The order of the limits, which is the order of their locks, changes too.
+        // The order of the limits, which is their lock order, changes too.
         if round.is_multiple_of(2) { limits(&[&one, &two]) } else { limits(&[&two, &one]) }
     };
     let path = scratch("reload-joint").join("rules.yaml");

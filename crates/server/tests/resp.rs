@@ -1,4 +1,4 @@
-//! What the Redis protocol's listener promises, over real sockets.
+//! The promises of the Redis protocol's listener, over real sockets.
 
 mod harness;
 
@@ -30,14 +30,14 @@ fn acquire_answers_five_integers() {
     assert_eq!(client.ask("ACQUIRE bucket alice"), "[1 2 0 1 1001]");
     server.advance(Duration::from_nanos(1));
     assert_eq!(client.ask("ACQUIRE bucket alice"), "[0 2 0 -1 2000]");
-    // More than the bucket holds: no wait helps.
+    // More than the bucket holds, so no wait helps.
     assert_eq!(client.ask("ACQUIRE bucket bob 3"), "[1 2 2 -1 0]");
     assert_eq!(client.ask("ACQUIRE logins mallory"), "[1 1 0 -1 -1]");
     assert_eq!(client.ask("ACQUIRE bucket alice 0"), "[0 2 0 -1 2000]");
 }
 
 #[test]
-fn peek_takes_nothing_and_refund_gives_back() {
+fn peek_takes_nothing_and_refund_returns_units() {
     let server = Running::with_rules("resp-peek", RULES);
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("PEEK per-user alice"), "[0 3 3 -1 0]");
@@ -60,7 +60,7 @@ fn a_global_limit_needs_no_key_and_ignores_one() {
 }
 
 #[test]
-fn a_delay_is_told_in_the_place_of_the_wait_and_a_shadow_limit_never_denies() {
+fn a_delay_is_returned_in_place_of_the_wait_and_a_shadow_limit_never_denies() {
     let server = Running::with_rules("resp-delay", RULES);
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("ACQUIRE paced alice"), "[0 2 2 -1 500]");
@@ -88,7 +88,7 @@ fn a_key_is_blocked_for_milliseconds_or_until_it_is_unblocked() {
 }
 
 #[test]
-fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
+fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     let server = Running::with_rules("resp-mistakes", RULES);
     let mut client = Resp::connect(server.resp);
     let long = format!("ACQUIRE per-user {}", "x".repeat(1025));
@@ -96,7 +96,7 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-user",
-            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts for each key: give a key (or make it `global: true`)",
+            "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts per key: give a key (or make the limit `global: true`)",
         ),
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
         (
@@ -105,10 +105,13 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
         ),
         ("ACQUIRE per-user alice -1", "ERR cost is '-1'; it must be a whole number from 0 to 4294967295"),
         ("ACQUIRE per-user alice many", "ERR cost is 'many'; it must be a whole number from 0 to 4294967295"),
-        (&long, "ERR the key has 1025 bytes; at most 1024 are taken: send a digest of longer ones"),
+        (&long, "ERR the key has 1025 bytes; at most 1024 are allowed: send a digest of longer keys"),
         ("GET key", "ERR unknown command 'GET', with args beginning with: 'key' "),
-        ("SELECT 1", "ERR DB index is out of range; there is one database, 0"),
-        ("CONFIG SET save x", "ERR only CONFIG GET is known; settings are options of `tidegate serve`"),
+        ("SELECT 1", "ERR DB index is out of range; the only database is 0"),
+        (
+            "CONFIG SET save x",
+            "ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`",
+        ),
         (
             "CLIENT KILL 1",
             "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
@@ -127,7 +130,7 @@ fn mistakes_are_answered_as_redis_does_and_the_connection_goes_on() {
 }
 
 #[test]
-fn what_clients_send_by_themselves_is_answered() {
+fn the_commands_that_client_libraries_send_are_answered() {
     let server = Running::with_rules("resp-handshake", RULES);
     let mut client = Resp::connect(server.resp);
     for (command, reply) in [
@@ -146,14 +149,14 @@ fn what_clients_send_by_themselves_is_answered() {
         ("CONFIG GET nothing", "[]"),
         ("COMMAND COUNT", "19"),
         ("COMMAND INFO acquire nothing", "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]"),
-        // The denied key takes no place.
+        // The denied key needs no entry.
         ("DBSIZE", "0"),
         ("AUTH default anything", "OK"),
     ] {
         assert_eq!(client.ask(command), reply, "{command}");
     }
     assert!(client.ask("CLIENT LIST").contains("name=worker-1 db=0 resp=2 user=default"));
-    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take cost"));
+    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take a cost"));
     assert!(client.ask("COMMAND LIST").contains("cl.throttle peek"));
     client.ask("ACQUIRE per-user alice");
     let info = client.ask("INFO");
@@ -172,7 +175,7 @@ fn what_clients_send_by_themselves_is_answered() {
 }
 
 #[test]
-fn version_3_has_maps_and_nulls_and_reset_goes_back() {
+fn version_3_has_maps_and_nulls_and_reset_returns_to_version_2() {
     let server = Running::with_rules("resp-three", RULES);
     let mut client = Resp::connect(server.resp);
     let hello = client.ask("HELLO 3 SETNAME me");
@@ -210,7 +213,7 @@ fn many_commands_in_one_piece_are_answered_in_order() {
 }
 
 #[test]
-fn malformed_input_gets_an_error_and_the_end() {
+fn malformed_input_gets_an_error_and_closes_the_connection() {
     let server = Running::with_rules("resp-malformed", RULES);
     for (bytes, told) in [
         (&b"*1\r\n:1\r\n"[..], "ERR Protocol error: expected '$', got ':'"),
@@ -218,7 +221,7 @@ fn malformed_input_gets_an_error_and_the_end() {
         (b"*1\r\n$100000\r\n", "ERR Protocol error: an argument longer than 4096 bytes"),
         (
             b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}",
-            "ERR Protocol error: this is the Redis protocol's port; HTTP has its own",
+            "ERR Protocol error: this port speaks the Redis protocol; HTTP has another port",
         ),
     ] {
         let mut client = Resp::connect(server.resp);
@@ -233,7 +236,7 @@ fn malformed_input_gets_an_error_and_the_end() {
 }
 
 #[test]
-fn without_the_password_nothing_is_answered_but_the_way_in() {
+fn without_the_password_only_authentication_is_possible() {
     let server = Running::with_rules_and("resp-auth", RULES, |options| {
         options.resp_password = Some("sesame".to_owned());
     });
@@ -246,7 +249,7 @@ fn without_the_password_nothing_is_answered_but_the_way_in() {
         let before = server.metric("tidegate_resp_auth_failures_total");
         client.send(&frame(command));
         while server.metric("tidegate_resp_auth_failures_total") == before {}
-        // The answer waits for a while.
+        // The reply is delayed.
         server.advance(Duration::from_secs(1));
         assert_eq!(client.reply(), wrong, "{command}");
     }
@@ -259,14 +262,14 @@ fn without_the_password_nothing_is_answered_but_the_way_in() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_where_that_is_wanted_and_a_half_frame_everywhere() {
+fn an_idle_connection_is_closed_if_configured_and_an_unfinished_frame_always() {
     let server = Running::with_rules_and("resp-idle", RULES, |options| {
         options.resp_idle_timeout = Duration::from_mins(1);
     });
     let (mut idle, mut half) = (Resp::connect(server.resp), Resp::connect(server.resp));
     assert_eq!([idle.ask("PING"), half.ask("PING")], ["PONG", "PONG"]);
     half.send(b"*2\r\n$4\r\nECHO\r\n");
-    // The listener looks once a second; between the looks the clock jumps.
+    // The listener checks once a second; the clock jumps between the checks.
     while server.metric("tidegate_resp_timeouts_total") < 1 {
         server.advance(Duration::from_secs(1));
     }
@@ -278,13 +281,13 @@ fn an_idle_connection_is_closed_where_that_is_wanted_and_a_half_frame_everywhere
 }
 
 #[test]
-fn a_client_that_does_not_read_stops_being_read_and_others_go_on() {
+fn the_server_stops_reading_from_a_client_that_does_not_read_and_serves_others() {
     let server = Running::with_rules("resp-slow", RULES);
     let slow = Resp::connect(server.resp);
     slow.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let asking = frame("COMMAND DOCS").repeat(1_000);
     let mut stream = slow.stream().try_clone().unwrap();
-    // The answers are over a hundred times the questions: soon the server takes no more of these.
+    // The replies are over a hundred times longer than the commands, so the server soon stops reading.
     let taken = (0..10_000).take_while(|_| stream.write_all(&asking).is_ok()).count();
     assert!(taken < 10_000, "the server took everything");
     assert_eq!(server.resp("PING"), "PONG");
@@ -300,7 +303,7 @@ fn several_threads_share_the_connections_and_the_limits() {
 }
 
 #[test]
-fn a_redis_client_library_speaks_with_it() {
+fn a_redis_client_library_works() {
     let server = Running::with_rules("resp-library", RULES);
     for suffix in ["", "?protocol=resp3"] {
         let client = redis::Client::open(format!("redis://{}/{suffix}", server.resp)).unwrap();

@@ -1,24 +1,24 @@
-//! What a rules file may say, and what it is told when it says something else.
+//! The contents of a rules file, and the errors for invalid ones.
 
 use std::time::Duration;
 
 use tidegate_limiter::WhenFull;
 use tidegate_server::rules::{self, PolicySpec};
 
-/// The complaints about a text, one a line.
+/// The problems of a text, one per line.
 fn complaints(text: &str) -> String {
     let problems = rules::parse(text).expect_err("the rules should be refused");
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.join("\n")
 }
 
-/// A file with one limit: the given lines, indented.
+/// A file with one limit of these lines, indented.
 fn one(lines: &str) -> String {
     format!("limits:\n  - name: a\n    {}\n", lines.trim().replace('\n', "\n    "))
 }
 
 #[test]
-fn the_example_says_what_the_documentation_shows() {
+fn the_example_agrees_with_the_documentation() {
     let rules = rules::example();
     let names: Vec<_> = rules.limits.iter().map(|limit| limit.name.as_str()).collect();
     assert_eq!(names, ["per-user", "logins", "everyone"]);
@@ -30,7 +30,7 @@ fn the_example_says_what_the_documentation_shows() {
 }
 
 #[test]
-fn a_limit_says_which_requests_of_a_log_concern_it() {
+fn a_limit_selects_requests_of_a_log() {
     let limits = rules::parse(
         "limits: [{name: a, limit: 1/1s, match: {path: /login, method: POST}, by: [ip, path]}, \
          {name: b, limit: 1/1s, by: user-agent}, {name: c, limit: 1/1s}]",
@@ -51,7 +51,7 @@ fn a_limit_says_which_requests_of_a_log_concern_it() {
 }
 
 #[test]
-fn every_option_of_every_algorithm_is_read() {
+fn every_option_of_every_algorithm_is_parsed() {
     let text = "
 limits:
   - {name: a, algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true}
@@ -82,7 +82,7 @@ limits:
 }
 
 #[test]
-fn an_override_changes_what_it_names_and_keeps_the_rest() {
+fn an_override_changes_only_the_options_it_has() {
     let text = one(
         "algorithm: token-bucket\nlimit: 10/1s\nburst: 20\noverrides:\n  big: 100/1s\n  wide: {burst: 50}",
     );
@@ -93,7 +93,7 @@ fn an_override_changes_what_it_names_and_keeps_the_rest() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_at_once_with_line_reason_and_mend() {
+fn all_problems_of_a_file_are_reported_at_once_with_line_reason_and_advice() {
     let text = "limits:
   - name: per-user
     limit: 100
@@ -117,7 +117,7 @@ line 9: `slots` is `many`; it must be a whole number from 1 to 4294967295"
 }
 
 #[test]
-fn each_kind_of_mistake_gets_its_own_mend() {
+fn each_kind_of_mistake_has_specific_advice() {
     for (lines, expected) in [
         ("limit: 5/1s\nalgorithm: token-buket", "did you mean `token-bucket`?"),
         ("limit: 5/1s\nalgorithm: best", "choose one of: fixed-window, sliding-log"),
@@ -153,7 +153,7 @@ fn each_kind_of_mistake_gets_its_own_mend() {
         ("limit: 5", "did you mean `limits`?"),
         ("limits: [5]", "limit number 1 must be a mapping, not `5`"),
         ("limits: [{name: a b, limit: 1/1s}]", "use 1 to 64 letters"),
-        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "belongs to the command"),
+        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "is reserved for the command"),
         ("limits:\n  - name: a\n    limit: 1/1s\n  - name: a\n    limit: 1/1s", "already taken on line 2"),
         ("limits: {a: [", "not YAML"),
         ("- name: a", "the file must be a mapping, not a list"),
@@ -163,7 +163,7 @@ fn each_kind_of_mistake_gets_its_own_mend() {
 }
 
 #[test]
-fn flow_control_may_stand_beside_the_limits_and_is_checked_with_them() {
+fn flow_control_is_allowed_beside_limits_and_is_checked_with_them() {
     let flow = "flow: [{resource: a, limit: 5/1s}]\nbreakers: [{resource: a, errors: 5, open: 5s}]\n";
     let rules = rules::parse(&format!("{}{flow}", one("limit: 5/1s"))).unwrap();
     assert_eq!((rules.limits.len(), rules.gate.flow.len(), rules.gate.breakers.len()), (1, 1, 1));
@@ -182,16 +182,16 @@ line 5: the file has no option `braekers`; did you mean `breakers`?"
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_by_its_path() {
+fn an_unreadable_file_is_reported_with_its_path() {
     let missing = std::path::Path::new("/nonexistent/rules.yaml");
     let error = rules::load(missing, rules::Keeping::Memory).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/rules.yaml") && error.contains("check the path"), "{error}");
 }
 
 proptest::proptest! {
-    /// Whatever bytes a file has, it is accepted or refused with reasons; it never panics.
+    /// Whatever bytes a file has, it is accepted or rejected with reasons; the parser never panics.
     #[test]
-    fn any_text_is_read_or_refused(text in "(limits|name|limit|algorithm|deny|[-: {}\\[\\],\"'#&*!|>\\n ]|[a-z0-9/]{1,4}){0,60}") {
+    fn any_text_is_parsed_or_refused(text in "(limits|name|limit|algorithm|deny|[-: {}\\[\\],\"'#&*!|>\\n ]|[a-z0-9/]{1,4}){0,60}") {
         if let Err(problems) = rules::parse(&text) {
             proptest::prop_assert!(!problems.is_empty());
         }
@@ -199,7 +199,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn what_cannot_be_shared_is_told_where_it_stands() {
+fn limits_that_cannot_be_shared_are_reported_with_their_line() {
     let text = "limits:
   - name: a
     limit: 5/1s
@@ -221,7 +221,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
   - name: e:f
     limit: 5/1s
 ";
-    // Where a limit says how it is shared, and for servers that share: whether it can be.
+    // Sharing options are always checked; whether a limit can be shared is checked only for servers with a store.
     let told = |keeping| -> Vec<String> {
         let problems = rules::parse_for(text, keeping).unwrap_err();
         problems.iter().map(ToString::to_string).collect()
@@ -249,7 +249,7 @@ fn what_cannot_be_shared_is_told_where_it_stands() {
 }
 
 #[test]
-fn how_nodes_hold_a_limit_is_read_and_what_makes_no_sense_of_it_is_told() {
+fn sharing_options_are_parsed_and_invalid_ones_reported() {
     let read = |limit: &str| rules::parse(&format!("limits: [{{name: a, limit: 500/1m, {limit}}}]"));
     for text in [
         "sharing: leased, slack: 1s500ms",

@@ -1,4 +1,4 @@
-//! What servers promise that share their limits over a store: a real one, which the tests hurt.
+//! The promises of servers that share limits over a store: a real one, which the tests disturb.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -10,7 +10,7 @@ use serde_json::json;
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 use tidegate_server::Options;
 
-/// Windows so long that a test never sees their end; `local`, `open` and `closed` by what they do without the store.
+/// The windows do not end within a test. `local`, `open` and `closed` are named after their `on_error`.
 const RULES: &str = "
 limits:
   - {name: log, limit: 20/1h, algorithm: sliding-log, overrides: {vip: 30/1h}, deny: [mallory]}
@@ -38,7 +38,7 @@ fn two_servers_share_a_limit_and_are_never_over_together() {
     let (status, body) = acquire(one, "log", "alice");
     assert_eq!((status, &body["remaining"], &body["limit"]), (429, &json!(0), &json!(20)));
     assert!(body["retry_after_ms"].as_u64() > Some(3_000_000), "{body}");
-    // What the limit's own metrics count is each server's own.
+    // The limit's metrics count the decisions of each server separately.
     let count = |server: &Running, outcome: &str| {
         server.metric(&format!("tidegate_decisions_total{{limit=\"log\",outcome=\"{outcome}\"}}"))
     };
@@ -48,7 +48,7 @@ fn two_servers_share_a_limit_and_are_never_over_together() {
 }
 
 #[test]
-fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
+fn decisions_that_a_server_can_make_alone_do_not_ask_the_store() {
     let store = Server::start(&[]);
     let server = on("shared-own", &store.address(), RULES);
     assert_eq!(acquire(&server, "log", "mallory").0, 429);
@@ -57,11 +57,11 @@ fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
     assert_eq!(acquire(&server, "log", "bob").0, 429);
     assert_eq!(server.resp("UNBLOCK log bob"), "1");
     assert_eq!(acquire(&server, "log", "bob").0, 200);
-    // A shadow limit denies nobody, and says what it would have done.
+    // A shadow limit denies nobody, and reports what it would have decided.
     assert_eq!(acquire(&server, "trial", "bob").0, 200);
     let (status, body) = acquire(&server, "trial", "bob");
     assert_eq!((status, &body["shadow"]["would_deny"]), (200, &json!(true)));
-    // A peek takes nothing, and tells what remains before its cost.
+    // A peek takes nothing, and returns what remains before its cost.
     for _ in 0..2 {
         assert!(
             server.resp("PEEK bucket bob 3").starts_with("[0 4 4 -1 "),
@@ -78,18 +78,18 @@ fn what_a_server_knows_by_itself_is_not_asked_of_the_store() {
 }
 
 #[test]
-fn limits_asked_together_are_decided_in_one_step_over_servers() {
+fn joint_decisions_are_one_step_across_servers() {
     let store = Server::start(&[]);
     let servers = ["joint-one", "joint-two"].map(|name| on(name, &store.address(), RULES));
     let ask =
         r#"{"all":[{"limit":"bucket","key":"alice"},{"limit":"everyone"},{"limit":"trial","key":"alice"}]}"#;
     let statuses: Vec<u16> = (0..6).map(|at| servers[at % 2].post("/v1/acquire", ask).status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
-    // The denials took nothing of the limit that would have admitted.
+    // The denials took nothing from the limit that would have admitted.
     assert_eq!(acquire(&servers[0], "everyone", "-").1["remaining"], 45);
     let peek = servers[1].post("/v1/peek", ask).json();
     assert_eq!((&peek["allowed"], &peek["limit_name"]), (&json!(false), &json!("bucket")));
-    // One that is blocked on this server denies before the store is asked.
+    // A key that is blocked on this server is denied before the store is asked.
     servers[0].resp("BLOCK log eve");
     let blocked = r#"{"all":[{"limit":"everyone"},{"limit":"log","key":"eve"}]}"#;
     assert_eq!(servers[0].post("/v1/acquire", blocked).status, 429);
@@ -99,13 +99,13 @@ fn limits_asked_together_are_decided_in_one_step_over_servers() {
 }
 
 #[test]
-fn a_pipeline_is_answered_in_its_order_whatever_else_is_in_it() {
+fn a_pipeline_is_answered_in_order_whatever_it_contains() {
     let store = Server::start(&[]);
     let server = on("shared-pipeline", &store.address(), RULES);
     let mut client = Resp::connect(server.resp);
     let mut sent = Vec::new();
     let mut expected = Vec::new();
-    // Far more than one connection has under way at a time, of one key and of many.
+    // Far more than a connection may have in flight, for one key and for many.
     for at in 0..400 {
         sent.extend(frame("ACQUIRE log same"));
         expected.push(format!("[{} 20 {} ", u8::from(at >= 20), 19_usize.saturating_sub(at)));
@@ -136,7 +136,7 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let mut client = Resp::connect(server.resp);
     let calls = || server.metric("tidegate_shared_store_calls_total");
     let before = calls();
-    // In turn: 2 of 20, then 3, then 1, ...; what no longer fits is denied, and what still does is admitted after it.
+    // In order: 2 of 20, then 3, then 1, ... A cost that no longer fits is denied, and a later one that fits is admitted.
     let costs = (0..1_000).map(|at| [2_u64, 3, 1, 0][at % 4]);
     let sent: Vec<u8> = costs.clone().flat_map(|cost| frame(&format!("ACQUIRE log hot {cost}"))).collect();
     client.send(&sent);
@@ -153,14 +153,14 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
 }
 
 #[test]
-fn a_server_that_stops_answers_what_it_was_asked() {
+fn a_stopping_server_answers_the_requests_it_has_received() {
     let store = Server::start(&[]);
     let server = on("shared-stops", &store.address(), RULES);
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("PING"), "PONG");
     let sent: Vec<u8> = (0..300).flat_map(|at| frame(&format!("ACQUIRE bucket k{at}"))).collect();
     client.send(&sent);
-    // All has arrived when the first is answered, or will be read by then.
+    // When the first reply arrives, all requests have arrived or will be read by then.
     assert!(client.reply().starts_with("[0 4 3 "));
     assert_eq!(server.stop(), tidegate_server::Ended::Complete);
     let mut answered = 1;
@@ -180,7 +180,7 @@ fn throttle_buckets_are_shared_too() {
     assert!(ask(1).starts_with("[1 3 0 "));
     assert!(servers[0].resp("CL.THROTTLE bob 2 1 3600 0").starts_with("[0 3 0 "));
     assert!(servers[0].resp("CL.THROTTLE bob 2 0 3600").contains("Zero rates"));
-    // Asked again, a denial needs no store; and it is counted as any.
+    // A repeated denial needs no store, and is counted like any other.
     let by = |who: &str| servers[1].metric(&format!("tidegate_shared_store_decisions_total{{by=\"{who}\"}}"));
     let (decided, remembered) = (by("store"), by("remembered"));
     for _ in 0..20 {
@@ -192,7 +192,7 @@ fn throttle_buckets_are_shared_too() {
 }
 
 #[test]
-fn without_the_store_each_limit_goes_on_as_its_rules_say_and_is_back_by_itself() {
+fn without_the_store_each_limit_follows_on_error_and_then_recovers() {
     let mut store = Server::start(&[]);
     let address = store.address();
     let (server, strict) =
@@ -210,7 +210,7 @@ fn without_the_store_each_limit_goes_on_as_its_rules_say_and_is_back_by_itself()
     assert_eq!((degraded.status, &degraded.json()["store"]), (200, &json!("down")));
     assert!(degraded.json()["detail"].as_str().unwrap().contains("cannot reach the store"));
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
-    // Open admits beyond the limit, closed denies, local holds to a share of it.
+    // `open` admits beyond the limit, `closed` denies, and `local` admits a share.
     assert_eq!([(); 3].map(|()| acquire(&server, "opens", "alice").0), [200; 3]);
     assert_eq!(acquire(&strict, "closes", "bob").0, 429);
     assert_eq!(strict.resp("ACQUIRE closes bob"), "[1 5 0 -1 0]");
@@ -230,7 +230,7 @@ fn without_the_store_each_limit_goes_on_as_its_rules_say_and_is_back_by_itself()
 }
 
 #[test]
-fn a_change_of_the_rules_keeps_what_the_store_has_seen() {
+fn a_change_of_the_rules_keeps_the_use_in_the_store() {
     let store = Server::start(&[]);
     let rules = harness::scratch("shared-reload").join("rules.yaml");
     let write = |limit: &str| {
@@ -247,14 +247,14 @@ fn a_change_of_the_rules_keeps_what_the_store_has_seen() {
     assert_eq!(admitted(&server, "log", "alice", 6), 3);
     server.reloading(|| write("5/1h"));
     assert_eq!(admitted(&server, "log", "alice", 6), 2);
-    // What cannot be shared is refused whole, and the old rules go on.
+    // A limit that cannot be shared rejects the whole file, and the previous rules stay active.
     server.reloading(|| write("5/1h, count_denied: true"));
     assert_eq!(server.metric("tidegate_rules_reloads_total{result=\"failed\"}"), 1);
     assert_eq!(acquire(&server, "log", "bob").1["limit"], 5);
 }
 
 #[test]
-fn a_cluster_decides_together_what_has_a_common_hash_tag() {
+fn a_cluster_makes_joint_decisions_on_keys_with_a_common_hash_tag() {
     let cluster = Cluster::start(3);
     let server = on("shared-cluster", &format!("redis+cluster://{}", cluster.addresses().join(",")), RULES);
     let ask = |one: &str, other: &str| {
@@ -266,7 +266,7 @@ fn a_cluster_decides_together_what_has_a_common_hash_tag() {
     let scattered = ask("alice", "bob");
     assert_eq!(scattered.status, 409);
     assert!(scattered.json()["detail"].as_str().unwrap().contains("{hash tag}"));
-    // Keys of all nodes.
+    // Keys on all nodes.
     let mut client = Resp::connect(server.resp);
     for at in 0..100 {
         client.send(&frame(&format!("ACQUIRE bucket user{at}")));
@@ -279,16 +279,16 @@ fn a_cluster_decides_together_what_has_a_common_hash_tag() {
 }
 
 #[test]
-fn a_cluster_that_lacks_a_master_is_ready_in_part_and_says_so() {
+fn a_cluster_without_one_of_its_masters_is_degraded() {
     let mut cluster = Cluster::start(3);
     let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let server = on("shared-part", &address, &format!("{RULES}{CLOSED}"));
-    // The others are to go on, and nobody is to take over.
+    // The other masters continue to serve, and no replica takes over.
     for node in &cluster.servers {
         node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         node.ask(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
     }
-    // Not the one that a sign of life looks at anyway: it is those who ask that find this out.
+    // Not the node that gets a heartbeat in any case: here the requests must find out.
     let home = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "tidegate:nodes"]);
     let dead = (home.text().parse::<usize>().unwrap() * 3 / 16_384 + 1) % 3;
     cluster.servers[dead].kill();
@@ -304,10 +304,10 @@ fn a_cluster_that_lacks_a_master_is_ready_in_part_and_says_so() {
         told = readyz();
         told.1["store"] == "partly down"
     });
-    // Most keys are decided as ever, whatever the limits' on_error: it should be sent requests.
+    // Most keys are decided normally, whatever the limits' on_error, so the server should get requests.
     assert_eq!((told.0, &told.1["status"]), (200, &json!("degraded")), "{told:?}");
     let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().to_owned();
-    eventually("that it refuses is told", || detail(&readyz().1).contains("Connection refused"));
+    eventually("the refused connection is reported", || detail(&readyz().1).contains("Connection refused"));
     assert!(server.metric("tidegate_shared_store_errors_total{error=\"refused\"}") > 0);
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     let (decided, denied) = (0..60)
@@ -321,7 +321,7 @@ fn a_cluster_that_lacks_a_master_is_ready_in_part_and_says_so() {
 }
 
 #[test]
-fn a_store_that_cannot_be_meant_is_refused_at_the_start() {
+fn an_invalid_store_is_refused_at_the_start() {
     let refused = |change: &dyn Fn(&mut Options)| {
         let mut options = Options { store: Some("redis://127.0.0.1:1".to_owned()), ..Options::default() };
         change(&mut options);

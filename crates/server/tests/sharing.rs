@@ -1,4 +1,4 @@
-//! What servers promise that give back to each other, or decide in memory from what they took of the store.
+//! The promises of servers that refund each other's units, or decide in memory from allotments.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -24,7 +24,7 @@ fn a_leased_limit_is_decided_in_memory_and_never_over() {
 }
 
 #[test]
-fn what_was_taken_is_given_back_by_any_server_and_permits_go_to_the_next() {
+fn any_server_can_refund_and_freed_permits_go_to_the_next_request() {
     let store = Server::start(&[]);
     let rules = "
 limits:
@@ -42,14 +42,14 @@ limits:
     assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(3)));
     assert!(one.resp("ACQUIRE log vip 5").starts_with("[0 5 0 "));
     assert!(two.resp("REFUND log vip 4").starts_with("[0 5 4 "));
-    // A pipeline is answered in its order, with what was given back in between.
+    // A pipeline is answered in order, with refunds in between.
     let mut client = Resp::connect(one.resp);
     let commands =
         ["ACQUIRE log eve 3", "ACQUIRE log eve", "REFUND log eve", "ACQUIRE log eve", "PEEK log eve"];
     client.send(&commands.iter().flat_map(|command| frame(command)).collect::<Vec<u8>>());
     let replies = commands.map(|_| client.reply()[..6].to_owned());
     assert_eq!(replies, ["[0 3 0", "[1 3 0", "[0 3 1", "[0 3 0", "[1 3 0"]);
-    // A key that is blocked gets its own back, and stays blocked.
+    // A blocked key can be refunded, and stays blocked.
     one.resp("BLOCK log bob");
     assert!(one.resp("REFUND log bob").starts_with("[1 3 "));
 
@@ -58,7 +58,7 @@ limits:
     assert_eq!((status, &full["limit"], &full["remaining"]), (429, &json!(2), &json!(0)));
     assert_eq!(two.post("/v1/refund", &body("seats", "room", 1)).json()["remaining"], 1);
     assert_eq!([acquire(&one, "seats", "room").0, acquire(&two, "seats", "room").0], [200, 429]);
-    // Never more than is in use.
+    // A refund never exceeds the use.
     assert!(one.resp("REFUND seats room 100").starts_with("[0 2 2 "));
     let joint = r#"{"all":[{"limit":"seats","key":"x"},{"limit":"log","key":"x","cost":2}]}"#;
     assert_eq!([(); 2].map(|()| one.post("/v1/acquire", joint).status), [200, 429]);
@@ -73,13 +73,15 @@ limits:
 }
 
 #[test]
-fn a_refund_that_the_store_does_not_answer_is_told() {
+fn a_refund_without_a_reply_from_the_store_is_reported() {
     let mut store = Server::start(&[]);
     let rules = "limits: [{name: log, limit: 3/1h, algorithm: sliding-log, on_error: closed}]";
     let server = on("refund-down", &store.address(), rules);
     assert!(server.resp("ACQUIRE log bob 2").starts_with("[0 3 1 "));
     store.kill();
     eventually("the server has noticed", || server.get("/readyz").status == 503);
-    assert!(server.resp("REFUND log bob").starts_with("ERR the refund to limit `log` may not have happened"));
+    assert!(
+        server.resp("REFUND log bob").starts_with("ERR the refund to limit `log` may not have been made")
+    );
     assert_eq!(server.post("/v1/refund", r#"{"limit":"log","key":"bob"}"#).status, 503);
 }

@@ -1,4 +1,4 @@
-//! What the state file keeps over a restart, and what happens when it cannot be used.
+//! The state file across a restart, and state files that cannot be used.
 
 mod harness;
 
@@ -29,7 +29,7 @@ fn options(directory: &Path, rules: &str) -> Options {
     }
 }
 
-/// Uses every kind of state, and stops.
+/// Uses every kind of state, and stops the server.
 fn used(directory: &Path) {
     let server = Running::start_at(options(directory, RULES), START);
     let mut client = Resp::connect(server.resp);
@@ -73,7 +73,7 @@ fn limits_survive_a_restart() {
 }
 
 #[test]
-fn the_file_is_whole_and_for_its_owner_alone_and_nothing_is_left_beside_it() {
+fn the_file_is_complete_only_its_owner_may_read_it_and_no_other_file_is_left() {
     let directory = scratch("state-file");
     used(&directory);
     let state = directory.join("state");
@@ -88,7 +88,7 @@ fn the_file_is_whole_and_for_its_owner_alone_and_nothing_is_left_beside_it() {
 }
 
 #[test]
-fn rules_that_changed_in_the_meantime_keep_what_was_used_where_they_still_can() {
+fn rules_that_changed_meanwhile_keep_the_use_where_possible() {
     let directory = scratch("state-changed");
     used(&directory);
     let rules = "
@@ -103,20 +103,20 @@ limits:
         &server,
         &[
             ("PEEK log alice", "[0 10 8 -1 120000]"),
-            // The override is gone; what was used under it counts on.
+            // The override is gone; its use carries over.
             ("PEEK log admin", "[0 10 6 -1 120000]"),
             ("PEEK log mallory", "[0 10 10 -1 0]"),
             ("PEEK log eve", "[1 2 0 3600000 3600000]"),
-            // Another algorithm: what is in use counts as taken now.
+            // With another algorithm, the units in use count as taken now.
             ("PEEK bucket alice", "[0 5 2 -1 60000]"),
-            // Everyone's state is nobody's in particular.
+            // The state of a global limit does not become the state of a key.
             ("PEEK everyone alice", "[0 10 10 -1 0]"),
         ],
     );
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_the_server_begins_anew() {
+fn a_damaged_file_is_renamed_and_the_server_starts_fresh() {
     let directory = scratch("state-damaged");
     used(&directory);
     let state = directory.join("state");
@@ -135,7 +135,7 @@ fn a_damaged_file_is_set_aside_and_the_server_begins_anew() {
 }
 
 #[test]
-fn the_state_is_written_at_intervals_and_the_clock_goes_on_from_there() {
+fn the_state_is_written_at_intervals_and_the_clock_continues_from_it() {
     let directory = scratch("state-interval");
     let state = directory.join("state");
     let often = Options { state_interval: Duration::from_millis(10), ..options(&directory, RULES) };
@@ -143,10 +143,10 @@ fn the_state_is_written_at_intervals_and_the_clock_goes_on_from_there() {
     asks(&server, &[("ACQUIRE log alice 2", "[0 3 1 -1 60000]")]);
     let written = r#"tidegate_state_writes_total{result="ok"}"#;
     let before = server.metric(written);
-    // Each look is a request of its own; one of the next writes has begun after Alice was counted.
+    // Each check is a separate request. One of the next writes started after Alice was counted.
     while server.metric(written) < before + 2 {}
     assert_eq!(server.metric("tidegate_state_bytes"), fs::metadata(&state).unwrap().len());
-    // As after a crash: the file is taken while the server runs.
+    // As after a crash: the file is copied while the server runs.
     let copy = scratch("state-crashed");
     fs::copy(&state, copy.join("state")).unwrap();
     let server = Running::start_at(options(&copy, RULES), START);
@@ -154,7 +154,7 @@ fn the_state_is_written_at_intervals_and_the_clock_goes_on_from_there() {
 }
 
 #[test]
-fn a_state_that_cannot_be_kept_is_told_at_the_start() {
+fn an_unusable_state_path_is_reported_at_the_start() {
     let mut options = options(&scratch("state-nowhere"), RULES);
     options.state = Some("/nonexistent/directory/state".into());
     let error = Running::try_start_at(options, START).err().unwrap();
@@ -165,7 +165,7 @@ fn a_state_that_cannot_be_kept_is_told_at_the_start() {
 }
 
 #[test]
-fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
+fn stopping_finishes_requests_in_progress_and_accepts_nothing_new() {
     let directory = scratch("state-stop");
     let server = Running::start_at(options(&directory, RULES), START);
     let mut resp = Resp::connect(server.resp);
@@ -175,7 +175,7 @@ fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
     http.write(b"{\"limit\":\"log\",");
     assert_eq!(server.get("/readyz").status, 200);
     server.order(Order::Stop);
-    // The listeners go, and so does the silent connection.
+    // The listeners close, and so does the idle connection.
     assert!(resp.ends());
     while std::net::TcpStream::connect_timeout(&server.http, PATIENCE).is_ok() {}
     http.write(b"\"key\":\"alice\"} ");
@@ -187,7 +187,7 @@ fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_request_that_never_ends_holds_the_server_up_for_the_grace_and_no_longer() {
+fn a_request_that_never_ends_delays_the_stop_only_for_the_grace() {
     let grace = Options { grace: Duration::from_millis(50), ..options(&scratch("state-grace"), RULES) };
     let server = Running::start_at(grace, START);
     let mut http = harness::Http::connect(server.http);
@@ -198,7 +198,7 @@ fn a_request_that_never_ends_holds_the_server_up_for_the_grace_and_no_longer() {
 }
 
 #[test]
-fn told_to_stop_a_second_time_it_does_not_wait() {
+fn a_second_stop_does_not_wait() {
     let patient =
         Options { grace: Duration::from_secs(1_000_000), ..options(&scratch("state-twice"), RULES) };
     let server = Running::start_at(patient, START);

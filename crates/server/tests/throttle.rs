@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` answers what redis-cell answers.
+//! `CL.THROTTLE` replies as redis-cell does.
 
 mod harness;
 
@@ -12,9 +12,8 @@ use tidegate_server::{
     throttle::{Throttle, ThrottleError, ThrottleQuota, reply},
 };
 
-/// redis-cell's arithmetic (`rate_limit` and the reply of its command), transcribed, with a map in place of Redis.
-/// Where it cuts off digits on its way to the answer (times to milliseconds, the remainder to microseconds) this does
-/// not: see `tidegate_server::throttle`.
+/// A transcription of redis-cell's arithmetic (`rate_limit` and the reply of its command), with a map instead of Redis. It
+/// omits redis-cell's truncations (times to milliseconds, the remainder to microseconds): see `tidegate_server::throttle`.
 #[derive(Default)]
 struct RedisCell {
     arrival_times: HashMap<Vec<u8>, i128>,
@@ -110,7 +109,7 @@ fn the_documented_example_and_a_bucket_that_runs_dry() {
 }
 
 #[test]
-fn its_mistakes_are_told_in_redis_cells_words() {
+fn errors_have_redis_cells_wording() {
     let server = Running::start(Options::default());
     let mut client = Resp::connect(server.resp);
     for (command, told) in [

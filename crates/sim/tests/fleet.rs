@@ -72,7 +72,7 @@ proptest! {
         for (plain, row) in plain.rows.iter().zip(&shared.rows) {
             let figures = row.shared.unwrap();
             prop_assert_eq!(&Row { shared: None, ..row.clone() }, plain);
-            prop_assert_eq!((figures.denied_wrongly, figures.over), (0, 0), "{}", &row.algorithm);
+            prop_assert_eq!((figures.denied_by_sharing, figures.over), (0, 0), "{}", &row.algorithm);
             prop_assert_eq!(figures.admitted_in_one_place, row.admitted);
             prop_assert_eq!(figures.waited, figures.round_trips);
         }

@@ -1,10 +1,10 @@
-//! What a layer adds to a request of axum: the same router with and without it, in turns, on one thread.
+//! The time that a layer adds to a request of axum: the same router with and without it, alternating on one thread.
 //!
 //! ```console
 //! cargo bench -p tidegate-tower --features flow --bench axum
 //! ```
 //!
-//! A row is the median of the turns, and what the layer adds is the median of the differences within a turn.
+//! Each row is the median over the turns. The added time is the median of the differences within a turn.
 
 use std::{convert::Infallible, hint::black_box, net::SocketAddr};
 
@@ -21,7 +21,7 @@ use tidegate_tower::{
 use tower::{Service, layer::util::Identity};
 
 const TURNS: usize = 31;
-/// In batches that stay in the processor's cache, as a request does that a server has just read.
+/// Requests are made in batches small enough for the CPU cache: a request that a server has just read is in the cache too.
 const BATCHES: u32 = 200;
 const REQUESTS: u32 = 100;
 
@@ -36,7 +36,7 @@ fn request() -> Request<Body> {
     request
 }
 
-/// Nanoseconds a request, the making of requests left out.
+/// Nanoseconds per request, without the time to build the requests.
 fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
     let mut nanos = 0;
     for _ in 0..BATCHES {
@@ -44,7 +44,7 @@ fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
         let start = clock.now();
         for request in requests {
             let response: Result<_, Infallible> = block_on(app.call(request));
-            // Its body with it: what the request holds comes back.
+            // Dropping the body gives back what the request holds.
             drop(black_box(response));
         }
         nanos += clock.now().saturating_since(start).get();
@@ -59,7 +59,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 fn main() {
     let clock = SystemClock::new();
-    // So high that nothing is denied.
+    // The limit is so high that nothing is denied.
     let keyed = || {
         let policy = Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed"));
         KeyedLimiter::new(policy).expect("there is memory for the keys")

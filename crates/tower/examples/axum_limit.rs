@@ -1,4 +1,5 @@
-//! An axum service where each client has five requests in ten seconds, and all together twenty: one decision.
+//! An axum service that allows each client 5 requests in 10 seconds and all clients together 20. One decision checks both
+//! limits.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --example axum_limit
@@ -30,7 +31,7 @@ pub(crate) fn app() -> Result<Router, Box<dyn Error>> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}", listener.local_addr()?);
-    // Without connect info there is no peer's address, and each request is answered with 500.
+    // Without connect info the layer finds no peer address and answers each request with 500.
     axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A gRPC service of tonic where each client may call each method three times in ten seconds, and a client that keeps to
-//! three calls in ten seconds by itself.
+//! A tonic service where each client may call each method three times in ten seconds, and a client that limits itself to three
+//! calls in ten seconds.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --features grpc --example grpc_limit
@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Server, server::TcpIncoming};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tower::Layer;
 
-/// Serves tonic's health service: any other is added in the same way.
+/// Serves tonic's health service. Any other service is added in the same way.
 pub(crate) async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let (_reporter, health) = tonic_health::server::health_reporter();
     let per_client = KeyedLimiter::new(Policy::sliding_log("3/10s".parse()?)?)?;
@@ -30,7 +30,7 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<Channel, Box<dyn Erro
     Ok(Channel::from_shared(format!("http://{address}"))?.connect().await?)
 }
 
-/// On the client's side the same layer waits for its turn, here for at most ten seconds.
+/// On the client side, the same layer waits for admission, here for at most ten seconds.
 pub(crate) fn paced() -> Result<RateLimitLayer, Box<dyn Error>> {
     let pace = Limiter::new(Policy::sliding_log("3/10s".parse()?)?);
     Ok(RateLimitLayer::builder(pace, Fixed::new("")).max_wait(Duration::from_secs(10)).build())

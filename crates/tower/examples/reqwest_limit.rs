@@ -1,5 +1,5 @@
-//! A reqwest client that sends at most three requests a second to each host and has at most two of a service's calls under
-//! way; and leaves a service alone that fails.
+//! A reqwest client that sends at most three requests per second to each host, has at most two calls to a service in flight,
+//! and stops calling a service that fails.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --features axum,flow,reqwest --example reqwest_limit
@@ -31,11 +31,11 @@ pub(crate) fn client(max_wait: Duration) -> Result<ClientWithMiddleware, Box<dyn
         ..Rules::default()
     })?;
     let guard = GateLayer::builder(&gate, host).outbound().build();
-    // What is added first is asked first.
+    // Middleware runs in the order in which it was added.
     Ok(ClientBuilder::new(reqwest::Client::new()).with(pace).with(guard).build())
 }
 
-/// A service to call.
+/// A service that the client can call.
 pub(crate) async fn serve() -> Result<SocketAddr, Box<dyn Error>> {
     let broken = get(async || StatusCode::INTERNAL_SERVER_ERROR);
     let app = Router::new().route("/", get(async || "hello")).route("/broken", broken);

@@ -1,12 +1,12 @@
-//! What a request has cost, as the service finds out.
+//! The cost of a request that only the service can determine.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// What a request has cost: the service writes it here, before its response's body is over. It is among the request's
-/// extensions, where a limit was built with [`Builder::billed`](crate::Builder::billed).
+/// The actual cost of a request. The service writes it before the response's body ends. If a limit is built with
+/// [`Builder::billed`](crate::Builder::billed), the layer puts a `Bill` into the request's extensions.
 ///
 /// ```
 /// use tidegate_tower::Bill;
@@ -19,24 +19,24 @@ use std::sync::{
 #[derive(Clone, Debug, Default)]
 pub struct Bill(Cost);
 
-/// The cost and one; 0 is none.
+/// The cost plus one; 0 means that none was set.
 type Cost = Arc<AtomicU64>;
 
 impl Bill {
-    /// It has cost so much.
+    /// Sets the cost.
     pub fn set(&self, cost: u32) {
-        // Relaxed, here and below: the number carries no other data, and the body's end comes after it in the same task or by
-        // way of the body's own synchronization.
+        // Relaxed is enough, here and below: the number guards no other data. The layer reads it when the body ends, which
+        // happens later in the same task or is synchronized by the body itself.
         self.0.store(u64::from(cost) + 1, Ordering::Relaxed);
     }
 
-    /// It has cost so much more, at most [`u32::MAX`] in all: for answers that come piece by piece.
+    /// Adds to the cost, up to [`u32::MAX`] in total. Streaming services call it once per piece.
     pub fn add(&self, cost: u32) {
         let more = |bill: u64| Some((bill.max(1) + u64::from(cost)).min(u64::from(u32::MAX) + 1));
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// What it has cost so far; `None` if nobody has said.
+    /// The cost so far, or `None` if the service has set none.
     #[must_use]
     pub fn get(&self) -> Option<u32> {
         let bill = self.0.load(Ordering::Relaxed).checked_sub(1)?;

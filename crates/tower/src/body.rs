@@ -1,4 +1,5 @@
-//! The response body: the inner service's, or a refusal's text. What a request holds ends with it.
+//! The response body: the inner service's body or the text of a refusal. When it ends, the layer gives back what the request
+//! holds.
 
 use std::{
     fmt,
@@ -11,27 +12,27 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// Hears how a body goes. It is dropped when the body is over, or is dropped itself.
+/// Observes a response body. It is dropped when the body ends or is dropped.
 pub(crate) trait AtEnd: Send + Sync {
-    /// So many bytes have been handed on.
+    /// The body has yielded this many bytes.
     fn data(&mut self, _bytes: usize) {}
-    /// The trailers have come.
+    /// The body has yielded trailers.
     fn trailers(&mut self, _trailers: &HeaderMap) {}
-    /// The body is over: well, or with an error. Not called for a body that is dropped before.
+    /// The body has ended, `well` or with an error. Not called if the body is dropped before its end.
     fn ended(&mut self, _well: bool) {}
 }
 
 pin_project! {
-    /// The body of a response that went through a layer of this crate.
+    /// The body of a response from a layer of this crate.
     ///
-    /// What the request holds (permits, an entry) is given back when the body has been read to its end, has failed, or is
-    /// dropped, whichever comes first.
+    /// When the body has been read to its end, has failed or is dropped, the layer gives back what the request holds (permits,
+    /// an entry).
     pub struct Body<B> {
         #[pin]
         inner: Option<B>,
         told: Option<Bytes>,
         end: Option<Box<dyn AtEnd>>,
-        // Trailers come after the last of the data.
+        // Trailers come after the last data frame.
         has_trailers: bool,
     }
 }
@@ -43,7 +44,7 @@ impl<B: http_body::Body> Body<B> {
         body
     }
 
-    /// An empty body, and one that is as long as was said, is often dropped and not asked for its end.
+    /// A server often drops an empty body, or one with a `Content-Length`, without polling it to its end.
     fn end_if_over(&mut self) {
         let Some(inner) = &self.inner else { return };
         end_if_over(inner, &mut self.end, self.has_trailers);
@@ -51,7 +52,7 @@ impl<B: http_body::Body> Body<B> {
 }
 
 impl<B> Body<B> {
-    /// A body of this crate's own.
+    /// A body with a refusal's text.
     pub(crate) const fn told(text: Bytes) -> Self {
         Self { inner: None, told: Some(text), end: None, has_trailers: false }
     }

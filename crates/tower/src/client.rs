@@ -1,4 +1,4 @@
-//! The same layers for reqwest's clients, as middleware of `reqwest-middleware`.
+//! The layers as middleware of `reqwest-middleware`, for clients of reqwest.
 
 use std::{error::Error, fmt};
 
@@ -21,7 +21,7 @@ use crate::{
     layer::no_decision,
 };
 
-/// Why a client did not send a request: what [`reqwest_middleware::Error::Middleware`] holds.
+/// Why a client did not send a request. [`reqwest_middleware::Error::Middleware`] holds it.
 ///
 /// ```
 /// # fn example(error: reqwest_middleware::Error) {
@@ -40,19 +40,19 @@ pub struct NotSent {
 }
 
 impl NotSent {
-    /// Why.
+    /// Why the request was not sent.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The name of the limit that bound.
+    /// The name of the limit that denied the request.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its decision.
+    /// The decision of that limit.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -61,19 +61,19 @@ impl NotSent {
 impl fmt::Display for NotSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
-            Reason::NoKey => write!(f, "the request was not sent: it has no key for the limit {}", self.name),
+            Reason::NoKey => write!(f, "request not sent: it has no key for the limit {}", self.name),
             Reason::StoreFailed => {
-                write!(f, "the request was not sent: the limit {} had no answer from its store", self.name)
+                write!(f, "request not sent: the limit {} got no reply from its store", self.name)
             }
-            _ => write!(f, "the request was not sent, by the limit {}: {}", self.name, self.decision),
+            _ => write!(f, "request not sent because of the limit {}: {}", self.name, self.decision),
         }
     }
 }
 
 impl Error for NotSent {}
 
-/// Limits a client: what is denied is not sent, and fails with [`NotSent`]. With [`max_wait`](crate::Builder::max_wait) it
-/// waits for its turn.
+/// Limits a client: a denied request is not sent and fails with [`NotSent`]. With [`max_wait`](crate::Builder::max_wait) the
+/// client waits for admission first.
 #[async_trait]
 impl<C: Timer + 'static> Middleware for RateLimitLayer<C> {
     async fn handle(
@@ -96,7 +96,7 @@ impl<C: Timer + 'static> Middleware for RateLimitLayer<C> {
     }
 }
 
-/// What is told of a request to key sources and closures.
+/// The part of a request that key sources and closures see.
 fn head(request: &Request, extensions: &Extensions) -> Result<Parts> {
     let mut head = http::Request::builder().method(request.method()).uri(request.url().as_str());
     if let Some(headers) = head.headers_mut() {
@@ -108,7 +108,7 @@ fn head(request: &Request, extensions: &Extensions) -> Result<Parts> {
     Ok(parts)
 }
 
-/// Lets what the request holds end with the response's body.
+/// Gives back what the request holds when the response's body ends.
 fn ended(after: impl After, answer: Result<Response>) -> Result<Response> {
     let answer = answer.map(|response| {
         let url = response.url().clone();
@@ -127,7 +127,7 @@ fn ended(after: impl After, answer: Result<Response>) -> Result<Response> {
     Ok(response.map(|body: Body<reqwest::Body>| reqwest::Body::wrap(body)).into())
 }
 
-/// Guards a client: each request enters a resource of the gate. What a rule blocks is not sent, and fails with
+/// Guards a client: each request enters a resource of the gate. A request that a rule blocks is not sent and fails with
 /// [`Blocked`](tidegate_flow::Blocked).
 #[cfg(feature = "flow")]
 #[async_trait]

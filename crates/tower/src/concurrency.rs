@@ -1,4 +1,4 @@
-//! Limits on what is in flight.
+//! Limits on the number of requests in flight.
 
 use std::{fmt, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::{
     key::{Fixed, KeySource},
 };
 
-/// Bounds how many requests a service has in flight: from when it is called until the response's body has been read or is
-/// dropped. More are answered with 429, or wait.
+/// Bounds how many requests a service has in flight. A request is in flight from the call of the service until the response's
+/// body has been read or dropped. Requests above the limit are answered with 429, or wait.
 ///
-/// For other options, and in one decision with other limits, give a [`RateLimitLayer`] a limit of
+/// To set other options, or to decide together with other limits, give a [`RateLimitLayer`] a limit of
 /// [`Policy::concurrency`].
 ///
 /// ```
@@ -30,23 +30,23 @@ use crate::{
 pub struct ConcurrencyLayer(RateLimitLayer);
 
 impl ConcurrencyLayer {
-    /// At most so many in flight, of all requests together.
+    /// Allows this many requests in flight in total.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self(RateLimitLayer::new(Limiter::new(Policy::concurrency(limit)), Fixed::new("")))
     }
 
-    /// At most so many in flight, of all requests together; others wait up to `bound`, first come first served.
+    /// Allows this many requests in flight in total. Others wait up to `bound`, first come first served.
     #[must_use]
     pub fn waiting(limit: u32, bound: Duration) -> Self {
         let limiter = Limiter::new(Policy::concurrency(limit));
         Self(RateLimitLayer::builder(limiter, Fixed::new("")).max_wait(bound).build())
     }
 
-    /// At most so many in flight for each key.
+    /// Allows this many requests in flight for each key.
     ///
     /// # Errors
-    /// As [`KeyedLimiter::new`].
+    /// The same as [`KeyedLimiter::new`].
     pub fn per_key(limit: u32, key: impl KeySource + 'static) -> Result<Self, BuildError> {
         Ok(Self(RateLimitLayer::new(KeyedLimiter::new(Policy::concurrency(limit))?, key)))
     }

@@ -21,7 +21,7 @@ use crate::{
     told::Told,
 };
 
-/// What is asked of one limit.
+/// A request's key and cost for one limit.
 pub(crate) struct Question<'r, C> {
     pub(crate) rule: usize,
     pub(crate) limit: Cow<'r, Limit<C>>,
@@ -31,21 +31,21 @@ pub(crate) struct Question<'r, C> {
 
 type Questions<'r, C> = SmallVec<[Question<'r, C>; 1]>;
 
-/// What a request asks of a layer.
+/// All questions that a request puts to a layer.
 pub(crate) struct Asked<'r, C> {
-    /// Those of this process first, those that cannot give back last.
+    /// Local limits come first, and limits that cannot refund come last.
     questions: Questions<'r, C>,
     shadows: Vec<Question<'r, C>>,
 }
 
-/// Why a request is refused: the rule that says so, and its decision.
+/// The rule that refuses a request, and its decision.
 pub(crate) struct Refused {
     pub(crate) rule: usize,
     pub(crate) reason: Reason,
     pub(crate) decision: Decision,
 }
 
-/// The answer of a layer.
+/// A layer's decision.
 pub(crate) struct Verdict<C: Timer + 'static> {
     pub(crate) told: SmallVec<[Told; 1]>,
     pub(crate) refused: Option<Box<Refused>>,
@@ -61,28 +61,29 @@ impl<C: Timer + 'static> Verdict<C> {
         Self { refused: Some(refused), ..Self::new() }
     }
 
-    /// How long the request must wait before it runs.
+    /// How long the request must wait before the service is called.
     pub(crate) fn delay(&self) -> Duration {
         self.told.iter().map(|told| told.decision.delay()).max().unwrap_or_default()
     }
 
-    /// Where a limit stands.
+    /// Records the state of a limit for the response headers.
     pub(crate) fn tell(&mut self, question: &Question<'_, C>, decision: Decision) {
         self.told.push(Told { rule: question.rule, decision, policy: question.limit.policy() });
     }
 
-    /// Refuses; of several that do in one step the one that lasts longest is told, the first of equals.
+    /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
+    /// first.
     pub(crate) fn refuse(&mut self, rule: usize, reason: Reason, decision: Decision) {
         if self.refused.as_ref().is_none_or(|refused| refused.decision.severity() < decision.severity()) {
             self.refused = Some(Box::new(Refused { rule, reason, decision }));
         }
     }
 
-    /// Adds the answer of a later step, which was asked as all before had admitted.
+    /// Adds the verdict of a later step, which runs only if all earlier steps admitted.
     pub(crate) fn then(&mut self, next: Self) {
         self.refused = next.refused;
         if self.refused.is_some() {
-            // What those before answered is given back.
+            // Dropping the holds refunds the earlier steps.
             self.holds = Holds::new();
             self.told = next.told;
         } else {
@@ -91,7 +92,7 @@ impl<C: Timer + 'static> Verdict<C> {
         }
     }
 
-    /// Refuses what would have to wait longer than a bound.
+    /// Refuses a request whose delay exceeds the bound.
     fn within(mut self, bound: Option<Duration>) -> Self {
         let Some(bound) = bound else { return self };
         let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
@@ -108,7 +109,7 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 }
 
-/// A denial in the place of a delay.
+/// Turns a delay into a denial.
 fn denied_for(decision: &Decision, wait: Duration) -> Decision {
     let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX - 1);
     let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
@@ -116,7 +117,7 @@ fn denied_for(decision: &Decision, wait: Duration) -> Decision {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// What a request asks; `None` where no limit holds for it.
+    /// The questions of a request, or `None` if no limit applies to it.
     pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Option<Asked<'r, C>>, Box<Refused>> {
         if self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts)) {
             return Ok(None);
@@ -132,7 +133,7 @@ impl<C: Timer + 'static> Options<C> {
             };
             let key = match (rule.key.key(parts), self.no_key) {
                 (Some(key), _) => key,
-                // Nobody is refused for a limit that only looks on.
+                // A limit in a dry run refuses nobody.
                 (None, _) if rule.shadow => continue,
                 (None, NoKey::Shared) => Cow::default(),
                 (None, NoKey::Admit) => continue,
@@ -171,7 +172,7 @@ impl<C: Timer + 'static> Options<C> {
         Ok((!none).then_some(asked))
     }
 
-    /// Decides at once; `None` where a store must be asked, or a place waited for: then nothing was taken.
+    /// Decides immediately. Returns `None`, with nothing taken, if the decision must ask a store or wait in line.
     pub(crate) fn decide_now(
         &self,
         asked: &Asked<'_, C>,
@@ -196,7 +197,7 @@ impl<C: Timer + 'static> Options<C> {
         Some(verdict)
     }
 
-    /// Decides, and waits for that as long as the layer may.
+    /// Decides, and waits for admission up to the layer's bound.
     pub(crate) async fn decide(
         &self,
         asked: &Asked<'_, C>,
@@ -219,14 +220,14 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    /// What a limit in a dry run holds is held; that it would refuse is told to whom it concerns.
+    /// Keeps what limits in a dry run hold, and reports the refusal that they would have caused.
     fn add_shadow(&self, verdict: &mut Verdict<C>, told: Verdict<C>, parts: &Parts) {
         let Some(refused) = told.refused else { return verdict.holds.append(told.holds) };
         let refusal = self.refusal(&refused, parts);
         match &self.on_shadow {
             Some(hears) => hears(&refusal),
             None => {
-                tracing::debug!(limit = refusal.name, decision = %refused.decision, "would have been refused");
+                tracing::debug!(limit = refusal.name, decision = %refused.decision, "refused in a dry run");
             }
         }
     }
@@ -251,7 +252,7 @@ impl<C: Timer + 'static> Options<C> {
         let mut verdict = Verdict::new();
         match waited {
             Ok(decision) => {
-                // It has been waited for.
+                // The delay has already been waited out.
                 let decision = if decision.delay().is_zero() { decision } else { undelayed(&decision) };
                 self.take(&mut verdict, question, decision, bill, false);
             }
@@ -313,7 +314,7 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    /// Decides over limits of this process, in one atomic step.
+    /// Decides over the local limits in one atomic step.
     fn decide_local(
         &self,
         questions: &[Question<'_, C>],
@@ -349,7 +350,7 @@ impl<C: Timer + 'static> Options<C> {
                     if allowed || decision.is_denied() {
                         self.take(&mut verdict, question, *decision, bill, may_return);
                     } else {
-                        // It was not charged.
+                        // This limit was not charged.
                         let standing = match &question.limit.0 {
                             Kind::Keyed(limiter) => limiter.peek(&question.key, 0),
                             Kind::Unkeyed(limiter) => limiter.peek(0),
@@ -360,7 +361,7 @@ impl<C: Timer + 'static> Options<C> {
                 }
             }
             Err(full) => {
-                self.log(|| tracing::error!(%full, "limits cannot be decided together: raise max_keys"));
+                self.log(|| tracing::error!(%full, "the limits of a layer cannot be decided together; raise max_keys"));
                 verdict.refuse(
                     questions.first().map_or(0, |first| first.rule),
                     Reason::Misconfigured,
@@ -371,7 +372,7 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    /// Takes in what a limit answered, and whether a request that was spent may yet have to be given back.
+    /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for example because a store denies.
     pub(crate) fn take(
         &self,
         verdict: &mut Verdict<C>,
@@ -386,7 +387,7 @@ impl<C: Timer + 'static> Options<C> {
             verdict.refuse(*rule, Reason::Limited, decision);
         } else {
             let settles = self.settles(*rule, is_in_flight(&policy), bill);
-            // What nobody may have to give back is not written down.
+            // If no refund is possible, the cost is not recorded.
             if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
                 verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
             }
@@ -409,18 +410,18 @@ impl<C: Timer + 'static> Options<C> {
             tracing::error!(
                 limit = rule.name.as_str(),
                 why = rule.key.missing(),
-                "a request without a key was refused with status 500; `no_key` says what else to do"
+                "refused a request without a key with status 500; set `no_key` to handle such requests otherwise"
             );
         });
     }
 
-    /// Writes a line to the log, at most once a minute.
+    /// Logs at most once a minute.
     pub(crate) fn log(&self, line: impl FnOnce()) {
         at_most_once_a_minute(&self.logged, self.time.now(), line);
     }
 }
 
-/// The same, for work that has waited.
+/// The decision without its delay, for a request that has waited.
 fn undelayed(decision: &Decision) -> Decision {
     let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
     Decision::allow(limit, decision.remaining(), 1, decision.reset_after_nanos())

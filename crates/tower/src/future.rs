@@ -1,4 +1,4 @@
-//! The future of a response, for all layers.
+//! The response future of all layers.
 
 use std::{
     fmt,
@@ -11,17 +11,17 @@ use pin_project_lite::pin_project;
 
 use crate::body::Body;
 
-/// What is left to do when the inner service has answered. Dropped before, the request was given up.
+/// What a layer does after the inner service has responded. If it is dropped before, the request was cancelled.
 pub trait After: Sized {
-    /// It answered this.
+    /// The inner service has responded.
     fn finish<R: http_body::Body>(self, response: Response<R>) -> Response<Body<R>>;
 
-    /// It failed.
+    /// The inner service has failed.
     fn failed(self) {}
 }
 
 pin_project! {
-    /// The future of a response that goes through a layer of this crate. Dropped, what the request holds is given back.
+    /// The future of a response from a layer of this crate. Dropping it gives back what the request holds.
     pub struct ResponseFuture<F, R, E, A> {
         #[pin]
         state: State<F, R, E, A>,
@@ -40,7 +40,7 @@ pin_project! {
 }
 
 impl<F, R, E, A> ResponseFuture<F, R, E, A> {
-    /// The inner service has been called.
+    /// The inner service has already been called.
     pub(crate) fn running(call: F, after: A) -> Self {
         Self { state: State::Running { call, after: Some(after) } }
     }
@@ -50,7 +50,7 @@ impl<F, R, E, A> ResponseFuture<F, R, E, A> {
         Self { state: State::Answered { response: Some(response) } }
     }
 
-    /// The inner service is called later.
+    /// The inner service is called after a wait.
     pub(crate) fn waiting(
         future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
     ) -> Self {
@@ -72,7 +72,7 @@ where
                 let answer = ready!(call.poll(context));
                 Poll::Ready(match after.take() {
                     Some(after) => finish(after, answer),
-                    // As all futures may be that are polled again.
+                    // A future that is polled after completion may return anything.
                     None => return Poll::Pending,
                 })
             }
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// What becomes of the inner service's answer.
+/// Passes the inner service's result to `after`.
 pub(crate) fn finish<A: After, R: http_body::Body, E>(
     after: A,
     answer: Result<Response<R>, E>,

@@ -1,24 +1,24 @@
 //! The header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
 //!
-//! `RateLimit-Policy: "name";q=100;w=60` tells a limit, `RateLimit: "name";r=99;t=66` where the client stands: what remains,
-//! and in how many seconds all of it is back. Both are lists, so that several limits can be told at once.
+//! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says how much the client has left,
+//! and in how many seconds the limit is full again. Both are lists, so one response can report several limits.
 
 use std::{fmt::Write, time::Duration};
 
 use tidegate_core::{Algorithm, Decision, Parameters, Policy};
 
-/// What a quota is counted over.
+/// The unit of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
-    /// Requests in a window. Told only if it is a whole number of seconds.
+    /// Requests in a window. Written only if the window is a whole number of seconds.
     Window(Duration),
-    /// Requests in some time that cannot be named.
+    /// Requests in a time that cannot be named.
     Time,
     /// Requests in flight.
     InFlight,
 }
 
-/// Adds `"name";q=…;w=…` to the list that `text` holds so far. The name must be without quotes and backslashes.
+/// Appends `"name";q=…;w=…` to the list in `text`. The name must not contain quotes or backslashes.
 pub fn write_policy(text: &mut String, name: &str, quota: u64, per: Per) {
     begin(text, name);
     // Writing to a `String` does not fail.
@@ -32,8 +32,8 @@ pub fn write_policy(text: &mut String, name: &str, quota: u64, per: Per) {
     }
 }
 
-/// Adds `"name";r=…;t=…` to the list that `text` holds so far; no `t` where no time can be named. The name must be without
-/// quotes and backslashes.
+/// Appends `"name";r=…;t=…` to the list in `text`, without `t` if the time is unknown. The name must not contain quotes or
+/// backslashes.
 pub fn write_state(text: &mut String, name: &str, decision: &Decision) {
     begin(text, name);
     let _ = write!(text, ";r={}", decision.remaining());
@@ -49,14 +49,14 @@ fn begin(text: &mut String, name: &str) {
     let _ = write!(text, "\"{name}\"");
 }
 
-/// Whole seconds, rounded up: what waits that long has waited long enough.
+/// Rounds up to whole seconds, so that a client that waits this long has waited long enough.
 #[must_use]
 pub fn ceil_secs(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// The quota of a policy, and what it is counted over. A bucket's is its burst, over the time in which that comes back:
-/// for a bucket that holds as much as its quota says, that is the quota.
+/// The quota of a policy and its unit. For a bucket this is the burst and the time that refills it: the same as its quota if
+/// the burst equals the quota.
 #[must_use]
 pub fn quota(policy: &Policy) -> (u64, Per) {
     let limit = policy.limit();
@@ -70,7 +70,7 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
         Parameters::FixedWindow { window: nanos, .. }
         | Parameters::SlidingWindow { window: nanos, .. }
         | Parameters::SlidingCounter { window: nanos, .. } => window(nanos),
-        // Closed windows are a nanosecond longer.
+        // The span of a closed window is one nanosecond longer.
         Parameters::SlidingLog { lifetime, .. } if lifetime % 1_000 == 1 => window(lifetime - 1),
         Parameters::SlidingLog { lifetime, .. } => window(lifetime),
         Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } => {

@@ -1,4 +1,4 @@
-//! What a request holds of limits, and how it comes back.
+//! What a request has taken from limits, and how it is given back.
 
 #[cfg(feature = "shared")]
 use tidegate_redis::{Permit, SharedLimit};
@@ -14,14 +14,14 @@ use crate::{
     limit::{Kind, Limit},
 };
 
-/// What a request has taken of one limit. Dropped, it gives that back, unless it was [kept](Self::keep).
+/// What a request has taken from one limit. Dropping it gives that back, unless it was [kept](Self::keep).
 pub(crate) struct Hold<C: Timer + 'static> {
-    /// Which rule of the layer it is of.
+    /// The index of the rule in the layer.
     pub(crate) rule: usize,
     limit: Limit<C>,
     key: Box<[u8]>,
     cost: u32,
-    /// A shared limit's permit, which knows the way back better.
+    /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
     _permit: Option<Permit>,
 }
@@ -43,12 +43,12 @@ impl<C: Timer + 'static> Hold<C> {
         Self { rule, limit, key: Box::default(), cost: 0, _permit: Some(permit) }
     }
 
-    /// Nothing comes back.
+    /// Makes the charge final: nothing is given back.
     pub(crate) fn keep(&mut self) {
         self.cost = 0;
     }
 
-    /// Gives back or takes more, so that it was `cost` in the end: of what is to be taken, as much as there is.
+    /// Adjusts the charge to the final `cost`: refunds the difference, or takes more, up to what is left.
     pub(crate) fn settle(&mut self, cost: u32) {
         let before = std::mem::replace(&mut self.cost, 0);
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
@@ -62,7 +62,7 @@ impl<C: Timer + 'static> Hold<C> {
                     let told = limit.acquire(&key, more).await;
                     let left = u32::try_from(told.decision.remaining()).unwrap_or(u32::MAX);
                     if told.is_denied() && left > 0 {
-                        // Whoever comes between takes what is left: the limit is used up in either case.
+                        // Other requests may take some of this in between. The limit is used up in either case.
                         let _ = limit.acquire(&key, left).await;
                     }
                 });
@@ -91,8 +91,8 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u32) {
     }
 }
 
-/// What cannot be given back (limits that are leased or reported; a store that is down) stays taken, and the store's
-/// statistics count it.
+/// A refund that fails (leased and reported limits, a store that is down) leaves the cost charged. The store's statistics
+/// count it.
 #[cfg(feature = "shared")]
 fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u32) {
     let (limit, key) = (limit.clone(), key.to_owned());
@@ -103,38 +103,38 @@ fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u32) {
 
 #[cfg(feature = "shared")]
 fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-    // Outside a runtime nobody can ask the store: that is the end of a program.
+    // Without a runtime nothing can ask the store. This happens only while the program exits.
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(work);
     }
 }
 
-/// Whether what is taken of it is to come back.
+/// Whether the policy counts requests in flight, so that units are given back.
 pub(crate) fn is_in_flight(policy: &Policy) -> bool {
     matches!(policy.parameters(), Parameters::Concurrency { .. })
 }
 
-/// When it is known what a request has cost of a limit, and what then comes back.
+/// When the final cost of a request is known, and what is then given back.
 #[derive(Clone)]
 pub(crate) enum Settles {
-    /// It was known before: nothing, unless the request never ran.
+    /// Known before the call. Nothing is given back, unless the service was never called.
     Before,
-    /// All of it, with the response's body: a permit.
+    /// A permit: all of it is given back when the response's body ends.
     Back,
-    /// The head of the response tells.
+    /// The head of the response says the cost.
     Head,
-    /// One for each so many bytes of the body.
+    /// One unit per this many bytes of the body.
     Bytes(NonZeroU32),
-    /// As the service has written it down.
+    /// The service writes the cost into the bill.
     Bill(Bill),
 }
 
-/// What a request holds of all its limits. Dropped before the service was called, it gives back everything, and else what
-/// is left to give back.
+/// What a request has taken from all its limits. Dropped before the service is called, it gives back everything; afterwards,
+/// what is still due.
 pub(crate) struct Holds<C: Timer + 'static> {
     all: Vec<(Hold<C>, Settles)>,
     has_run: bool,
-    /// Of the response's body, once there is one.
+    /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
 }
 
@@ -155,7 +155,7 @@ impl<C: Timer + 'static> Holds<C> {
         self.all.is_empty()
     }
 
-    /// The service is called now: what is spent is spent.
+    /// The service is called now, so costs that were known before become final.
     pub(crate) fn run(&mut self) {
         if self.is_empty() {
             return;
@@ -170,7 +170,7 @@ impl<C: Timer + 'static> Holds<C> {
         });
     }
 
-    /// There is a response: `cost` says of a rule what its head tells.
+    /// The response has arrived. `cost` returns the cost that its head gives for a rule.
     pub(crate) fn head(&mut self, cost: impl Fn(usize) -> Option<u32>) {
         self.bytes = Some(0);
         for (mut hold, settles) in std::mem::take(&mut self.all) {
@@ -205,7 +205,7 @@ impl<C: Timer + 'static> Drop for Holds<C> {
                     Some(cost) => hold.settle(cost),
                     None => hold.keep(),
                 },
-                // There was no response to tell it.
+                // There was no response that could say the cost.
                 _ => hold.keep(),
             }
         }

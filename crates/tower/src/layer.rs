@@ -15,19 +15,18 @@ use crate::{
     told::Name,
 };
 
-/// What is done with a request that has no key.
+/// What a layer does with a request that has no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// It is answered with 500, and the log says why it has none, at most once a minute: the service is not set up as the
-    /// limit needs it.
+    /// Answers with 500 and logs the reason, at most once a minute: the service is not set up for this limit.
     #[default]
     Refuse,
-    /// All such requests share one key, the empty one: nobody gets round the limit by leaving the key out.
+    /// All such requests share the empty key, so a client cannot bypass the limit by omitting the key.
     Shared,
-    /// It is let through, and not counted.
+    /// Admits the request and does not count it.
     Admit,
-    /// It is denied, and no wait is named.
+    /// Denies the request, without a wait.
     Deny,
 }
 
@@ -38,13 +37,13 @@ type Exempts = Box<dyn Fn(&request::Parts) -> bool + Send + Sync>;
 type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
 
-/// Where a rule has its limit from.
+/// Where a rule gets its limit from.
 pub(crate) enum Source<C> {
     Fixed(Limit<C>),
     ByRequest(LimitOf<C>),
 }
 
-/// When a rule learns what a request has cost.
+/// When a rule learns the cost of a request.
 pub(crate) enum Settle {
     Before,
     Head(ToldCost),
@@ -52,7 +51,7 @@ pub(crate) enum Settle {
     Bill,
 }
 
-/// One of a layer's limits, and how it is asked.
+/// One of a layer's limits, with its key source and options.
 pub(crate) struct Rule<C> {
     pub(crate) source: Source<C>,
     pub(crate) key: Box<dyn KeySource>,
@@ -77,7 +76,7 @@ impl<C> Rule<C> {
     }
 }
 
-/// What a layer and its services share.
+/// The state that a layer shares with its services.
 pub(crate) struct Options<C> {
     pub(crate) rules: Vec<Rule<C>>,
     pub(crate) time: Arc<dyn Time>,
@@ -88,12 +87,12 @@ pub(crate) struct Options<C> {
     pub(crate) tell: Tell,
     pub(crate) old_headers: bool,
     pub(crate) max_wait: Option<Duration>,
-    /// When the log was last told of a request that has no key, in nanoseconds; 0 for never.
+    /// The time of the last log line about a request without a key, in nanoseconds; 0 for never.
     pub(crate) logged: AtomicU64,
 }
 
-/// Options of a [`RateLimitLayer`]. [`name`](Self::name), [`cost`](Self::cost) and what else speaks of "this limit" is about
-/// the one that was added last.
+/// Options of a [`RateLimitLayer`]. Methods that refer to "this limit", such as [`name`](Self::name) and [`cost`](Self::cost),
+/// apply to the limit that was added last.
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<C = SystemClock>(Options<C>);
 
@@ -120,17 +119,17 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// Adds another limit. All limits of one layer are one decision: all admit, or none is charged.
+    /// Adds another limit. One decision covers all limits of a layer: all admit, or none is charged.
     ///
-    /// Limits of this process are decided in one atomic step, and so are shared limits of one store. Where a layer has both, or
-    /// limits of several stores, those of this process are asked first, and what they took is given back when a store denies.
+    /// Limits of this process are decided in one atomic step, and so are the shared limits of one store. If a layer has both,
+    /// or limits of several stores, the limits of this process are decided first. If a store then denies, they are refunded.
     pub fn and(mut self, limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Self {
         self.0.rules.push(Rule::new(Source::Fixed(limit.into_limit()), key));
         self
     }
 
-    /// Adds a limit that is chosen for each request, such as that of a tenant's plan; `None` leaves the request unlimited by
-    /// it. The closure may look into a table that changes while the service runs.
+    /// Adds a limit that is chosen for each request, such as the limit of a tenant's plan. `None` means that this rule does
+    /// not limit the request. The closure may read a table that changes while the service runs.
     pub fn and_by(
         mut self,
         limit: impl Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync + 'static,
@@ -140,19 +139,20 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// What this limit is called in headers, in answers and in the log (default: `default`).
+    /// The limit's name in headers, responses and the log (default: `default`).
     pub fn name(self, name: &str) -> Self {
         self.this(|rule| rule.name = Name::new(name))
     }
 
-    /// What a request costs of this limit (default: 1). A cost of 0 is admitted, and told where the client stands.
+    /// The cost of a request for this limit (default: 1). A cost of 0 is admitted, and its response reports the state of the
+    /// limit.
     pub fn cost(self, cost: impl Fn(&request::Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.this(|rule| rule.cost = Some(Box::new(cost)))
     }
 
-    /// What a request has cost of this limit is told by the head of its response, such as a header field. The
-    /// [`cost`](Self::cost) is taken before; then the difference is given back, or taken as far as there is something left.
-    /// `None`, or no response, leaves it as it is.
+    /// The head of the response, such as a header field, says the actual cost for this limit. The layer takes
+    /// [`cost`](Self::cost) before the call and then refunds or charges the difference, as far as units are left. If the
+    /// closure returns `None`, or there is no response, the charge stays as it is.
     pub fn cost_from_response(
         self,
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
@@ -160,44 +160,44 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.settle = Settle::Head(Box::new(cost)))
     }
 
-    /// A request has cost one of this limit for each `bytes` of the response's body, rounded up, that were read before it ended
-    /// or was dropped. Otherwise as [`cost_from_response`](Self::cost_from_response).
+    /// The actual cost for this limit is one unit per `bytes` of the response's body, rounded up, counted until the body ends
+    /// or is dropped. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
     pub fn cost_per_bytes(self, bytes: NonZeroU32) -> Self {
         self.this(|rule| rule.settle = Settle::Bytes(bytes))
     }
 
-    /// The service says what a request has cost of this limit: it writes that into the [`Bill`](crate::Bill) among the
-    /// request's extensions, before the response's body is over. Otherwise as
-    /// [`cost_from_response`](Self::cost_from_response).
+    /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill) in the request's
+    /// extensions before the response's body ends. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
     pub fn billed(self) -> Self {
         self.this(|rule| rule.settle = Settle::Bill)
     }
 
-    /// This limit does not hold for these keys. The list changes while the service runs.
+    /// Exempts these keys from this limit. The list can change while the service runs.
     pub fn exempt_keys(self, keys: KeyList) -> Self {
         self.this(|rule| rule.exempt = Some(keys))
     }
 
-    /// A dry run of this limit: it is asked and charged, but nobody is refused for it, and no response tells of it. It is asked
-    /// after the others, where they admit. [`on_shadow`](Self::on_shadow) hears of those that it would have refused.
+    /// Runs this limit dry: requests are decided and charged, but never refused, and responses do not report it. It is decided
+    /// after the other limits, and only if they admit. [`on_shadow`](Self::on_shadow) receives the refusals that it would have
+    /// caused.
     pub fn shadow(self) -> Self {
         self.this(|rule| rule.shadow = true)
     }
 
-    /// Requests that no limit of this layer holds for, and that no response tells limits to.
+    /// Exempts these requests from all limits of this layer. Their responses report no limits.
     pub fn exempt(mut self, is_exempt: impl Fn(&request::Parts) -> bool + Send + Sync + 'static) -> Self {
         self.0.exempt = Some(Box::new(is_exempt));
         self
     }
 
-    /// Hears of each request that a limit in a dry run would have refused (default: an event of level debug).
+    /// Called for each request that a limit in a dry run would have refused (default: log at level debug).
     pub fn on_shadow(mut self, hears: impl Fn(&Refusal<'_>) + Send + Sync + 'static) -> Self {
         self.0.on_shadow = Some(Box::new(hears));
         self
     }
 
-    /// How a refused request is answered (default: [`Refusal::usual`]). Status, headers and body are as the closure says; what
-    /// it does not set of `Retry-After` is added, and so are the limits' headers.
+    /// Builds the response to a refused request (default: [`Refusal::usual`]). The layer adds the limits' headers, and
+    /// `Retry-After` unless the closure sets it.
     pub fn on_denial<B: Into<Bytes>>(
         mut self,
         answer: impl Fn(&Refusal<'_>) -> Response<B> + Send + Sync + 'static,
@@ -206,37 +206,37 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// What is done with a request that has no key (default: [`NoKey::Refuse`]).
+    /// What happens to a request that has no key (default: [`NoKey::Refuse`]).
     pub fn no_key(mut self, no_key: NoKey) -> Self {
         self.0.no_key = no_key;
         self
     }
 
-    /// Which responses tell the limits (default: [`Tell::Always`]).
+    /// Which responses report the limits (default: [`Tell::Always`]).
     pub fn tell(mut self, tell: Tell) -> Self {
         self.0.tell = tell;
         self
     }
 
-    /// Also tells `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now), of the limit that
-    /// has the least left.
+    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds from now) for the limit
+    /// with the least left.
     pub fn old_headers(mut self) -> Self {
         self.0.old_headers = true;
         self
     }
 
-    /// Waits up to `bound` for admission, without holding a thread. A request that would have to wait longer is refused at
-    /// once.
+    /// Waits up to `bound` for admission, without blocking a thread. A request that would have to wait longer is refused
+    /// immediately.
     ///
-    /// Without it, a request that a leaky bucket delays waits as long as the bucket says, and one that is denied is refused at
-    /// once. One limit of this process is waited for first come, first served; several, or shared ones, are asked again when
-    /// they said that they would admit, and whoever asks first gets what there is.
+    /// Without this option, a request waits only for the delay of a leaky bucket, and a denied request is refused immediately.
+    /// Requests wait for a single limit of this process in order, first come first served. Several limits, and shared limits,
+    /// are asked again at the time when they expect to admit, and the first request to ask then gets the units.
     pub fn max_wait(mut self, bound: Duration) -> Self {
         self.0.max_wait = Some(bound);
         self
     }
 
-    /// The layer.
+    /// Builds the layer.
     pub fn build(self) -> RateLimitLayer<C> {
         RateLimitLayer(Arc::new(self.0))
     }
@@ -260,22 +260,22 @@ impl<C> fmt::Debug for Builder<C> {
     }
 }
 
-/// Limits a service. All services of one layer, and of its clones, share the limits.
+/// Limits a service. All services of a layer and its clones share the limits.
 ///
-/// A unit of a [`concurrency`](tidegate_limiter::Policy::concurrency) limit comes back when the response's body has been read
-/// or dropped, when the service fails, and when the request is dropped. What other limits took is spent once the service is
-/// called; before, as while a request waits for its delay, a request that is dropped gives it back. (Dropped while the store
-/// is asked, it may be charged, except for permits of one shared limit.)
+/// A unit of a [`concurrency`](tidegate_limiter::Policy::concurrency) limit is given back when the response's body has been
+/// read or dropped, when the service fails, or when the request is dropped. Units of other limits are spent once the service
+/// is called. A request that is dropped before that, for example while it waits for its delay, refunds them. A request that is
+/// dropped while the store decides may stay charged, except for permits of a single shared limit.
 pub struct RateLimitLayer<C = SystemClock>(Arc<Options<C>>);
 
 impl<C: Timer + 'static> RateLimitLayer<C> {
-    /// A layer with the options' defaults.
+    /// A layer with default options.
     #[must_use]
     pub fn new(limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Self {
         Self::builder(limit, key).build()
     }
 
-    /// A layer with other options.
+    /// Starts a layer with other options.
     pub fn builder(limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Builder<C> {
         Builder::new(limit.into_limit(), key)
     }
@@ -308,7 +308,7 @@ impl<S, C> Layer<S> for RateLimitLayer<C> {
     }
 }
 
-/// What is told of a limit that refuses without being asked.
+/// The decision to report for a limit that refuses without having decided.
 pub(crate) fn no_decision() -> Decision {
     Decision::deny_for_good(0, 0, 1, u64::MAX)
 }

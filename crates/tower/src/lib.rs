@@ -21,22 +21,22 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # What to use for what
+//! # Which part to use
 //!
-//! | you want to | take |
+//! | to do this | use |
 //! |---|---|
-//! | limit each client, by address, API key, user, route | [`RateLimitLayer`] with a [key] |
+//! | limit each client by address, API key, user or route | [`RateLimitLayer`] with a [key] |
 //! | find the client behind proxies | [`key::Client`] |
-//! | bound what is in flight, with or without waiting | [`ConcurrencyLayer`] |
-//! | guard a service by breakers, flow rules, adaptive limits | `GateLayer` (feature `flow`) |
+//! | bound the requests in flight, with or without waiting | [`ConcurrencyLayer`] |
+//! | guard a service with breakers, flow rules or adaptive limits | `GateLayer` (feature `flow`) |
 //! | share limits among processes | a `SharedLimit` of `tidegate-redis` as the limit (feature `shared`) |
-//! | answer gRPC calls as they expect it | feature `grpc` |
+//! | send gRPC statuses to gRPC clients | feature `grpc` |
 //! | limit a client of reqwest | the same layers with `reqwest-middleware` (feature `reqwest`) |
-//! | limit a client of hyper, tonic, or any other of tower | the same layers; [`Builder::max_wait`] waits for its turn |
+//! | limit a client of hyper, tonic or any other tower service | the same layers; [`Builder::max_wait`] waits for admission |
 //!
 //! # Several limits
 //!
-//! Limits of one layer are one decision: what one of them denies, the others have not spent.
+//! One decision covers all limits of a layer: if one of them denies, the others are not charged.
 //!
 //! ```
 //! # use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
@@ -54,23 +54,25 @@
 //!
 //! # Costs that are known later
 //!
-//! [`Builder::cost`] is taken before. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`] and [`Builder::billed`] (for
-//! what the service itself finds out, such as the tokens of a model's answer) give back or charge the difference afterwards. What
-//! is charged then is at most what is left: one request can use more than its limit by what it cost beyond that.
+//! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`] and
+//! [`Builder::billed`] (for costs that only the service knows, such as the tokens of a language model's answer) refund or
+//! charge the difference afterwards. The late charge takes at most what is left, so a single request can exceed its limit by
+//! the rest.
 //!
-//! # What is answered
+//! # Responses
 //!
-//! * 429 and a problem document, or `RESOURCE_EXHAUSTED` with `RetryInfo`; with `Retry-After` in whole seconds, rounded up,
-//!   where a wait can be named. [`Builder::on_denial`] answers otherwise.
-//! * `RateLimit-Policy` and `RateLimit` tell each client where it stands (see [`headers`]); [`Builder::old_headers`] adds
-//!   `X-RateLimit-Limit` and its kin. [`Builder::tell`] says which responses do.
-//! * A request without a key is answered with 500, and the log says why and what to do: see [`NoKey`].
-//! * Without its store a shared limit answers as its `on_error` says; one that fails closed answers with 503.
+//! * A denied request gets 429 with a problem document, or `RESOURCE_EXHAUSTED` with `RetryInfo`. `Retry-After`, in whole
+//!   seconds rounded up, is set if the wait is known. [`Builder::on_denial`] replaces the response.
+//! * `RateLimit-Policy` and `RateLimit` report the state of each limit (see [`headers`]); [`Builder::old_headers`] adds
+//!   `X-RateLimit-Limit` and its siblings. [`Builder::tell`] selects which responses have these headers.
+//! * A request without a key gets 500, and the log says why and what to do; see [`NoKey`].
+//! * If the store is down, a shared limit acts as its `on_error` says. If it fails closed, the response is 503.
 //!
-//! # What changes while it runs
+//! # Changes at run time
 //!
-//! A limiter's policy and its overrides for single keys; the limit that [`Builder::and_by`] chooses for each request; a
-//! [`key::KeyList`] of exempt keys; a gate's rules. [`Builder::shadow`] tries a limit out before it holds.
+//! You can change a limiter's policy and its overrides for single keys, the limit that [`Builder::and_by`] chooses for each
+//! request, a [`key::KeyList`] of exempt keys, and a gate's rules. Use [`Builder::shadow`] to try a limit before you enforce
+//! it.
 
 mod answer;
 mod bill;

@@ -1,4 +1,4 @@
-//! What a layer limits by: limits of this process, and of a store that many share, as one type.
+//! The limits of a layer: limits of this process and shared limits behind one type.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -9,8 +9,8 @@ use tidegate_redis::SharedLimit;
 
 use crate::time::Time;
 
-/// A limit of a layer: a [`KeyedLimiter`], a [`Limiter`] for all requests together, a `SharedLimit` of many processes
-/// (feature `shared`), or a limit of [one's own](Self::own). Cheap to clone; a clone is the same limit.
+/// A limit of a layer: a [`KeyedLimiter`], a [`Limiter`] for all requests together, a `SharedLimit` (feature `shared`), or a
+/// [custom limit](Self::own). Cheap to clone; clones share the limit.
 pub struct Limit<C = SystemClock>(pub(crate) Kind<C>);
 
 pub(crate) enum Kind<C> {
@@ -21,7 +21,7 @@ pub(crate) enum Kind<C> {
     Own(Arc<dyn Own>),
 }
 
-/// A [`KeyedLimit`], as an object.
+/// A [`KeyedLimit`] as a trait object.
 pub(crate) trait Own: Send + Sync {
     fn decide<'a>(&'a self, key: &'a [u8], cost: u32) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
     fn policy(&self) -> Policy;
@@ -38,15 +38,15 @@ impl<L: KeyedLimit> Own for L {
 }
 
 impl Limit {
-    /// A limit of the caller's own making. It cannot give back: what it took stays taken, also when another limit of the
-    /// same layer denies. So it is asked last.
+    /// A custom limit. It cannot refund: its units stay taken even if another limit of the same layer denies. It is therefore
+    /// decided last.
     pub fn own(limit: impl KeyedLimit + 'static) -> Self {
         Self(Kind::Own(Arc::new(limit)))
     }
 }
 
 impl<C: Timer + 'static> Limit<C> {
-    /// The policy of keys without one of their own.
+    /// The policy of keys without an override.
     #[must_use]
     pub fn policy(&self) -> Policy {
         match &self.0 {
@@ -58,7 +58,7 @@ impl<C: Timer + 'static> Limit<C> {
         }
     }
 
-    /// Whether it is decided in this process, at once.
+    /// Whether this process decides without waiting for a store.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.0, Kind::Keyed(_) | Kind::Unkeyed(_))
     }
@@ -98,12 +98,12 @@ impl<C> fmt::Debug for Limit<C> {
     }
 }
 
-/// What becomes a [`Limit`]: a limiter, an [`Arc`] of one, a `SharedLimit`, a [`Limit`].
+/// Types that convert into a [`Limit`]: a limiter, an [`Arc`] of one, a `SharedLimit`, a [`Limit`].
 pub trait IntoLimit {
-    /// The clock by which it waits. All limits of one layer have the same kind.
+    /// The clock used for waiting. All limits of a layer have the same clock type.
     type Clock: Timer + 'static;
 
-    /// The limit.
+    /// Converts into a limit.
     fn into_limit(self) -> Limit<Self::Clock>;
 }
 

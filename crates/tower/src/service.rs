@@ -1,4 +1,4 @@
-//! The service: keys, a decision, and then the inner service or a refusal.
+//! The service: it finds keys, decides, and then calls the inner service or refuses.
 
 use std::{
     fmt, mem,
@@ -23,7 +23,7 @@ use crate::{
     told::{Told, write, write_old, write_retry_after},
 };
 
-/// A service behind limits; from [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
 pub struct RateLimit<S, C = SystemClock> {
     inner: S,
     options: Arc<Options<C>>,
@@ -77,7 +77,7 @@ where
                 ResponseFuture::running(call, Admitted::new(options, verdict))
             }
             decided => {
-                // The one that was polled ready is called, and its clone takes its place.
+                // The instance that was polled ready must be called, so its clone takes its place.
                 let clone = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, clone);
                 ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
@@ -86,7 +86,7 @@ where
     }
 }
 
-/// What is left to do when the request cannot run at once.
+/// Finishes a request that cannot be decided or run immediately.
 async fn later<S, B, R, C>(
     mut inner: S,
     options: Arc<Options<C>>,
@@ -113,7 +113,7 @@ where
     finish(admitted, inner.call(Request::from_parts(parts, body)).await)
 }
 
-/// A request that was admitted. Dropped before the inner service has answered, it gives back what it holds.
+/// An admitted request. If it is dropped before the inner service has responded, it gives back what it holds.
 pub struct Admitted<C: Timer + 'static> {
     options: Arc<Options<C>>,
     told: smallvec::SmallVec<[Told; 1]>,
@@ -125,7 +125,7 @@ impl<C: Timer + 'static> Admitted<C> {
         Self { options: Arc::clone(options), told: verdict.told, holds: verdict.holds }
     }
 
-    /// One whose response tells no limits.
+    /// An admitted request whose response reports no limits.
     #[cfg(feature = "reqwest")]
     pub(crate) fn quiet(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
         Self { told: smallvec::SmallVec::new(), ..Self::new(options, verdict) }
@@ -153,7 +153,7 @@ impl<C: Timer + 'static> After for Admitted<C> {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// Where the service is to write down what the request has cost. Another layer's limits may have the same one.
+    /// The bill into which the service writes the cost. Limits of several layers can share one.
     fn bill(&self, parts: &mut Parts) -> Option<Bill> {
         if !self.rules.iter().any(|rule| matches!(rule.settle, Settle::Bill)) {
             return None;
@@ -161,7 +161,7 @@ impl<C: Timer + 'static> Options<C> {
         Some(parts.extensions.get_or_insert_default::<Bill>().clone())
     }
 
-    /// Decides at once, if that can be; else nothing was taken.
+    /// Decides if no waiting is needed. Otherwise nothing is taken.
     fn decide_first(&self, parts: &Parts, bill: Option<&Bill>) -> Option<Verdict<C>> {
         match self.questions(parts) {
             Ok(Some(asked)) => self.decide_now(&asked, parts, bill),
@@ -170,7 +170,7 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    /// Decides with time. The questions are put a second time: closures answer the same about the same request.
+    /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
     pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
         match self.questions(parts) {
             Ok(Some(asked)) => self.decide(&asked, parts, bill).await,
@@ -179,7 +179,7 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    /// Waits until an admitted request may run.
+    /// Waits out the delay of an admitted request.
     pub(crate) async fn wait_out(&self, verdict: &Verdict<C>) {
         let delay = verdict.delay();
         if !delay.is_zero() {

@@ -1,4 +1,4 @@
-//! Decisions over limits that many processes share.
+//! Decisions over shared limits.
 
 use tidegate_limiter::Timer;
 use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<C: Timer + 'static> Options<C> {
-    /// Decides over shared limits: those of one store in one step, the stores one after the other.
+    /// Decides over shared limits: the limits of one store in one step, and the stores one after another.
     pub(crate) async fn decide_shared(
         &self,
         questions: &[Question<'_, C>],
@@ -55,7 +55,7 @@ impl<C: Timer + 'static> Options<C> {
             self.take_shared(&mut verdict, question, &answer, bill);
             return verdict;
         }
-        // In a task of its own: if this request is dropped meanwhile, its permit goes back when it comes.
+        // A separate task asks the store: if this request is dropped meanwhile, the task drops the permit when it arrives.
         let (asked, key, cost) = (limit.clone(), question.key.clone().into_owned(), question.cost);
         match tokio::spawn(async move { asked.permit(&key, cost).await }).await {
             Ok(Ok(permit)) => {
@@ -90,14 +90,14 @@ impl<C: Timer + 'static> Options<C> {
             Ok(answers) => {
                 let allowed = answers.iter().all(SharedDecision::is_allowed);
                 for ((_, question), answer) in together.iter().zip(&answers) {
-                    // Where those stand that would have admitted is not known.
+                    // If another limit denied, the state of the limits that would have admitted is unknown.
                     if allowed || answer.is_denied() {
                         self.take_shared(&mut verdict, question, answer, bill);
                     }
                 }
             }
             Err(error) => {
-                self.log(|| tracing::error!(%error, "shared limits cannot be decided together; requests are refused with status 500"));
+                self.log(|| tracing::error!(%error, "the shared limits of a layer cannot be decided together; requests are refused with status 500"));
                 let rule = together.first().map_or(0, |(_, question)| question.rule);
                 verdict.refuse(rule, Reason::Misconfigured, no_decision());
             }
@@ -114,7 +114,7 @@ impl<C: Timer + 'static> Options<C> {
     ) {
         match (&answer.source, answer.is_denied()) {
             (Source::Failed(_), true) => verdict.refuse(question.rule, Reason::StoreFailed, answer.decision),
-            // Nothing was taken, and nobody knows where the client stands.
+            // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}
             _ => self.take(verdict, question, answer.decision, bill, true),
         }

@@ -1,4 +1,4 @@
-//! The clock that a layer waits by: that of its limits.
+//! The clock for a layer's waits: the clock of its limits.
 
 use std::pin::Pin;
 

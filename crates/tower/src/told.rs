@@ -1,4 +1,4 @@
-//! What responses tell of limits.
+//! The header fields that report limits in responses.
 
 use std::time::Duration;
 
@@ -13,39 +13,39 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Which responses tell where a client stands.
+/// Which responses report the state of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tell {
-    /// All.
+    /// All responses.
     #[default]
     Always,
-    /// Refusals.
+    /// Only refusals.
     Denials,
-    /// None; refusals still have `Retry-After`.
+    /// No response. Refusals still have `Retry-After`.
     Never,
 }
 
-/// What a limit is called in headers: printable ASCII, of which quotes and backslashes become `_`, as all else does.
+/// The name of a limit in headers: printable ASCII. Quotes, backslashes and all other characters become `_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(String);
 
 impl Name {
-    /// This name, as far as headers take it.
+    /// Makes a name, replacing characters that headers do not allow.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let taken = |c: char| (' '..='~').contains(&c) && c != '"' && c != '\\';
         Self(name.chars().map(|c| if taken(c) { c } else { '_' }).collect())
     }
 
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A limit's answer, as it is told.
+/// A limit's decision, for the headers.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) rule: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Told {
     pub(crate) policy: Policy,
 }
 
-/// Adds `RateLimit-Policy` and `RateLimit`: a list of these limits. Another layer's limits stand beside them.
+/// Adds `RateLimit-Policy` and `RateLimit` with a list of these limits. Fields of other layers stay.
 pub(crate) fn write<'n>(headers: &mut HeaderMap, told: &[Told], name: impl Fn(usize) -> &'n str) {
     if told.is_empty() {
         return;
@@ -61,21 +61,21 @@ pub(crate) fn write<'n>(headers: &mut HeaderMap, told: &[Told], name: impl Fn(us
     let (mut policies, mut states) = (String::with_capacity(48), String::with_capacity(48));
     for Told { rule, decision, policy } in told {
         let (quota, per) = quota(policy);
-        // A key with a policy of its own: its window is not known here.
+        // The key has an override, whose window is not known here.
         let (quota, per) =
             if decision.limit() == quota { (quota, per) } else { (decision.limit(), Per::Time) };
         write_policy(&mut policies, name(*rule), quota, per);
         write_state(&mut states, name(*rule), decision);
     }
     for (name, value) in [(POLICY, policies), (STATE, states)] {
-        // A name is printable, so no value is ever refused.
+        // Names are printable, so the value is always valid.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.append(name, value);
         }
     }
 }
 
-/// Sets `X-RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds from now) to the limit that has the least left.
+/// Sets `X-RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds from now) for the limit with the least left.
 pub(crate) fn write_old(headers: &mut HeaderMap, told: &[Told]) {
     let bound = told.iter().max_by_key(|told| {
         let decision = &told.decision;
@@ -89,7 +89,7 @@ pub(crate) fn write_old(headers: &mut HeaderMap, told: &[Told]) {
     }
 }
 
-/// Adds `Retry-After`, unless there is one.
+/// Adds `Retry-After` unless it is already set.
 pub(crate) fn write_retry_after(headers: &mut HeaderMap, wait: Duration) {
     headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
 }

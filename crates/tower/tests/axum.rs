@@ -1,4 +1,4 @@
-//! The middleware in axum, as axum comes.
+//! The middleware in a real axum server.
 #![cfg(feature = "axum")]
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use tower::ServiceExt;
 #[allow(dead_code)]
 mod example;
 
-/// Serves on a free port of this machine.
+/// Serves on a free local port.
 async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -30,7 +30,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// The whole answer to a GET.
+/// The full response to a GET.
 async fn get_from(address: SocketAddr, from: &str, path: &str) -> String {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
@@ -47,12 +47,12 @@ fn status(answer: &str) -> &str {
 }
 
 #[tokio::test]
-async fn the_peer_of_axums_connect_info_is_the_key_as_it_comes() {
+async fn the_peer_address_of_axums_connect_info_is_the_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
     let app = Router::new().route("/", get(async || "hello"));
     let address = serve(app.layer(RateLimitLayer::new(limiter, Peer::address()))).await;
     let mut statuses = Vec::new();
-    // All of 127/8 is this machine.
+    // All of 127.0.0.0/8 is this machine.
     for from in ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"] {
         statuses.push(status(&get_from(address, from, "/").await).to_owned());
     }
@@ -60,7 +60,7 @@ async fn the_peer_of_axums_connect_info_is_the_key_as_it_comes() {
 }
 
 #[tokio::test]
-async fn without_connect_info_a_peer_is_not_made_up() {
+async fn without_connect_info_a_request_has_no_peer_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
     let app = Router::new().route("/", get(async || "hello"));
     let app = app.layer(RateLimitLayer::new(limiter, Peer::address()));
@@ -69,8 +69,8 @@ async fn without_connect_info_a_peer_is_not_made_up() {
     assert_eq!(refused.status(), 500);
     let text = refused.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8(text.to_vec()).unwrap();
-    assert!(text.contains("could not tell whose request this is"), "{text}");
-    // As axum's tests say who asks.
+    assert!(text.contains("could not determine the key of this request"), "{text}");
+    // Axum's tests set the peer address in this way.
     let peer: SocketAddr = "192.0.2.7:80".parse().unwrap();
     assert_eq!(ask(app.layer(MockConnectInfo(peer))).await.status(), 200);
 }
@@ -87,7 +87,7 @@ async fn permits_of_a_server_end_with_its_responses() {
 }
 
 #[tokio::test]
-async fn a_route_counts_as_the_router_has_it() {
+async fn requests_of_one_route_template_share_a_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("2/1h".parse().unwrap()).unwrap()).unwrap();
     let app = Router::new().route("/users/{id}", get(async || "hello")).route("/all", get(async || "all"));
     let app = app.layer(RateLimitLayer::new(limiter, Route));
@@ -100,7 +100,7 @@ async fn a_route_counts_as_the_router_has_it() {
 }
 
 #[tokio::test]
-async fn behind_a_trusted_proxy_the_client_counts_and_elsewhere_the_peer() {
+async fn the_key_is_the_client_behind_a_trusted_proxy_and_the_peer_otherwise() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
     let client = Client::trusting("10.0.0.0/8".parse().unwrap());
     let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(limiter, client));

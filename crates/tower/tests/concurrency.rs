@@ -1,4 +1,4 @@
-//! Limits on what is in flight.
+//! Limits on the number of requests in flight.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -16,7 +16,7 @@ fn from(key: &str) -> Request<()> {
 }
 
 #[test]
-fn at_most_so_many_are_in_flight_of_all_or_of_each_key() {
+fn requests_in_flight_are_bounded_in_total_or_per_key() {
     for (layer, bob) in [
         (ConcurrencyLayer::new(2), 429),
         (ConcurrencyLayer::per_key(2, Header::named("x-api-key")).unwrap(), 200),
@@ -31,7 +31,7 @@ fn at_most_so_many_are_in_flight_of_all_or_of_each_key() {
 }
 
 #[test]
-fn others_wait_in_line_and_one_that_gives_up_leaves_it() {
+fn requests_above_the_limit_wait_and_a_dropped_one_leaves_the_line() {
     let service = ConcurrencyLayer::waiting(1, Duration::from_hours(1)).layer(service_fn(hello));
     let ask = || Box::pin(service.clone().oneshot(from("alice")));
     block_on(async {

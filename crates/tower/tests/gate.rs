@@ -1,4 +1,4 @@
-//! Services behind a gate, on a clock that the test moves.
+//! Services behind a gate, with a manual clock.
 #![cfg(feature = "flow")]
 
 use std::{convert::Infallible, time::Duration};
@@ -37,7 +37,7 @@ fn asked(path: &str) -> Request<()> {
     Request::builder().uri(path).body(()).unwrap()
 }
 
-/// Answers with the status that the path names.
+/// Responds with the status that the path names.
 async fn as_asked(request: Request<()>) -> Result<Response<String>, &'static str> {
     let mut response = Response::new("hello".to_owned());
     *response.status_mut() = match request.uri().path() {
@@ -119,7 +119,7 @@ fn the_caller_says_what_a_failure_is_and_how_a_block_is_answered() {
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
 type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoIter>>;
 
-/// A service whose body is these frames.
+/// A service whose body consists of these frames.
 fn streams(
     frames: impl Fn() -> Frames + Clone + Send + 'static,
 ) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible, Future: Send> + Clone + Send
@@ -132,7 +132,7 @@ fn streams(
 }
 
 #[test]
-fn a_body_or_a_grpc_status_that_fails_is_a_failure_and_one_that_is_dropped_is_none() {
+fn a_failing_body_or_grpc_status_is_a_failure_and_a_dropped_body_is_not() {
     let status = |code: &str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", code.parse().unwrap());
@@ -154,16 +154,16 @@ fn a_body_or_a_grpc_status_that_fails_is_a_failure_and_one_that_is_dropped_is_no
     };
     assert_eq!(failed(vec![data(), status("0")], 3), (false, 1));
     assert!(failed(vec![data(), status("14")], 3).0);
-    // A client's mistake.
+    // `INVALID_ARGUMENT` is the client's mistake.
     assert!(!failed(vec![data(), status("3")], 3).0);
     assert!(failed(vec![data(), Err("cut")], 2).0);
-    // Given up in the middle; and nobody asked for the body at all.
+    // One body is dropped in the middle, and the other is never polled.
     assert!(!failed(vec![data(), status("14")], 1).0);
     assert_eq!(failed(vec![data()], 0), (false, 1));
 }
 
 #[test]
-fn a_request_that_is_given_up_is_out_of_flight_and_says_nothing() {
+fn a_cancelled_request_leaves_flight_and_is_not_judged() {
     let (gate, _) = gate(errors_trip(0));
     let hangs = service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
     let service = builder(&gate).build().layer(hangs);
@@ -205,7 +205,7 @@ fn origins_arguments_and_paths_reach_the_rules() {
 }
 
 #[test]
-fn rules_that_are_loaded_later_hold_and_adaptive_ones_bound_what_is_in_flight() {
+fn rules_loaded_later_apply_and_adaptive_rules_bound_requests_in_flight() {
     let (gate, _) = gate(Rules::default());
     let service = builder(&gate).build().layer(service_fn(as_asked));
     let held: Vec<_> = (0..3).map(|_| ask(&service, "/").unwrap()).collect();

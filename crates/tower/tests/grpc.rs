@@ -1,4 +1,4 @@
-//! The middleware in tonic: what its clients are told, as its clients read it.
+//! The middleware in tonic, as tonic's clients see it.
 #![cfg(feature = "grpc")]
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn a_denied_call_is_resource_exhausted_with_retry_info() {
     let wait = denied.get_details_retry_info().and_then(|info| info.retry_delay).unwrap();
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(10), "{wait:?}");
     assert!(denied.metadata().contains_key("retry-after"));
-    // Another method of the same client has a limit of its own.
+    // Another method of the same client has a separate limit.
     let other = client.watch(HealthCheckRequest::default()).await;
     assert!(other.is_ok(), "{other:?}");
 }
@@ -53,7 +53,7 @@ async fn a_client_that_limits_itself_reads_its_own_refusal_as_a_status() {
 }
 
 #[tokio::test]
-async fn the_examples_patient_client_is_let_in() {
+async fn the_example_client_that_waits_is_admitted() {
     let channel = example::connect(start().await).await.unwrap();
     let mut patient = HealthClient::new(example::paced().unwrap().layer(channel));
     for _ in 0..3 {

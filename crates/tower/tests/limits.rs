@@ -1,4 +1,4 @@
-//! What the middleware promises, on a clock that the test moves.
+//! The middleware's promises, tested with a manual clock.
 
 use std::{
     convert::Infallible,
@@ -44,7 +44,7 @@ fn log(quota: &str) -> Policy {
     Policy::sliding_log(quota.parse().unwrap()).unwrap()
 }
 
-/// Answers with its own name, and counts how often it is called.
+/// Responds with its name and counts the calls.
 fn hello(
     calls: &Arc<AtomicU32>,
 ) -> impl Service<Request<()>, Response = Response<String>, Error = Infallible, Future: Send> + Clone + Send + use<>
@@ -60,7 +60,7 @@ fn from(key: &str) -> Request<()> {
     Request::builder().uri("/a/b?c=d").header("x-api-key", key).body(()).unwrap()
 }
 
-/// Status, and the header fields by which a client is told where it stands.
+/// The status, and the header fields that report the limits.
 fn told<R>(response: &Response<R>) -> (u16, [Option<&str>; 3]) {
     let header = |name| response.headers().get(name).map(|value| value.to_str().unwrap());
     (response.status().as_u16(), ["retry-after", "ratelimit-policy", "ratelimit"].map(header))
@@ -71,14 +71,14 @@ fn text(response: Response<Body<String>>) -> String {
     String::from_utf8(whole.to_vec()).unwrap()
 }
 
-/// Asks with this key and is told the status; the answer is dropped at once.
+/// Sends requests with a given key and returns their status. Each response is dropped immediately.
 fn asks(builder: Builder<ManualTimer>) -> impl Fn(&str) -> u16 {
     let service = builder.build().layer(hello(&Arc::default()));
     move |key| block_on(service.clone().oneshot(from(key))).unwrap().status().as_u16()
 }
 
 #[test]
-fn a_denial_is_429_with_an_honest_wait_and_the_inner_service_does_not_see_it() {
+fn a_denial_is_429_with_the_exact_wait_and_does_not_reach_the_inner_service() {
     let (limiter, timer) = limiter(log("2/10s"));
     let calls = Arc::default();
     let layer = RateLimitLayer::builder(limiter, ALICE).name("per \"key\"").build();
@@ -99,7 +99,7 @@ fn a_denial_is_429_with_an_honest_wait_and_the_inner_service_does_not_see_it() {
          satisfied as assigned quota has been exceeded\",\"status\":429,\"violated-policies\":[\"per _key_\"]}"
     );
     assert_eq!(ask("bob").status(), 200);
-    // 9.5 s are 10 on the wire; a nanosecond before the wait is over it still is one.
+    // `Retry-After` rounds 9.5 s up to 10, and a nanosecond before the wait is over it is 1.
     timer.advance(Duration::from_nanos(9_499_999_999));
     assert_eq!(told(&ask("alice")).1[0], Some("1"));
     timer.advance(Duration::from_nanos(1));
@@ -108,7 +108,7 @@ fn a_denial_is_429_with_an_honest_wait_and_the_inner_service_does_not_see_it() {
 }
 
 #[test]
-fn what_a_request_costs_and_how_it_is_denied_are_the_callers_choice() {
+fn the_caller_sets_the_cost_of_a_request_and_the_response_to_a_denial() {
     let (limiter, _) = limiter(log("10/1m"));
     let calls = Arc::default();
     let layer = RateLimitLayer::builder(limiter, ALICE)
@@ -149,11 +149,11 @@ fn what_a_request_costs_and_how_it_is_denied_are_the_callers_choice() {
 }
 
 #[test]
-fn a_permit_ends_with_the_response_body_also_when_that_is_dropped() {
+fn a_permit_ends_when_the_response_body_ends_or_is_dropped() {
     let (seats, _) = limiter(Concurrency::new(2).into());
     let service = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(hello(&Arc::default()));
     let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
-    // One after the other, each is read or dropped before the next.
+    // Each response is read or dropped before the next request.
     for _ in 0..5 {
         assert_eq!(text(ask()), "hello");
         drop(ask());
@@ -162,7 +162,7 @@ fn a_permit_ends_with_the_response_body_also_when_that_is_dropped() {
     assert_eq!(ask().status(), 429);
     drop(first.into_body());
     assert_eq!(ask().status(), 200);
-    // Read to its end it holds nothing, though it is still there.
+    // A body that was read to its end holds nothing, although it still exists.
     let mut body = second.into_body();
     assert_eq!(block_on(body.frame()).unwrap().unwrap().into_data().unwrap(), "hello");
     let all = [ask(), ask()];
@@ -202,7 +202,7 @@ fn requests_without_a_key_are_refused_unless_the_caller_says_otherwise() {
     assert_eq!(statuses(Some(NoKey::Deny)), [429, 429]);
 }
 
-/// Counts the events of this thread.
+/// Counts the events of the current thread.
 struct Events(Arc<AtomicU32>);
 
 impl tracing::Subscriber for Events {
@@ -222,7 +222,7 @@ impl tracing::Subscriber for Events {
 }
 
 #[test]
-fn the_log_says_at_most_once_a_minute_that_requests_have_no_key() {
+fn requests_without_a_key_are_logged_at_most_once_a_minute() {
     let (limiter, timer) = limiter(log("1/1m"));
     let service = RateLimitLayer::new(limiter, Peer::address()).layer(hello(&Arc::default()));
     let events = Arc::new(AtomicU32::new(0));
@@ -289,7 +289,7 @@ fn several_limits_of_one_layer_are_one_decision_and_a_denial_spends_none() {
 }
 
 #[test]
-fn permits_and_rates_of_one_layer_deny_together_and_come_back_as_each_does() {
+fn permits_and_rates_of_one_layer_are_decided_together_and_each_is_given_back_in_its_way() {
     let (rate, timer) = limiter(log("3/1m"));
     let seats = beside(Concurrency::new(1).into(), &timer);
     let builder = RateLimitLayer::builder(Arc::clone(&rate), ALICE).and(Arc::clone(&seats), ALICE);
@@ -304,7 +304,7 @@ fn permits_and_rates_of_one_layer_deny_together_and_come_back_as_each_does() {
 }
 
 #[test]
-fn a_delayed_request_starts_when_its_turn_comes_and_gives_its_place_back_when_it_is_dropped() {
+fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
     let limiter = Arc::new(Limiter::with_clock(pace, timer.clone()));
@@ -337,9 +337,9 @@ fn a_bounded_wait_is_first_come_first_served_and_longer_ones_are_refused_at_once
         assert_eq!(ask().await.unwrap().status(), 200);
         let (mut second, mut third) = (ask(), ask());
         assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
-        // It would be the fourth, after three seconds.
+        // It would be the fourth request, after a wait of three seconds.
         assert_eq!(told(&ask().await.unwrap()).0, 429);
-        // One that leaves the line lets the next one up.
+        // When a request leaves the line, the next one moves up.
         drop(second);
         timer.advance(Duration::from_secs(1));
         assert_eq!(third.await.unwrap().status(), 200);
@@ -348,7 +348,7 @@ fn a_bounded_wait_is_first_come_first_served_and_longer_ones_are_refused_at_once
 }
 
 #[test]
-fn a_bounded_wait_for_a_permit_ends_when_somebody_leaves() {
+fn a_bounded_wait_for_a_permit_ends_when_another_request_ends() {
     let (seats, _) = limiter(Concurrency::new(1).into());
     let layer = RateLimitLayer::builder(seats, ALICE).max_wait(Duration::from_secs(1)).build();
     let service = layer.layer(hello(&Arc::default()));
@@ -363,7 +363,7 @@ fn a_bounded_wait_for_a_permit_ends_when_somebody_leaves() {
 }
 
 #[test]
-fn a_bounded_wait_for_several_limits_asks_again_when_they_said() {
+fn a_bounded_wait_for_several_limits_asks_again_after_the_wait_they_named() {
     let (user, timer) = limiter(log("1/1s"));
     let all = beside(log("5/1s"), &timer);
     let layer = RateLimitLayer::builder(user, ALICE)
@@ -379,7 +379,7 @@ fn a_bounded_wait_for_several_limits_asks_again_when_they_said() {
         assert_eq!(all.peek("", 0).remaining(), 4);
         timer.advance(Duration::from_millis(600));
         assert_eq!(second.await.unwrap().status(), 200);
-        // A delay of a leaky bucket counts as a wait.
+        // A leaky bucket's delay counts as a wait.
         let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
         let pace = Arc::new(Limiter::with_clock(pace, timer.clone()));
         let layer =
@@ -404,7 +404,7 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
 }
 
 #[test]
-fn a_limit_in_a_dry_run_refuses_nobody_and_says_whom_it_would_have() {
+fn a_limit_in_a_dry_run_refuses_nobody_and_reports_whom_it_would_have_refused() {
     let (real, timer) = limiter(log("3/1m"));
     let tried = beside(log("1/1m"), &timer);
     let heard = Arc::new(AtomicU32::new(0));
@@ -443,7 +443,7 @@ fn a_tenants_limit_comes_from_a_table_that_changes_meanwhile() {
 }
 
 #[test]
-fn one_key_has_a_policy_of_its_own_while_the_layer_runs() {
+fn an_override_for_one_key_applies_while_the_layer_runs() {
     let (limiter, _) = limiter(log("1/1m"));
     let ask = asks(RateLimitLayer::builder(Arc::clone(&limiter), ALICE));
     assert_eq!(["alice", "alice"].map(&ask), [200, 429]);
@@ -452,7 +452,7 @@ fn one_key_has_a_policy_of_its_own_while_the_layer_runs() {
 }
 
 #[test]
-fn what_a_response_tells_of_its_cost_is_given_back_or_charged() {
+fn the_cost_in_a_response_head_is_refunded_or_charged() {
     let (limiter, _) = limiter(log("10/1m"));
     let builder = RateLimitLayer::builder(Arc::clone(&limiter), ALICE)
         .cost(|_| 3)
@@ -477,7 +477,7 @@ fn what_a_response_tells_of_its_cost_is_given_back_or_charged() {
     assert_eq!(left(""), 6);
     assert_eq!(left("5"), 1);
     limiter.reset("alice");
-    // Beyond what there is, as much as there is.
+    // A late charge takes at most what is left.
     assert_eq!(left("4294967295"), 0);
 }
 
@@ -502,7 +502,7 @@ fn bytes_and_bills_are_charged_when_the_body_is_over() {
     let mut body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
     assert_eq!(left(), [1, 1]);
     block_on(body.frame()).unwrap().unwrap();
-    // A body that is dropped has cost what was read.
+    // A body that is dropped costs what was read.
     drop(body);
     assert_eq!(left(), [1, 3]);
     let body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
@@ -511,7 +511,7 @@ fn bytes_and_bills_are_charged_when_the_body_is_over() {
 }
 
 #[test]
-fn layers_stand_behind_each_other_and_each_tells_its_own_limit() {
+fn stacked_layers_each_report_their_own_limit() {
     let (user, _) = limiter(log("5/1m"));
     let (path, _) = limiter(log("1/1s"));
     let inner = RateLimitLayer::builder(path, Path).name("path").build().layer(hello(&Arc::default()));
@@ -521,7 +521,7 @@ fn layers_stand_behind_each_other_and_each_tells_its_own_limit() {
     assert_eq!(lines.collect::<Vec<_>>(), ["\"path\";q=1;w=1", "\"user\";q=5;w=60"]);
 }
 
-/// A limit of a caller's own making, decided elsewhere: after a while, and by a policy of one key's own.
+/// A custom limit whose decision takes a while. Its decisions can come from an override.
 struct Elsewhere;
 
 impl KeyedLimit for Elsewhere {
@@ -541,7 +541,7 @@ impl KeyedLimit for Elsewhere {
 }
 
 #[test]
-fn any_limit_will_do_and_what_is_not_known_of_it_is_not_told() {
+fn a_custom_limit_works_and_headers_omit_what_is_unknown() {
     let service = RateLimitLayer::new(Limit::own(Elsewhere), Path).layer(hello(&Arc::default()));
     let response = block_on(service.oneshot(from("alice"))).unwrap();
     assert_eq!(told(&response), (200, [None, Some("\"default\";q=9"), Some("\"default\";r=8;t=1")]));

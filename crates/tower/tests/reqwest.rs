@@ -1,4 +1,4 @@
-//! The layers in reqwest's clients.
+//! The layers in clients of reqwest.
 #![cfg(all(feature = "axum", feature = "flow", feature = "reqwest"))]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn limited(layer: RateLimitLayer) -> ClientWithMiddleware {
 }
 
 #[tokio::test]
-async fn what_a_limit_denies_is_not_sent_and_says_when_to_come_again() {
+async fn a_denied_request_is_not_sent_and_the_error_has_the_wait() {
     let address = example::serve().await.unwrap();
     let client = example::client(Duration::ZERO).unwrap();
     for _ in 0..3 {
@@ -39,14 +39,14 @@ async fn what_a_limit_denies_is_not_sent_and_says_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn the_examples_client_waits_for_its_turn_and_leaves_alone_what_fails() {
+async fn the_example_client_waits_for_admission_and_stops_calling_a_failing_service() {
     let address = example::serve().await.unwrap();
     let client = example::client(Duration::from_secs(10)).unwrap();
     let get = async |path: &str| client.get(format!("http://{address}/{path}")).send().await;
     for _ in 0..4 {
         assert_eq!(get("").await.unwrap().status(), 200);
     }
-    // More than one failure opens the breaker; each counts when its body is read or dropped.
+    // The breaker opens after more than one failure. A failure counts when its body is read or dropped.
     for _ in 0..2 {
         assert_eq!(get("broken").await.unwrap().status(), 500);
     }
@@ -64,7 +64,7 @@ async fn a_clients_permit_ends_with_the_response_body() {
     }
     let held = ask().await.unwrap();
     let error: NotSent = cause(ask().await.unwrap_err());
-    assert_eq!(error.to_string(), "the request was not sent, by the limit default: denied, 0 of 1 left");
+    assert_eq!(error.to_string(), "request not sent because of the limit default: denied, 0 of 1 left");
     drop(held);
     assert!(ask().await.is_ok());
 }

@@ -1,4 +1,4 @@
-//! The middleware over limits that many processes share, on a server of its own.
+//! The middleware over shared limits, with a real Redis server.
 #![cfg(all(feature = "shared", feature = "servers"))]
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -43,7 +43,7 @@ fn store(server: &Server) -> Store {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shared_limit_holds_over_two_services_and_tells_the_same() {
+async fn two_services_share_a_limit_and_report_the_same_state() {
     let server = Server::start(&[]);
     let limit = |store: Store| store.limit("user", log("2/1h")).deadline(PATIENCE).build().unwrap();
     let services =
@@ -59,7 +59,7 @@ async fn a_shared_limit_holds_over_two_services_and_tells_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_the_store_and_of_the_process_deny_together_and_neither_spends_the_others() {
+async fn shared_and_local_limits_are_decided_together_and_a_denial_charges_neither() {
     let server = Server::start(&[]);
     let store = store(&server);
     let limit = |name, quota| store.limit(name, log(quota)).deadline(PATIENCE).build().unwrap();
@@ -73,11 +73,11 @@ async fn limits_of_the_store_and_of_the_process_deny_together_and_neither_spends
     for expected in [200, 200, 200, 429, 429] {
         assert_eq!(status(&service, "alice").await, expected);
     }
-    // What the local one took of a request that the store denied came back.
+    // The store denied a request, and its local cost was refunded.
     assert_eq!(local.peek(0).remaining(), 1);
     assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
     assert!(local.acquire(1).is_allowed());
-    // Now it is the local one that denies, and the store is not asked.
+    // Now the local limit denies, and the store is not asked.
     let another = behind(&RateLimitLayer::builder(user.clone(), ALICE).and(local, Fixed::new("")).build());
     assert_eq!(status(&another, "alice").await, 429);
     assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
@@ -110,7 +110,7 @@ async fn a_shared_permit_ends_with_the_response_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_limit_answers_as_on_error_says() {
+async fn without_its_store_a_shared_limit_follows_on_error() {
     let mut server = Server::start(&[]);
     let store = store(&server);
     let limit = |on_error| {
@@ -122,7 +122,7 @@ async fn without_its_store_a_limit_answers_as_on_error_says() {
     eventually("the store is lost", || store.health() == Health::Down);
     let passed = ask(&open, "alice").await;
     assert_eq!(passed.status(), 200);
-    // Nobody knows where the client stands.
+    // Without the store the state of the limit is unknown.
     assert!(!passed.headers().contains_key("ratelimit"));
     assert_eq!(status(&open, "alice").await, 200);
     assert_eq!(status(&closed, "alice").await, 503);

@@ -332,7 +332,7 @@ With --nodes, this table shows all nodes together, and a second one follows:
   mode               the effective mode: some algorithms can only be exact
   in one place       what the algorithm admits if one place makes every decision
                      immediately
-  denied wrongly     denied, although admitted in one place
+  denied by sharing  denied, although admitted in one place
   over               the most admitted requests in any window that the
                      algorithm, asked at the times of their admission, would
                      have denied: 0 unless reported

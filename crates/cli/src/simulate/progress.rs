@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_the_run_is_at_and_how_far() {
+    fn a_line_has_the_stage_and_the_progress() {
         assert_eq!(line((Stage::Reading, 1_500_000, 0)), "reading: 1.5 million lines");
         assert_eq!(line((Stage::Suggesting, 120_800_000, 0)), "looking for limits: 120.8 million decisions");
         assert_eq!(line((Stage::Replaying, 1, 2_000_000)), "replaying: 0% of 2.0 million requests");

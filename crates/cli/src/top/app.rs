@@ -1,4 +1,4 @@
-//! What is shown, and what keys do: no terminal, no server.
+//! The state of the program and the effects of key strokes, without a terminal or a server.
 
 use ratatui::crossterm::event::KeyCode;
 
@@ -7,7 +7,7 @@ use super::{
     data::{HeavyKey, Limit, Overview, Standing, Top},
 };
 
-/// What is on the screen.
+/// The current screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Screen {
     Overview,
@@ -15,18 +15,18 @@ pub enum Screen {
     Key { limit: String, key: String },
 }
 
-/// Something to do that changes the server, which is asked about first.
+/// A change on the server, which needs a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Block { limit: String, key: String },
     Unblock { limit: String, key: String },
 }
 
-/// What a key stroke asks for, beyond what is on the screen.
+/// The effect of a key stroke beyond the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Quit,
-    /// Ask the server for what the screen shows now.
+    /// Refresh the data of the current screen from the server.
     Refresh,
     Do(Action),
 }
@@ -44,18 +44,18 @@ pub struct App {
     pub server: String,
     pub screen: Screen,
     pub overview: Overview,
-    /// Of the limit on the screen; `None` where none is known.
+    /// The heavy keys of the limit on the screen; `None` if unknown.
     pub top: Option<Top>,
     pub standing: Option<Standing>,
     pub list: List,
     pub sort: Sort,
     pub filter: String,
-    /// Whether the filter is being typed.
+    /// Whether the user is typing the filter.
     pub typing: bool,
     pub selected: usize,
-    /// What waits for a yes.
+    /// The action that waits for a confirmation.
     pub asking: Option<Action>,
-    /// What happened last.
+    /// The latest message.
     pub message: String,
 }
 
@@ -77,7 +77,7 @@ impl App {
         }
     }
 
-    /// Takes in what the server says, in the chosen order.
+    /// Takes in new data and sorts it.
     pub fn show(&mut self, overview: Overview) {
         self.overview = overview;
         self.order();
@@ -102,7 +102,7 @@ impl App {
         self.selected = self.selected.min(self.rows().saturating_sub(1));
     }
 
-    /// The limits that the filter lets through.
+    /// The limits that match the filter.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.overview.limits.iter().filter(|limit| limit.name.contains(&self.filter))
     }
@@ -132,10 +132,10 @@ impl App {
         }
     }
 
-    /// What a key stroke does.
+    /// Handles a key stroke.
     pub fn stroke(&mut self, code: KeyCode) -> Option<Effect> {
         if let Some(action) = self.asking.take() {
-            // Anything but a yes is a no.
+            // Any key other than y cancels.
             return (code == KeyCode::Char('y')).then_some(Effect::Do(action));
         }
         if self.typing {
@@ -222,7 +222,7 @@ impl App {
     fn ask_about_key(&mut self, block: bool) {
         let (limit, key) = match &self.screen {
             Screen::Overview => {
-                "open a limit first: a block is of one of its keys".clone_into(&mut self.message);
+                "open a limit first, then select a key to block".clone_into(&mut self.message);
                 return;
             }
             Screen::Limit { limit } => match self.keys().get(self.selected) {

@@ -1,13 +1,13 @@
-//! What the server says.
+//! The data from the server.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::client::{ClientError, Target};
 
-/// How many seconds are shown.
+/// The number of seconds to show.
 pub const RECENT: usize = 60;
-/// How many keys are shown of a limit.
+/// The number of keys to show of a limit.
 const KEYS: usize = 100;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The share of its requests that it denies, of late; `None` where nobody asks.
+    /// The fraction of its recent requests that it denied; `None` without requests.
     pub fn share_denied(&self) -> Option<f64> {
         let (admitted, denied) = (self.admitted_per_second?, self.denied_per_second?);
         (admitted + denied > 0.0).then(|| denied / (admitted + denied))
@@ -82,7 +82,7 @@ pub struct HeavyKey {
     pub at_most: u64,
 }
 
-/// Where a key stands: the answer to a peek.
+/// The state of a key, from a peek.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Standing {
     pub allowed: bool,
@@ -92,7 +92,7 @@ pub struct Standing {
     pub reset_after_ms: Option<u64>,
 }
 
-/// The server that is asked.
+/// The server.
 pub struct Server<'a>(pub Target<'a>);
 
 impl Server<'_> {
@@ -117,7 +117,7 @@ impl Server<'_> {
         self.0.post("/v1/block", &json!({"limit": limit, "key": key})).map(|_| ())
     }
 
-    /// Whether it was blocked.
+    /// Returns whether it was blocked.
     pub fn unblock(&self, limit: &str, key: &str) -> Result<bool, ClientError> {
         let answer = self.0.post("/v1/unblock", &json!({"limit": limit, "key": key}))?;
         Ok(answer["unblocked"] == true)
@@ -128,8 +128,7 @@ impl Server<'_> {
     }
 }
 
-/// A text of somebody else's, for a terminal: control characters and those that turn the direction of writing are
-/// replaced.
+/// Text from elsewhere, for a terminal: control characters, and those that change the writing direction, are replaced.
 pub fn shown(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

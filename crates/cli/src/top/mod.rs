@@ -1,7 +1,7 @@
 //! `tidegate top`: the limits of a server, live in a terminal.
 //!
-//! `data` is what the server says, `app` what is shown and what keys do (without any terminal), `view` draws it, `terminal` runs
-//! both on a real one.
+//! `data` gets the server's data, `app` has the state and handles key strokes (without a terminal), `view` draws, and
+//! `terminal` runs everything on a real terminal.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 mod app;
@@ -23,36 +23,40 @@ use self::{
     app::App,
     data::{Overview, Server},
 };
-use crate::client::{Address, ClientError, How, Target, server, span};
+use crate::{
+    client::{ClientError, How, Target},
+    values::{Address, positive, server},
+};
 
-/// Show a server's limits live: who asks, who is denied, and by which limit
+/// Show a server's limits live, with their denials and heavy keys
 ///
 /// Keys: arrows or j and k move, Enter opens a limit and then a key, Esc goes back, s sorts, / filters, b blocks a key and u
-/// unblocks it (after a question), q quits. It needs no colours and 80 columns. Control characters of keys are not shown.
+/// unblocks it (after a confirmation), q quits. It works with 80 columns and without colours. Control characters in keys are
+/// not shown.
 ///
-/// It asks the control plane (serve --admin).
+/// The data comes from the control plane (serve --admin).
 ///
-/// Exits with 0, or with 3 if the server cannot be asked (with --once and --json).
+/// Exits with 0, or with 3 if the server cannot be reached (with --once and --json).
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
+    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
     #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     server: Address,
     #[command(flatten)]
     how: How,
-    /// How often to ask
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    /// How often to refresh
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
     every: Duration,
-    /// What comes first
+    /// The column to sort by
     #[arg(long, value_name = "COLUMN", default_value = "denied")]
     sort: Sort,
-    /// Only limits whose name contains this
+    /// Show only limits whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     /// Print the table once, and exit
     #[arg(long)]
     once: bool,
-    /// Print what the server says as a line of JSON, once or at each interval
+    /// Print the server's data as a line of JSON, once or at each interval
     #[arg(long)]
     json: bool,
 }
@@ -60,12 +64,12 @@ pub struct Args {
 /// The order of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Most denied a second
+    /// Most denied per second
     #[default]
     Denied,
-    /// Largest share denied
+    /// Largest fraction denied
     Share,
-    /// Most admitted a second
+    /// Most admitted per second
     Admitted,
     /// By name
     Name,
@@ -78,7 +82,9 @@ pub fn run(args: &Args) -> ExitCode {
     } else if args.once {
         server.overview().map(|overview| print(&table(args, overview)))
     } else if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        eprintln!("error: this is no terminal: --once prints the table once, --json prints JSON");
+        eprintln!(
+            "error: standard output is not a terminal: --once prints the table once, --json prints JSON"
+        );
         return ExitCode::from(2);
     } else {
         let app = App::new(&args.server.to_string(), args.sort, &args.filter);
@@ -119,6 +125,6 @@ fn table(args: &Args, overview: Overview) -> String {
 }
 
 fn print(text: &str) {
-    // A closed standard output is no failure.
+    // A closed standard output is not an error.
     let _ = io::stdout().write_all(text.as_bytes());
 }

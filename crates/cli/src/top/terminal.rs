@@ -1,4 +1,4 @@
-//! The program on a real terminal.
+//! Runs the program on a real terminal.
 
 use std::{io, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::client::ClientError;
 
-/// Shows the server's limits until somebody quits. The terminal is as before afterwards, also after a panic.
+/// Shows the server's limits until the user quits. The terminal is restored afterwards, even after a panic.
 ///
 /// # Errors
 /// When the terminal cannot be used.
@@ -72,7 +72,7 @@ fn act(server: &Server<'_>, action: &Action) -> String {
     done.map_or_else(|error| error.to_string(), str::to_owned)
 }
 
-/// Asks for what is on the screen. What cannot be had stays as it was, with the reason.
+/// Refreshes the data of the current screen. On an error, the old data stays and the error is shown.
 fn refresh(app: &mut App, server: &Server<'_>) {
     if let Err(error) = ask(app, server) {
         app.message = error.to_string();

@@ -47,7 +47,7 @@ fn app() -> App {
     app
 }
 
-/// The screen's lines, without blanks at their ends.
+/// The screen's lines without trailing blanks.
 fn drawn(app: &App, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(frame, app)).unwrap();
@@ -63,10 +63,10 @@ fn strokes(app: &mut App, keys: &str) -> Option<Effect> {
 }
 
 #[test]
-fn the_overview_fits_80_by_24_with_what_hurts_first_and_no_control_characters() {
+fn the_overview_fits_80_by_24_with_most_denied_first_and_no_control_characters() {
     let lines = drawn(&app(), 80, 24);
     assert_eq!(lines[0], "tidegate 0.1.0  127.0.0.1:8080  store up, 3 servers");
-    assert_eq!(lines[1], "3 of 3 limits by denied a second");
+    assert_eq!(lines[1], "3 of 3 limits by denied per second");
     assert_eq!(lines[23], "Enter open  s sort  / filter  q quit");
     for (line, words) in [
         (2, ["LIMIT", "ADMIT/s", "DENIED", "HEAVIEST"]),
@@ -103,7 +103,7 @@ fn limits_are_sorted_and_filtered_and_a_filter_can_be_removed() {
 }
 
 #[test]
-fn a_limit_and_then_a_key_are_opened_and_left() {
+fn a_limit_and_then_a_key_can_be_opened_and_closed() {
     let mut app = app();
     assert_eq!(strokes(&mut app, "\n"), Some(Effect::Refresh));
     assert_eq!(app.screen, Screen::Limit { limit: "logins".to_owned() });
@@ -112,7 +112,7 @@ fn a_limit_and_then_a_key_are_opened_and_left() {
     for words in [
         "token-bucket 100/1m, burst: 20; sharing: local",
         "12 keys of 1000",
-        "Keys denied most of the last 61 s, one in 4 counted (Tab: asked most)",
+        "Keys with most denials in the last 61 s, one in 4 counted (Tab: most requests)",
         "eve",
         "exact",
     ] {
@@ -135,7 +135,7 @@ fn a_limit_and_then_a_key_are_opened_and_left() {
         "denied",
         "remaining 0 of 20",
         "admitted again in 1500 ms",
-        "as good as new in 60 s",
+        "full again in 60 s",
         "was denied 40 to 40 times",
     ] {
         assert!(text.contains(words), "{words} in\n{text}");
@@ -147,7 +147,7 @@ fn a_limit_and_then_a_key_are_opened_and_left() {
 }
 
 #[test]
-fn a_block_needs_a_yes() {
+fn a_block_needs_a_confirmation() {
     let mut app = app();
     strokes(&mut app, "b");
     assert!(app.asking.is_none() && app.message.contains("open a limit first"), "{}", app.message);
@@ -156,13 +156,13 @@ fn a_block_needs_a_yes() {
     strokes(&mut app, "b");
     assert!(drawn(&app, 80, 24).join("\n").contains("Block eve in logins until it is unblocked?"));
     assert_eq!(strokes(&mut app, "n"), None);
-    assert!(app.asking.is_none(), "anything but a yes is a no");
+    assert!(app.asking.is_none(), "any key other than y cancels");
     let of = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
     let (limit, key) = of("logins", "eve");
     assert_eq!(strokes(&mut app, "by"), Some(Effect::Do(Action::Block { limit, key })));
     let (limit, key) = of("logins", "eve");
     assert_eq!(strokes(&mut app, "uy"), Some(Effect::Do(Action::Unblock { limit, key })));
-    // A key that is not text cannot be named here.
+    // A key that is not text cannot be selected here.
     assert_eq!(strokes(&mut app, "jby"), None);
     assert!(app.asking.is_none());
 }
@@ -186,11 +186,11 @@ fn small_screens_and_long_lists_are_drawn_without_a_panic() {
 }
 
 #[test]
-fn the_text_for_scripts_has_a_line_for_each_limit() {
+fn the_plain_text_has_a_line_for_each_limit() {
     let text = view::plain(&app());
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 4);
     assert!(lines[0].starts_with("LIMIT") && lines[1].starts_with("logins"), "{text}");
-    // A trend: sums of five seconds each, the last the highest.
+    // A trend: sums of five seconds each, with the highest last.
     assert!(lines[1].contains('█') && !text.contains('\u{1b}'), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Drawing: 80 columns and no colour are enough.
+//! Drawing, for 80 columns and without colours.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use super::{
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// How wide the line of what was denied is.
+/// The width of the trend of denials.
 const TREND: usize = 12;
 const HEADS: [&str; 7] = ["LIMIT", "QUOTA", "ADMIT/s", "DENY/s", "DENIED", "DENIED, 1 min", "HEAVIEST KEY"];
 
@@ -45,9 +45,9 @@ fn heading(app: &App) -> Vec<Line<'static>> {
         let _ = write!(first, "  store {}, {} servers", store.health, store.nodes);
     }
     let sort = match app.sort {
-        Sort::Denied => "denied a second",
+        Sort::Denied => "denied per second",
         Sort::Share => "share denied",
-        Sort::Admitted => "admitted a second",
+        Sort::Admitted => "admitted per second",
         Sort::Name => "name",
     };
     let second = if !app.message.is_empty() {
@@ -117,12 +117,12 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
     let block = Block::new().borders(Borders::TOP).title(title);
     frame.render_widget(Sparkline::default().block(block).data(data), denied);
     let (title, other) = match app.list {
-        List::Denied => ("denied most", "asked most"),
-        List::Asked => ("asked most", "denied most"),
+        List::Denied => ("most denials", "most requests"),
+        List::Asked => ("most requests", "most denials"),
     };
     let sampled = app.top.as_ref().map_or_else(String::new, |top| {
         let of = if top.one_in > 1 { format!(", one in {} counted", top.one_in) } else { String::new() };
-        format!(" of the last {:.0} s{of}", top.seconds)
+        format!(" in the last {:.0} s{of}", top.seconds)
     });
     let rows = app.keys().iter().map(|key| {
         let bounds = if key.at_least == key.at_most {
@@ -132,7 +132,7 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         };
         Row::new([shown(&key.key), key.count.to_string(), bounds])
     });
-    frame.render_widget(Paragraph::new(format!("Keys {title}{sampled} (Tab: {other})")), heading);
+    frame.render_widget(Paragraph::new(format!("Keys with {title}{sampled} (Tab: {other})")), heading);
     let head = ["KEY", "COUNT", "BOUNDS"];
     let widths = [Constraint::Fill(1), Constraint::Length(10), Constraint::Length(20)];
     let table = Table::new(rows, widths).header(Row::new(head).style(BOLD)).row_highlight_style(CHOSEN);
@@ -141,7 +141,7 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
 
 fn about(app: &App, name: &str) -> Vec<Line<'static>> {
     let Some(limit) = app.limit() else {
-        return vec![Line::raw(format!("limit {name} is gone from the rules"))];
+        return vec![Line::raw(format!("limit {name} is no longer in the rules"))];
     };
     let options = if limit.options.is_empty() { String::new() } else { format!(", {}", limit.options) };
     let kind = match (limit.global, limit.shadow) {
@@ -162,7 +162,7 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
         Line::styled(shown(&limit.name), BOLD),
         Line::raw(format!("{} {}{options}{kind}; sharing: {}", limit.algorithm, limit.quota, limit.sharing)),
         Line::raw(format!(
-            "{} admitted and {} denied a second; {} keys of {}",
+            "{} admitted and {} denied per second; {} keys of {}",
             rate(limit.admitted_per_second),
             rate(limit.denied_per_second),
             limit.keys,
@@ -186,12 +186,10 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
             if let Some(wait) = standing.retry_after_ms {
                 lines.push(Line::raw(format!("admitted again in {}", ms(wait))));
             } else if !standing.allowed {
-                lines.push(Line::raw(
-                    "no time is known when it is admitted again: it is blocked, or waits for a permit",
-                ));
+                lines.push(Line::raw("the wait is unknown: the key is blocked, or waits for a permit"));
             }
             if let Some(reset) = standing.reset_after_ms {
-                lines.push(Line::raw(format!("as good as new in {}", ms(reset))));
+                lines.push(Line::raw(format!("full again in {}", ms(reset))));
             }
         }
     }
@@ -225,7 +223,7 @@ fn ask(frame: &mut Frame<'_>, action: &Action) {
     frame.render_widget(paragraph.block(Block::new().borders(Borders::ALL)), area);
 }
 
-/// The overview as text, each column as wide as it needs to be.
+/// The overview as text, with columns as wide as necessary.
 pub fn plain(app: &App) -> String {
     let rows: Vec<[String; 7]> =
         std::iter::once(HEADS.map(str::to_owned)).chain(app.limits().map(cells)).collect();
@@ -250,7 +248,7 @@ fn per_second(rate: f64) -> String {
     }
 }
 
-/// Numbers as bars of eight heights, in so many columns as fit; a blank for none.
+/// Numbers as bars of eight heights, in as many columns as fit; zero is a blank.
 fn trend(numbers: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let each = numbers.len().div_ceil(TREND).max(1);

@@ -14,8 +14,8 @@ use tidegate_redis_servers::eventually;
 
 use crate::program::{PATIENCE, scratch};
 
-/// The program: what `TIDEGATE_ENVOY` names, or else what `scripts/servers.sh` fetches. `None`, loudly, where nothing may be
-/// fetched.
+/// The program: the one that `TIDEGATE_ENVOY` names, or the one that `scripts/servers.sh` fetches. `None`, with a message, if
+/// nothing may be fetched.
 pub fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
@@ -35,7 +35,7 @@ pub fn program() -> Option<&'static Path> {
         Some(String::from_utf8(told.stdout).unwrap().trim().into())
     });
     if program.is_none() {
-        // Past the capture of the test's output.
+        // Written directly, so that the capture of test output does not hide it.
         let _ = writeln!(std::io::stderr(), "TIDEGATE_OFFLINE is set: NOT tested with Envoy");
     }
     program.as_deref()
@@ -44,19 +44,19 @@ pub fn program() -> Option<&'static Path> {
 /// Killed when the test ends.
 pub struct Envoy {
     child: Child,
-    /// Where clients ask.
+    /// The port for clients.
     pub port: u16,
     admin: u16,
 }
 
 impl Envoy {
-    /// Starts one with this filter and these routes before the backend.
+    /// Starts an Envoy with this filter and these routes in front of the backend.
     pub fn start(name: &str, filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Self {
         let directory = scratch(name);
         let [file, admin] = ["envoy.json", "admin"].map(|name| directory.join(name));
         fs::write(&file, bootstrap(filter, routes, tidegate, backend).to_string()).unwrap();
         let log = fs::File::create(directory.join("log")).unwrap();
-        let mut command = Command::new(program().expect("whoever has no Envoy does not come here"));
+        let mut command = Command::new(program().expect("the tests return early without Envoy"));
         command.arg("--config-path").arg(&file).arg("--admin-address-path").arg(&admin);
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warn"]);
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
@@ -71,7 +71,7 @@ impl Envoy {
         envoy
     }
 
-    /// A number that Envoy counts.
+    /// A counter of Envoy.
     pub fn stat(&self, name: &str) -> u64 {
         let all = ask(self.admin, &format!("/stats?filter={name}$")).expect("Envoy's own page answers");
         let line = all.lines().find(|line| line.starts_with(name) || line.contains(&format!(".{name}: ")));
@@ -86,7 +86,7 @@ impl Drop for Envoy {
     }
 }
 
-/// Of the listener and of Envoy's own page, once both are there.
+/// The ports of the listener and of Envoy's admin page, once both exist.
 fn ports_of(admin: &Path) -> Option<(u16, u16)> {
     let address = fs::read_to_string(admin).ok()?;
     let admin = address.trim().rsplit(':').next()?.parse().ok()?;
@@ -95,7 +95,7 @@ fn ports_of(admin: &Path) -> Option<(u16, u16)> {
     Some((u16::try_from(port).ok()?, admin)).filter(|(port, _)| *port > 0)
 }
 
-/// The body of an answer of Envoy's own page.
+/// The body of a response from Envoy's admin page.
 fn ask(admin: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", admin)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -124,7 +124,7 @@ pub fn typed(name: &str, message: Value) -> Value {
     message
 }
 
-/// A route to the backend for paths that begin so, with further fields.
+/// A route to the backend for paths with this prefix, with additional fields.
 pub fn route(prefix: &str, fields: Value) -> Value {
     let mut route = fields;
     route["match"] = json!({ "prefix": prefix });

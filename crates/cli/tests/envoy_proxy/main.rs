@@ -1,4 +1,4 @@
-//! Envoy itself between clients and a backend, with `tidegate serve` as its rate limit service.
+//! A real Envoy between clients and a backend, with `tidegate serve` as its rate limit service.
 #![cfg(all(feature = "grpc", feature = "servers"))]
 
 mod envoy;

@@ -1,4 +1,4 @@
-//! Quotas that Envoy decides on by itself.
+//! Quotas, with which Envoy itself decides.
 
 use std::{
     fs, thread,
@@ -15,9 +15,9 @@ use crate::{
     web::{Client, backend},
 };
 
-/// Of `shop.second`.
+/// The limit of `shop.second`.
 const A_SECOND: usize = 60;
-/// No test runs for so long that it sees two windows of a year.
+/// The limit of a year. No test runs long enough to see two windows.
 const A_YEAR: usize = 300;
 const CONFIG: &str = "
 domain: shop
@@ -32,7 +32,7 @@ fn serving(name: &str, address: &str) -> Serving {
     Serving::with(&["--envoy-config", file.to_str().unwrap(), "--grpc", address])
 }
 
-/// One bucket for each value of `x-plan`. Whoever has no assignment is denied.
+/// One bucket for each value of `x-plan`. Without an assignment, requests are denied.
 fn filter() -> Value {
     let plan = json!({
         "name": "plan",
@@ -77,7 +77,7 @@ fn envoy(name: &str, tidegate: &str, backend: u16) -> Envoy {
     Envoy::start(name, &filter(), &json!([route("/", json!({}))]), tidegate, backend)
 }
 
-/// Asks for about a second, much more often than the limit allows; how many were admitted.
+/// Sends requests for about a second, far more than the limit allows. Returns how many were admitted.
 #[allow(clippy::disallowed_methods, reason = "clients ask at a real pace")]
 fn a_second_of(client: &mut Client, plan: &str) -> usize {
     let start = Instant::now();
@@ -111,7 +111,7 @@ fn two_envoys_never_admit_more_than_the_limit_of_a_long_window() {
         assert!(admitted <= A_YEAR, "{admitted}");
         admitted >= A_YEAR * 9 / 10
     });
-    // What is left is small, and nothing comes beyond it.
+    // Little is left, and no more than that is admitted.
     for _ in 0..3 {
         admitted += clients.iter_mut().map(|client| a_second_of(client, "year")).sum::<usize>();
     }
@@ -121,7 +121,7 @@ fn two_envoys_never_admit_more_than_the_limit_of_a_long_window() {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "the limit is one of real time")]
-fn load_moves_between_two_envoys_and_the_limit_of_a_second_goes_with_it() {
+fn a_limit_per_second_follows_the_load_between_two_envoys() {
     if program().is_none() {
         return;
     }
@@ -136,20 +136,20 @@ fn load_moves_between_two_envoys_and_the_limit_of_a_second_goes_with_it() {
             admitted += now;
             now >= A_SECOND * 3 / 4
         });
-        // In each second the limit, and beyond it what is left in the buckets of both: a second's shares at most.
+        // The limit in each second, plus what is left in both buckets: at most one second's shares.
         let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
         assert!(admitted <= A_SECOND * (seconds + 1), "{admitted} in {seconds} s");
     };
     all_of_it("the first has nearly all of the limit", &mut first);
     all_of_it("the load moves to the second", &mut second);
     all_of_it("the load moves back", &mut first);
-    // One that dies leaves its share when its time is over.
+    // When an Envoy dies, its share is free after its time to live.
     drop(one);
     all_of_it("the second is alone", &mut second);
 }
 
 #[test]
-fn envoys_that_lose_us_go_by_their_assignment_until_it_ends_and_then_by_their_fallback() {
+fn envoys_without_tidegate_use_their_assignment_until_it_ends_and_then_the_fallback() {
     if program().is_none() {
         return;
     }

@@ -17,7 +17,7 @@ use crate::{
     web::{Client, backend},
 };
 
-/// No test runs for so long that it sees two windows of a year.
+/// No test runs long enough to see two windows of a year.
 const CONFIG: &str = "
 domain: shop
 descriptors:
@@ -28,7 +28,7 @@ descriptors:
   - {key: busy, rate_limit: {unit: year, requests_per_unit: 1000000}}
 ";
 
-/// More than any machine makes Envoy wait for.
+/// Longer than Envoy ever waits on any machine.
 const PATIENT: &str = "10s";
 
 fn configured(name: &str) -> PathBuf {
@@ -42,13 +42,13 @@ fn serving(name: &str, arguments: &[&str]) -> Serving {
     Serving::with(&[&["--envoy-config", file.to_str().unwrap()], arguments].concat())
 }
 
-/// Where the server listens for Envoy.
+/// The address of the server's gRPC listener.
 pub fn grpc(server: &Serving) -> String {
     let line = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).expect("it serves gRPC");
     line.trim().split(',').next().unwrap().to_owned()
 }
 
-/// The rate limit filter with further fields.
+/// The rate limit filter with additional fields.
 fn filter(fields: &Value) -> Value {
     let mut message = json!({
         "domain": "shop",
@@ -72,7 +72,7 @@ fn header(field: &str, key: &str) -> Value {
     json!({ "actions": [{ "request_headers": { "header_name": field, "descriptor_key": key } }] })
 }
 
-/// A route's own rate limits where they say how much is taken, which the route itself cannot.
+/// The rate limits of a route in the form that can set the hits, which the route itself cannot.
 fn own(limits: &Value) -> Value {
     let message = typed("filters.http.ratelimit.v3.RateLimitPerRoute", json!({ "rate_limits": limits }));
     json!({ "typed_per_filter_config": { "envoy.filters.http.ratelimit": message } })
@@ -83,7 +83,7 @@ fn busy() -> Value {
 }
 
 #[test]
-fn header_address_and_constant_descriptors_have_limits_and_answers_tell_them() {
+fn header_address_and_constant_descriptors_have_limits_that_responses_report() {
     if program().is_none() {
         return;
     }
@@ -129,7 +129,7 @@ fn header_address_and_constant_descriptors_have_limits_and_answers_tell_them() {
 }
 
 #[test]
-fn a_header_says_what_a_request_costs_and_the_backend_what_it_gives_back() {
+fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     if program().is_none() {
         return;
     }
@@ -159,7 +159,7 @@ fn a_header_says_what_a_request_costs_and_the_backend_what_it_gives_back() {
     assert_eq!(spend(6), (200, 0));
     assert_eq!(spend(1).0, 429);
 
-    // Takes 6 of 10, and the backend did not use 5 of them.
+    // Takes 6 of 10, of which the backend did not use 5.
     let answer = client.get("/unused/5", &["x-user: bob"]);
     assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 4));
     let mut left = |user: &str| client.get("/cost", &[user, "x-cost: 0"]).number("x-ratelimit-remaining");
@@ -169,7 +169,7 @@ fn a_header_says_what_a_request_costs_and_the_backend_what_it_gives_back() {
 }
 
 #[test]
-fn without_us_envoy_admits_or_denies_as_it_is_told_and_limits_again_when_we_are_back() {
+fn without_tidegate_envoy_admits_or_denies_as_configured_and_limits_again_later() {
     if program().is_none() {
         return;
     }
@@ -192,7 +192,7 @@ fn without_us_envoy_admits_or_denies_as_it_is_told_and_limits_again_when_we_are_
     assert_eq!(allowing.stat("ratelimit.failure_mode_allowed"), 5);
 
     let _again = serving("envoy-killed", &["--grpc", &address]);
-    // Envoy connects again by itself.
+    // Envoy reconnects automatically.
     eventually("Envoy asks again", || denied.get("/", &["x-user: bob"]).status != 500);
     eventually("Envoy limits again", || allowed.get("/", &["x-user: ada"]).status == 429);
     eventually("the other does, too", || denied.get("/", &["x-user: bob"]).status == 429);
@@ -215,12 +215,12 @@ fn a_reload_under_load_fails_no_request() {
     }
     let file = configured("envoy-reload");
     let server = Serving::with(&["--envoy-config", file.to_str().unwrap(), "--grpc", "127.0.0.1:0"]);
-    // A call that fails is a 500.
+    // A failed call becomes a 500.
     let filter = filter(&json!({ "failure_mode_deny": true }));
     let envoy = Envoy::start("envoy-reload", &filter, &busy(), &grpc(&server), backend());
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
-        // Also if something here fails: else the clients would go on for ever.
+        // Set even if something here fails; otherwise the clients would run for ever.
         let end = Done(&done);
         let load = || {
             let mut client = Client::of(envoy.port);
@@ -244,7 +244,7 @@ fn a_reload_under_load_fails_no_request() {
         }
     });
     assert_eq!(envoy.stat("ratelimit.error"), 0);
-    // The state came along, and the last limit is in force.
+    // The state was kept, and the last limit is in force.
     let counted = answered.load(Ordering::Relaxed);
     let metrics = server.get("/metrics");
     let series = "tidegate_envoy_within_limit_total";
@@ -260,18 +260,18 @@ fn a_reload_under_load_fails_no_request() {
 #[allow(clippy::disallowed_methods, reason = "clients ask at a real pace")]
 fn calls_at_two_thousand_a_second_are_answered_within_envoys_usual_timeout() {
     const CLIENTS: u32 = 4;
-    /// In a twentieth of a second.
+    /// The requests in a twentieth of a second.
     const REQUESTS: u32 = 100;
     if program().is_none() {
         return;
     }
     let server = serving("envoy-rate", &["--grpc", "127.0.0.1:0"]);
-    // 20 ms where nothing else is said.
+    // The default timeout is 20 ms.
     let filter = filter(&json!({ "timeout": null, "failure_mode_deny": true }));
     let envoy = Envoy::start("envoy-rate", &filter, &busy(), &grpc(&server), backend());
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(envoy.port)).collect();
-    // A machine that does other things may stop any process for 20 ms, and the pace is lost then: what is wanted here is one
-    // undisturbed round. bench/rls has the figures of a quiet machine.
+    // Other work on the machine may suspend any process for 20 ms, which ruins a round. One undisturbed round is enough here;
+    // bench/rls measures on a quiet machine.
     eventually("a round in which every call was answered in time", || {
         let errors = envoy.stat("ratelimit.error");
         let start = Instant::now();

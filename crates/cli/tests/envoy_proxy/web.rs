@@ -1,4 +1,4 @@
-//! The two ends: clients, and the backend.
+//! The two ends: clients and the backend.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,8 @@ use std::{
 
 use crate::program::PATIENCE;
 
-/// Starts a backend that answers every request; its port. What follows `/unused/` in a path comes back in `x-unused`.
+/// Starts a backend that answers every request, and returns its port. The part after `/unused/` in a path is returned in
+/// `x-unused`.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -50,12 +51,12 @@ fn head(from: &mut impl BufRead) -> Option<(String, HashMap<String, String>)> {
     }
 }
 
-/// One connection to Envoy, which stays open.
+/// One open connection to Envoy.
 pub struct Client {
     answers: BufReader<TcpStream>,
 }
 
-/// What a client was answered.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -81,7 +82,7 @@ impl Client {
         Self { answers: BufReader::new(stream) }
     }
 
-    /// Asks with further header fields, as in `["x-user: ada"]`.
+    /// Sends a GET with additional header fields, as in `["x-user: ada"]`.
     pub fn get(&mut self, path: &str, fields: &[&str]) -> Answer {
         let fields = [&["host: shop"], fields, &["\r\n"]].concat().join("\r\n");
         let request = format!("GET {path} HTTP/1.1\r\n{fields}");
@@ -94,7 +95,7 @@ impl Client {
         Answer { status, fields, body: String::from_utf8_lossy(&body).into_owned() }
     }
 
-    /// The statuses of so many requests.
+    /// The statuses of this many requests.
     pub fn statuses(&mut self, count: usize, path: &str, fields: &[&str]) -> Vec<u16> {
         (0..count).map(|_| self.get(path, fields).status).collect()
     }

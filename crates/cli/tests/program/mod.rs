@@ -1,4 +1,4 @@
-//! The program as a user runs it, for tests to talk to.
+//! The program as a user runs it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
@@ -11,16 +11,16 @@ use std::{
     time::Duration,
 };
 
-/// How long a test waits for what should happen at once.
+/// How long a test waits for something that should happen immediately.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    // What the tests' own environment says is not for the program.
+    // The environment of the tests must not affect the program.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_")) {
         command.env_remove(name);
     }
-    // Tests run side by side, and on machines with a server of their own.
+    // Tests run in parallel, and on machines with a running server.
     command.env("TIDEGATE_ADMIN", "127.0.0.1:0");
     command
 }
@@ -33,19 +33,19 @@ pub fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// The running program; it is killed if a test fails.
+/// The running program, which is killed if a test fails.
 pub struct Serving {
     pub child: Child,
     pub http: String,
     pub admin: String,
     pub resp: String,
-    /// What it printed until it was ready.
+    /// The text that it printed until it was ready.
     pub told: String,
     pub log: mpsc::Receiver<String>,
 }
 
 impl Serving {
-    /// Runs `serve` on ports of the system's choice with further arguments, until it says that it is ready.
+    /// Runs `serve` on free ports with additional arguments, and waits until it is ready.
     pub fn with(arguments: &[&str]) -> Self {
         Self::run(
             tidegate().args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(arguments),
@@ -110,7 +110,7 @@ impl Serving {
     }
 }
 
-/// One HTTP request on a connection of its own, and all that comes back.
+/// Sends one HTTP request on a new connection, and returns the whole response.
 pub fn request(address: &str, method: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

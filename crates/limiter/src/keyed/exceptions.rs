@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
+    hash::BuildHasherDefault,
     sync::{Arc, PoisonError},
 };
 
@@ -14,7 +14,8 @@ use crate::{
 };
 use tidegate_core::Nanos;
 
-use super::{Generation, Marks, TooManyExceptions};
+use super::{Generation, TooManyExceptions};
+use crate::marks::{Marks, TagHasher};
 
 /// The exception of one key.
 #[derive(Clone, Default)]
@@ -23,26 +24,6 @@ pub(crate) struct Exception {
     pub blocked: Nanos,
     /// The key's own policy and state.
     pub own: Option<Arc<Generation>>,
-}
-
-/// Tags are hashes already.
-#[derive(Default)]
-pub(crate) struct TagHasher(u64);
-
-impl Hasher for TagHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, tag: u64) {
-        self.0 = tag;
-    }
 }
 
 type Map = HashMap<Tag, Exception, BuildHasherDefault<TagHasher>>;

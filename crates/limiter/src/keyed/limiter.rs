@@ -6,13 +6,14 @@ use crate::table::{BuildError, HashKeys, Stats, Tag, WhenFull};
 use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
 
 use super::{
-    Generation, KeyedBuilder, Marks, TooManyExceptions,
+    Generation, KeyedBuilder, TooManyExceptions,
     exceptions::Exceptions,
     generation::{Generations, Home, NoStep, Room},
 };
 use crate::{
     SystemClock, Timer, WaitError,
     block::{denied_until, refused_until},
+    marks::Marks,
     sync::{Mutex, yield_now},
     wait::{Ground, Line, Lines, Wakes, wait},
 };

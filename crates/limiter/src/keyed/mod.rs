@@ -9,7 +9,6 @@ mod generation;
 mod limiter;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod marks;
 mod snapshot;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -17,9 +16,7 @@ mod tests;
 pub use build::KeyedBuilder;
 pub use change::{Change, Sweeping};
 pub use error::{OverrideError, TooManyExceptions};
-pub(crate) use exceptions::TagHasher;
 use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
-pub(crate) use marks::Marks;
 pub use snapshot::Entry;

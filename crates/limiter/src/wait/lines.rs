@@ -10,7 +10,7 @@ use tidegate_core::Nanos;
 
 use super::Line;
 use crate::{
-    keyed::{Marks, TagHasher},
+    marks::{Marks, TagHasher},
     sync::{AtomicBool, Mutex, MutexGuard, Ordering},
     table::Tag,
 };

@@ -1,4 +1,4 @@
-//! Decisions of the store, one key each.
+//! Decisions by the store, each on one key.
 
 use std::{mem, sync::Arc};
 
@@ -14,15 +14,15 @@ use crate::{
     },
 };
 
-/// What a request is answered with: the decision, and the time as the state sees it.
+/// The result of a request: the decision, and the time that the state uses.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
-/// The answers to a caller's requests about one key, in turn.
+/// The answers to a caller's requests on one key, in order.
 pub type Answers = Vec<Answer>;
 
-/// The task that had the request has gone: the runtime is shutting down.
+/// The task that had the request no longer exists: the runtime is shutting down.
 const GONE: Answer = Err(StoreError::Down);
 
-/// A request on its way.
+/// A decision request in flight.
 pub struct Question {
     plan: Arc<Plan>,
     key: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Question {
 
 impl Request for Question {
     type Limit = Plan;
-    /// They keep the server from others for about a third of a millisecond.
+    /// A call of this size blocks Redis for about a third of a millisecond.
     const KEYS: usize = 128;
     const REQUESTS: usize = 512;
 
@@ -89,7 +89,7 @@ impl Request for Question {
                     let mut questions = questions.into_iter();
                     each_answer(&plan, before, now, &costs, |given| {
                         if let Some(question) = questions.next() {
-                            // Whoever asked may have given up.
+                            // The caller may have given up.
                             let _ = question.answer.send(given);
                         }
                     });
@@ -105,10 +105,10 @@ impl Request for Question {
 }
 
 impl Batcher {
-    /// Decides on one request, at the latest by the deadline. `key` is the whole key in Redis.
+    /// Decides on one request before the deadline. `key` is the whole key in Redis.
     ///
     /// # Errors
-    /// When the store gave no decision in time. The request may still be charged then.
+    /// When the store makes no decision in time. The request may still be charged.
     pub async fn decide(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
@@ -146,8 +146,8 @@ impl Batcher {
         }
     }
 
-    /// Decides on requests for one key, each by itself and in this order, in one call. Keep them to some hundreds: others wait
-    /// meanwhile.
+    /// Decides on several requests for one key in one call: each separately, in this order. Keep the number to a few hundred,
+    /// because other callers wait meanwhile.
     pub async fn decide_in_turn(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
@@ -207,7 +207,7 @@ impl Batcher {
         answers
     }
 
-    /// Sends the requests of a caller who is alone.
+    /// Sends the requests of a caller when no other call is in flight.
     async fn decide_alone(
         &self,
         shard: usize,
@@ -230,7 +230,7 @@ impl Batcher {
         }
     }
 
-    /// One call.
+    /// Makes one call.
     async fn decide_batch(
         &self,
         shard: usize,

@@ -1,4 +1,4 @@
-//! Requests sorted into calls.
+//! Grouping of requests into calls.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,15 +7,15 @@ use rapidhash::fast::RandomState;
 use super::Request;
 use crate::Deadline;
 
-/// Requests of one limit (and in a cluster of one slot).
+/// Requests for one limit, and in a cluster for one slot.
 pub struct Call<R: Request> {
     pub limit: Arc<R::Limit>,
     slot: u16,
     apart: bool,
     pub keys: Vec<Vec<u8>>,
-    /// Those of each key, in turn.
+    /// The requests of each key, in order.
     pub requests: Vec<Vec<R>>,
-    /// The latest of theirs.
+    /// The latest deadline of all requests.
     pub deadline: Deadline,
     places: HashMap<Vec<u8>, usize, RandomState>,
     count: usize,
@@ -63,13 +63,13 @@ impl<R: Request> Call<R> {
     }
 }
 
-/// The calls for these requests, but those that nobody waits for any more: what was not asked is not charged.
+/// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are not charged.
 pub fn group<R: Request>(requests: Vec<R>) -> Vec<Call<R>> {
     let mut calls: Vec<Call<R>> = Vec::new();
     let mut last = 0;
     for request in requests.into_iter().filter(R::is_wanted) {
         let with_the_last = (request.follows() && last < calls.len()).then_some(last);
-        // From the end: the call that still has room.
+        // Search from the end for a call that still has room.
         let found = || calls.iter().rposition(|call| call.has_room_for(&request));
         last = with_the_last.or_else(found).unwrap_or_else(|| {
             calls.push(Call::for_the_first(&request));

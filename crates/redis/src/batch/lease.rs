@@ -1,4 +1,4 @@
-//! Requests of leases on their way to the store: each ends in exactly one answer, or in none, for its lease.
+//! Lease requests to the store. Each request ends exactly once, with or without an answer, and the lease learns of it.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::{
     script::call::{self, Before},
 };
 
-/// A request that is out. Dropped without an answer (a call that fails, a runtime that ends), it has failed: the lease must
-/// not wait for it.
+/// A lease request in flight. If it is dropped without an answer (a call fails, a runtime ends), the request counts as failed,
+/// so the lease does not wait for it.
 pub struct Errand {
     leases: Arc<Leases>,
     held: Arc<Held>,
-    /// Until it has ended.
+    /// `None` once the request has ended.
     request: Option<Asked>,
     caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
     slot: u16,
@@ -30,7 +30,7 @@ pub struct Errand {
 
 impl Request for Errand {
     type Limit = Leases;
-    /// As for decisions; a step here is about twice as long.
+    /// As for decisions, but a step takes about twice as long.
     const KEYS: usize = 64;
     const REQUESTS: usize = 256;
 
@@ -58,7 +58,7 @@ impl Request for Errand {
         self.deadline
     }
 
-    /// What it brings is for others, too.
+    /// Other callers can use the result, too.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -67,7 +67,8 @@ impl Request for Errand {
         false
     }
 
-    /// In a cluster a call that gives back has a key more: while a slot moves it may have to wait, and nobody with it.
+    /// In a cluster, a call that gives back has one more key. While a slot moves, such a call may have to wait, and other
+    /// requests should not wait with it.
     fn apart(&self) -> bool {
         self.is_cluster && self.gives_back()
     }
@@ -102,10 +103,10 @@ impl Errand {
         let now = batcher.monitor.clock.now();
         let decision = self.held.lease.granted(request, grant, now);
         if let Some(caller) = self.caller.take() {
-            // Whoever asked may have given up; what else came with the answer is the lease's.
+            // The caller may have given up. The lease keeps everything else that the answer brought.
             let _ = caller.send(Ok(decision));
         }
-        // What came for a lease that was closed meanwhile goes back at once.
+        // If the lease was closed in the meantime, its units are given back immediately.
         while self.held.is_closed()
             && let Some(request) = self.held.lease.returning(now)
         {
@@ -114,12 +115,12 @@ impl Errand {
     }
 
     fn failed(mut self, batcher: &Batcher, error: &StoreError) {
-        // First, so that the caller who asks again finds it so.
+        // Record the failure first, so that a caller who retries finds it.
         if let Some(request) = self.request.take() {
             self.held.lease.failed(request);
         }
         match self.caller.take() {
-            // Counted by whoever asked.
+            // The caller counts the error.
             Some(caller) => drop(caller.send(Err(error.clone()))),
             None => batcher.monitor.counters().error(error),
         }
@@ -150,7 +151,7 @@ impl Batcher {
         Errand { leases, held, request, caller, slot, is_cluster, deadline }
     }
 
-    /// What goes with a request in a cluster only by itself: what it gives back.
+    /// In a cluster, units are given back in a separate request.
     fn send_back_apart(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: &mut Asked) {
         let says_more = request.cost > 0 || request.ahead > 0 || request.spent > 0;
         if says_more
@@ -162,7 +163,7 @@ impl Batcher {
         }
     }
 
-    /// Sends a request that nobody waits for.
+    /// Sends a request that no caller waits for.
     pub fn send_errand(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, mut request: Asked) {
         self.send_back_apart(leases, held, &mut request);
         let errand = self.errand(leases, held, request, None, leases.deadline(&self.monitor));
@@ -172,8 +173,8 @@ impl Batcher {
         }
     }
 
-    /// Sends a request that a caller waits for, until the deadline. When that passes first, or the caller goes away, the
-    /// request goes on: what it brings beside the decision is for others, too.
+    /// Sends a request and waits for the answer until the deadline. If the deadline passes or the caller gives up, the request
+    /// continues, because its grant also serves other callers.
     pub async fn ask_for_lease(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
@@ -189,16 +190,16 @@ impl Batcher {
         self.monitor.admit(shard)?;
         self.post(shard, [errand]);
         let answer = match deadline.bound(answered).await {
-            // Without an answer the task that had the request has gone: the runtime is shutting down.
+            // No answer: the task no longer exists, because the runtime is shutting down.
             Ok(answer) => answer.unwrap_or(Err(StoreError::Down)),
-            // The call was sent later, and will tell later.
+            // The call started later than this deadline counts, so its own result comes later.
             Err(_) => Err(self.timed_out(shard)),
         };
         self.monitor.decided(&answer);
         answer
     }
 
-    /// One call.
+    /// Makes one call.
     async fn grant_batch(
         &self,
         shard: usize,
@@ -212,8 +213,8 @@ impl Batcher {
         let arguments = call::lease_arguments(&leases.numbers, leases.terms.mode(), requests(), counts);
         let gives_back = errands.iter().flatten().any(Errand::gives_back);
         let mut all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        // What is given back twice would be others' units (what is charged twice errs on the safe side). A cluster's client
-        // repeats calls by itself; by one more key the script knows the second one.
+        // Giving back twice would free units of other callers (charging twice is safe). The cluster client repeats calls on
+        // its own. An extra key lets the script recognize a repeated call.
         let once = (gives_back && self.monitor.is_cluster()).then(|| {
             let text = format!("{}:returned:", self.monitor.runner.connector.prefix());
             beside(&keys[0], &text, &format!("{:016x}{:016x}", random(), random()))

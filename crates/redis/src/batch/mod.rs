@@ -1,14 +1,15 @@
-//! Requests of many callers, joined into few calls: decisions, and the requests of leases.
+//! Batching: joins the requests of many callers, decisions and lease requests, into few calls.
 //!
 //! ```text
-//! caller ─┬─ alone ─────────────► a call of its own
+//! caller ─┬─ alone ─────────────► its own call
 //!         └─ queue of the shard ─► a call for each limit, by a task ─► each request's answer
 //! ```
 //!
-//! A caller who is alone sends its own request, without a queue or a task. For the next one a task is started. Whoever comes
-//! while that waits for an answer waits in the queue: of a store that is near, until an answer is there or enough requests
-//! have gathered; a store that is far away has its calls follow each other without waiting for answers (see
-//! [`Pace`](crate::health::Pace)). Nobody waits for the first caller's own call: its program may have stopped polling it.
+//! If no call is in flight, a caller sends its own request, without a queue or a task. The next caller starts a task. Requests
+//! that arrive while the task's call is in flight wait in the queue. If the store is near, they wait until a reply arrives or
+//! enough requests have gathered. If the store is far away, calls follow each other without waiting for replies (see
+//! [`Pace`](crate::health::Pace)). No request waits for the first caller's own call, because its program may have stopped
+//! polling it.
 
 mod decision;
 mod group;
@@ -22,7 +23,7 @@ use queue::{Queue, Turn};
 
 use crate::{Deadline, StoreError, health::Monitor, script::Scripts};
 
-/// What callers ask of a store, in one queue for each shard and kind of request.
+/// The callers' requests to a store, with one queue per shard and kind of request.
 pub struct Batcher {
     pub monitor: Arc<Monitor>,
     pub scripts: Scripts,
@@ -37,9 +38,9 @@ struct Shard {
 
 /// A request that can share a call with others.
 trait Request: Sized + Send + 'static {
-    /// Requests about the same one of these share a call.
+    /// Requests with the same value share a call.
     type Limit: Send + Sync + 'static;
-    /// Keys in one call, and requests in one call, many for one key: other calls wait meanwhile.
+    /// The maximum number of keys, and of requests, in one call. Other calls wait while Redis executes it.
     const KEYS: usize;
     const REQUESTS: usize;
 
@@ -47,16 +48,16 @@ trait Request: Sized + Send + 'static {
     fn limit(&self) -> &Arc<Self::Limit>;
     fn slot(&self) -> u16;
     fn key(&self) -> &[u8];
-    /// The key, which is not wanted any more.
+    /// Moves the key out of the request.
     fn take_key(&mut self) -> Vec<u8>;
     fn deadline(&self) -> Deadline;
-    /// Whether anybody still waits for it.
+    /// Whether a caller still waits for it.
     fn is_wanted(&self) -> bool;
-    /// Goes in one call with the request before it, and behind it: it is about the same key, by the same caller.
+    /// Whether it must go in the same call as the request before it, and after it: the same caller asks about the same key.
     fn follows(&self) -> bool;
-    /// Shares no call with those of which this is not so.
+    /// Requests for which this differs never share a call.
     fn apart(&self) -> bool;
-    /// Makes a call, and answers every request in it.
+    /// Makes a call and answers every request in it.
     fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) -> impl Future<Output = ()> + Send;
 }
 
@@ -107,13 +108,13 @@ impl Batcher {
         }
     }
 
-    /// Sends requests, and then those that have come meanwhile.
+    /// Sends requests, and then the requests that have arrived meanwhile.
     async fn send<R: Request>(self: Arc<Self>, shard: usize, mut requests: Vec<R>) {
         loop {
-            // Dropped in mid-call (the runtime ends), the place goes to the next.
+            // If the call is dropped (the runtime ends), the next task takes over.
             let under_way = UnderWay::<R> { batcher: &self, shard, queue: R::queue(&self.shards[shard]) };
             self.call_each(shard, requests).await;
-            // Those who were just answered may ask again at once: in the next call together.
+            // Callers that were just answered may ask again immediately. Yielding puts their requests into one call.
             tokio::task::yield_now().await;
             let turn = under_way.end();
             match turn {
@@ -123,7 +124,7 @@ impl Batcher {
         }
     }
 
-    /// One call for each limit: the last here, the others in tasks of their own. Returns when all have ended.
+    /// Makes one call per limit, the last one in this task and the others in separate tasks. Returns when all have ended.
     async fn call_each<R: Request>(self: &Arc<Self>, shard: usize, requests: Vec<R>) {
         let mut calls = group(requests);
         let Some(last) = calls.pop() else { return };
@@ -132,12 +133,12 @@ impl Batcher {
         let others: Vec<_> = calls.into_iter().map(spawn).collect();
         R::answer(Arc::clone(self), shard, last).await;
         for other in others {
-            // It ends early only with the runtime.
+            // The task ends early only when the runtime shuts down.
             let _ = other.await;
         }
     }
 
-    /// A caller whose deadline has passed: its call may have a longer one, and tell only later that the store does not answer.
+    /// Handles a caller whose deadline has passed. Its call may have a longer deadline and report the failure only later.
     fn timed_out(&self, shard: usize) -> StoreError {
         self.monitor.failed(shard, &StoreError::TimedOut);
         StoreError::TimedOut
@@ -159,7 +160,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// A task's call under way.
+/// A task's call in flight.
 struct UnderWay<'a, R: Request> {
     batcher: &'a Arc<Batcher>,
     shard: usize,

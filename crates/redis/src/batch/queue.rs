@@ -1,4 +1,4 @@
-//! When requests that wait leave for the store.
+//! Decides when waiting requests are sent to the store.
 
 use std::{
     mem,
@@ -9,34 +9,34 @@ use tidegate_core::Nanos;
 
 use crate::health::Pace;
 
-/// So many requests are worth a further call before one under way has returned.
+/// If this many requests wait, another call is sent before the current one has returned.
 const EARLY: usize = 32;
 
-/// Requests of one kind before a shard.
+/// The waiting requests of one kind for a shard.
 pub struct Queue<R>(Mutex<State<R>>);
 
 struct State<R> {
     waiting: Vec<R>,
-    /// Calls of tasks under way.
+    /// The number of calls by tasks in flight.
     calls: usize,
-    /// Whether a caller's own is under way.
+    /// Whether a caller's own call is in flight.
     own: bool,
-    /// When the latest call left.
+    /// When the latest call was sent.
     left: Nanos,
-    /// Whether a task will come when the next call may leave.
+    /// Whether a task is already waiting to send the next call.
     alarm: bool,
     /// How many keep requests back, so that they leave together.
     holders: usize,
 }
 
-/// What is to be done with what waits.
+/// What to do with the waiting requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn<R> {
-    /// Nothing: somebody else sees to it.
+    /// Nothing; another task handles them.
     Wait,
-    /// These are to be sent, and the call is to be [ended](Queue::ended).
+    /// Send these requests, and call [`ended`](Queue::ended) afterwards.
     Send(Vec<R>),
-    /// Come again after so long, by [`woken`](Queue::woken).
+    /// Wait this long, then call [`woken`](Queue::woken).
     Later(Nanos),
 }
 
@@ -58,8 +58,8 @@ impl<R> State<R> {
         if self.waiting.is_empty() || self.holders > 0 {
             return Turn::Wait;
         }
-        // Of a far store half of the calls are kept for those that leave after each gap: they take everybody along, and callers
-        // who come all at once would else wait a whole round trip for a call to return.
+        // For a far store, half of the calls are reserved for those that are sent after each gap. They take all waiting
+        // requests along. Otherwise callers that arrive together could wait a whole round trip for a free call.
         let most = if pace.gap.is_some() { pace.calls / 2 } else { pace.calls };
         let early = self.waiting.len() >= EARLY && self.calls < most;
         if self.calls > 0 && !early {
@@ -81,7 +81,7 @@ impl<R> Queue<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the caller is alone, and sends its own request: until what is returned is dropped.
+    /// If no call is in flight, the caller may send its own request while it keeps the returned guard.
     pub fn alone(&self) -> Option<Alone<'_, R>> {
         let mut state = self.lock();
         let alone = state.calls == 0 && !state.own && state.holders == 0;
@@ -91,7 +91,7 @@ impl<R> Queue<R> {
         })
     }
 
-    /// Puts requests behind those that wait.
+    /// Appends requests to the queue.
     pub fn put(&self, requests: impl IntoIterator<Item = R>, pace: Pace, now: Nanos) -> Turn<R> {
         let mut state = self.lock();
         state.waiting.extend(requests);
@@ -117,7 +117,7 @@ impl<R> Queue<R> {
         state.turn(pace, now)
     }
 
-    /// The time of a [`Turn::Later`] has come.
+    /// The wait of a [`Turn::Later`] is over.
     pub fn woken(&self, pace: Pace, now: Nanos) -> Turn<R> {
         let mut state = self.lock();
         state.alarm = false;
@@ -125,7 +125,7 @@ impl<R> Queue<R> {
     }
 }
 
-/// A caller's own call under way.
+/// A caller's own call in flight.
 pub struct Alone<'a, R>(&'a Queue<R>);
 
 impl<R> Drop for Alone<'_, R> {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_near_store_a_call_waits_for_the_one_before_or_until_enough_have_gathered() {
+    fn with_a_near_store_a_call_waits_for_the_previous_one_or_for_enough_requests() {
         let queue = Queue::default();
         assert_eq!(queue.put([0], NEAR, NOW), Turn::Send(vec![0]));
         for at in 1..EARLY {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(queue.put([1], NEAR, NOW), Turn::Wait);
         assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "another call is under way");
         assert_eq!(queue.ended(NEAR, NOW), Turn::Send(vec![1]), "it was the last");
-        // At most four, however many wait.
+        // At most four calls are in flight, however many requests wait.
         for _ in 0..3 {
             assert!(matches!(queue.put(0..EARLY, NEAR, NOW), Turn::Send(_)));
         }
@@ -169,25 +169,25 @@ mod tests {
     }
 
     #[test]
-    fn of_a_far_store_nobody_waits_for_an_answer_to_others() {
+    fn with_a_far_store_no_request_waits_for_another_calls_reply() {
         let queue = Queue::default();
         assert_eq!(queue.put([0], FAR, NOW), Turn::Send(vec![0]));
         assert_eq!(queue.put([1], FAR, after(400)), Turn::Later(Nanos::from_micros(600)));
-        assert_eq!(queue.put([2], FAR, after(500)), Turn::Wait, "somebody comes for them");
+        assert_eq!(queue.put([2], FAR, after(500)), Turn::Wait, "a task will send them");
         assert_eq!(queue.woken(FAR, after(1_000)), Turn::Send(vec![1, 2]));
-        assert_eq!(queue.put([3], FAR, after(5_000)), Turn::Send(vec![3]), "nothing has left of late");
+        assert_eq!(queue.put([3], FAR, after(5_000)), Turn::Send(vec![3]), "no call was sent recently");
         let Turn::Send(gathered) = queue.put(0..EARLY, FAR, after(5_001)) else { panic!("enough") };
         assert_eq!(gathered.len(), EARLY);
     }
 
-    /// Callers who all begin at once, and ask again when they are answered; each call returns after `trip`. The longest that
-    /// a request waits for its call to leave, over four round trips.
+    /// Simulates callers that start at the same time and ask again when they are answered. Each call returns after `trip`.
+    /// Returns the longest time that a request waits to be sent, over four round trips.
     fn longest_wait(callers: usize, pace: Pace, trip: Nanos) -> Nanos {
         #[derive(PartialEq, Eq, PartialOrd, Ord)]
         enum Event {
             Asked,
             Woken,
-            /// A call has returned, and so many callers with it.
+            /// A call has returned and answered this many callers.
             Ended(usize),
         }
         let queue = Queue::default();
@@ -215,7 +215,7 @@ mod tests {
                 Turn::Later(pause) => drop(events.insert((now.saturating_add(pause), nth), Event::Woken)),
                 Turn::Send(asked) => {
                     let waits = asked.iter().map(|&asked| now.saturating_since(asked));
-                    longest = longest.max(waits.max().expect("none is sent for nobody"));
+                    longest = longest.max(waits.max().expect("each call has a caller"));
                     events.insert((now.saturating_add(trip), nth), Event::Ended(asked.len()));
                 }
             }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_far_store_nobody_waits_longer_than_the_gap_however_many_ask_at_once() {
+    fn with_a_far_store_no_request_waits_longer_than_the_gap() {
         for trip in [2, 40, 400] {
             let (distance, trip) = (Distance::default(), Nanos::from_millis(trip));
             distance.measured(trip);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_alone_needs_no_queue() {
+    fn a_single_caller_needs_no_queue() {
         let queue = Queue::<u8>::default();
         let alone = queue.alone();
         assert!(alone.is_some() && queue.alone().is_none());

@@ -1,4 +1,4 @@
-//! Where a store is, as one line of text.
+//! The address of a store, as one line of text.
 
 use std::{fmt, fs, str::FromStr, sync::Arc};
 
@@ -9,22 +9,22 @@ use redis::{
 
 use crate::StoreError;
 
-/// Where a store is.
+/// The address of a store.
 ///
-/// | form | what is there |
+/// | form | store |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/db]` | one server |
 /// | `redis+unix:///path/to/socket` | one server, by its socket |
-/// | `redis+cluster://[user:password@]host:port[,host:port…]` | a cluster; any of its nodes will do |
+/// | `redis+cluster://[user:password@]host:port[,host:port…]` | a cluster; list one or more of its nodes |
 /// | `redis+sentinel://[user:password@]host:port[,host:port…]/name[/db]` | the master that sentinels know by a name. User and password are the master's; those of the sentinels, if they want any, follow as `?sentinel_username=…&sentinel_password=…` |
 ///
-/// In names and passwords write `: / ? # & @ %` as `%3A %2F %3F %23 %26 %40 %25`; or keep the password out of the address (see
-/// [`with_password`](Self::with_password)). The port is 6379 where none is given (26379 for sentinels). `?protocol=resp3` at
-/// the end speaks RESP3.
+/// In names and passwords write `: / ? # & @ %` as `%3A %2F %3F %23 %26 %40 %25`, or pass the password separately with
+/// [`with_password`](Self::with_password). The default port is 6379 (26379 for sentinels). Append `?protocol=resp3` to use
+/// RESP3.
 ///
-/// `rediss` instead of `redis` is TLS (`rediss+cluster`, `rediss+sentinel`), checked against the system's certificates.
-/// `?ca=FILE` checks against the authority in that file instead; `?cert=FILE&key=FILE` show a client's certificate. The files
-/// are PEM, and read when the address is.
+/// `rediss` instead of `redis` selects TLS (also `rediss+cluster` and `rediss+sentinel`), verified with the system's
+/// certificates. `?ca=FILE` verifies with the authority in that file instead. `?cert=FILE&key=FILE` send a client certificate.
+/// The files are PEM and are read when the address is parsed.
 ///
 /// ```
 /// use tidegate_redis::Address;
@@ -49,13 +49,13 @@ pub enum Target {
 }
 
 impl Address {
-    /// Whether the address is a cluster's.
+    /// Whether the address is that of a cluster.
     #[must_use]
     pub const fn is_cluster(&self) -> bool {
         matches!(self.target, Target::Cluster(_))
     }
 
-    /// The same store, with a password that does not stand in the address; of sentinels the master's.
+    /// The same store with a password that is not in the address text. With sentinels, it is the master's password.
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
         let with = |info: &ConnectionInfo| {
@@ -79,15 +79,15 @@ impl Address {
 
 const FORMS: &str = "an address begins with redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel://";
 
-const FORM: &str = "it is user:password@host:port behind the ://, with : / ? # & @ % in names and passwords written as %3A %2F %3F %23 %26 %40 %25";
+const FORM: &str = "after :// write user:password@host:port; write : / ? # & @ % in names and passwords as %3A %2F %3F %23 %26 %40 %25";
 
-/// Calls follow each other without waiting for answers: the system must not hold the second back until the first is
-/// acknowledged (Nagle's algorithm).
+/// Disables Nagle's algorithm. Calls follow each other without waiting for replies, so the system must not delay the second
+/// call until the first is acknowledged.
 pub(super) fn tcp() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// What is wrong, in words that hold nothing of the address: any part of it may be a password.
+/// An error about the address. Its text contains no part of the address, because any part may be a password.
 fn wrong(why: impl fmt::Display) -> StoreError {
     StoreError::Address(Arc::from(why.to_string().as_str()))
 }
@@ -106,7 +106,7 @@ impl FromStr for Address {
         let base = if tls { "rediss" } else { "redis" };
         if rest.ends_with("#insecure") {
             return Err(wrong(
-                "certificates are always checked, and #insecure is not supported; name a private authority with ?ca=FILE",
+                "certificates are always verified and #insecure is not supported; use ?ca=FILE for a private authority",
             ));
         }
         let (main, query) = rest.split_once('?').map_or((rest, ""), |(main, query)| (main, query));
@@ -118,15 +118,15 @@ impl FromStr for Address {
         let own_query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
         let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
-        // Whether the parts make sense is told by whoever reads them later; here, so that nobody is told later.
-        // The client's own words may hold a part of the password.
+        // The client validates the parts itself. They are checked here so that the error appears early. The client's own
+        // message may contain a part of the password.
         let info = |url: String| match url.into_connection_info() {
             Ok(info) => Ok(info.set_tcp_settings(tcp())),
             Err(_) => Err(wrong(FORM)),
         };
         let target = match kind {
             "" => Target::Single(info(format!("{base}://{main}{own_query}"))?),
-            // The client reads the options itself.
+            // The client parses these options itself.
             "unix" if !tls => Target::Single(info(format!("redis+unix://{rest}"))?),
             "cluster" => {
                 let hosts = hosts.trim_end_matches('/').split(',');
@@ -155,7 +155,7 @@ impl FromStr for Address {
     }
 }
 
-/// What stands behind the `?`.
+/// The options after the `?`.
 #[derive(Default)]
 struct Options<'a> {
     protocol: Option<&'a str>,
@@ -184,7 +184,7 @@ impl<'a> Options<'a> {
                         _ => ("key", &mut options.key),
                     }
                 }
-                // The client reads these itself.
+                // The client parses these options itself.
                 ("user" | "pass" | "db", "unix") => continue,
                 _ => {
                     let known = match kind {
@@ -193,28 +193,28 @@ impl<'a> Options<'a> {
                         _ => "protocol",
                     };
                     let of_tls = if tls { "; ca, cert and key" } else { "" };
-                    // Its name may be the rest of a password.
+                    // The option's name may be the rest of a password.
                     return Err(wrong(format!(
-                        "there is an unknown option behind the ?; known here: {known}{of_tls}. If the ? belongs to a password, write %3F"
+                        "unknown option after the ?; this kind of address has: {known}{of_tls}. If the ? belongs to a password, write %3F"
                     )));
                 }
             };
             if value.is_empty() || (!is_file && value.contains(['/', ':'])) {
-                let what = format!("the option `{known}` has no value, or one with / or : in it");
-                return Err(wrong(format!("{what}; write these as %2F %3A")));
+                let what = format!("the option `{known}` is empty or contains / or :");
+                return Err(wrong(format!("{what}; write these characters as %2F and %3A")));
             }
             *place = Some(value);
         }
         if options.sentinel_username.is_some() && options.sentinel_password.is_none() {
-            return Err(wrong("there is a sentinel_username without a sentinel_password"));
+            return Err(wrong("sentinel_username needs a sentinel_password"));
         }
         if options.cert.is_some() != options.key.is_some() {
-            return Err(wrong("a client's certificate needs both cert=FILE and key=FILE"));
+            return Err(wrong("a client certificate needs both cert=FILE and key=FILE"));
         }
         Ok(options)
     }
 
-    /// As it stands before a sentinel's host.
+    /// The login as it is written before a sentinel's host.
     fn sentinel_login(&self) -> String {
         let password = self.sentinel_password.map(|password| format!(":{password}@"));
         format!("{}{}", self.sentinel_username.unwrap_or_default(), password.unwrap_or_default())
@@ -223,7 +223,8 @@ impl<'a> Options<'a> {
     fn certificates(&self) -> Result<Option<TlsCertificates>, StoreError> {
         let read = |option: &str, path: Option<&str>| {
             let read = |path| {
-                fs::read(path).map_err(|error| wrong(format!("the file of the option `{option}`: {error}")))
+                fs::read(path)
+                    .map_err(|error| wrong(format!("cannot read the file of the option `{option}`: {error}")))
             };
             path.map(read).transpose()
         };
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_is_read_and_no_password_is_shown() {
+    fn every_form_is_parsed_and_no_password_is_shown() {
         for text in [
             "redis://localhost",
             "rediss://user:secret@example.com:6380/2?protocol=resp3",
@@ -272,7 +273,7 @@ mod tests {
         let Target::Sentinel { sentinels, name, login } =
             "redis+sentinel://u:p@a,b:1/main/3".parse::<Address>().expect("it is well formed").target
         else {
-            panic!("sentinels are sentinels");
+            panic!("the address should be of sentinels");
         };
         let at: Vec<String> = sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
         assert_eq!((at, name.as_str()), (vec!["a:26379".into(), "b:1".into()], "main"));
@@ -283,7 +284,7 @@ mod tests {
         ] {
             let address = format!("redis+sentinel://u:p@a/main?{options}").parse::<Address>();
             let Target::Sentinel { sentinels, .. } = address.expect("it is well formed").target else {
-                panic!("sentinels are sentinels");
+                panic!("the address should be of sentinels");
             };
             let own = sentinels[0].redis_settings();
             assert_eq!((own.username(), own.password()), (user, Some("s@")));
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_may_come_from_elsewhere() {
+    fn a_password_can_be_given_separately() {
         for text in ["redis://u@h", "redis+cluster://u@h:1,i:2", "redis+sentinel://u@h/main"] {
             let address = text.parse::<Address>().expect("it is well formed").with_password("p@:/?#");
             let settings = match &address.target {
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_password_is_in_an_error_whatever_is_wrong_with_the_address() {
+    fn no_error_about_an_address_contains_a_part_of_a_password() {
         for text in [
             "redis://tg:my?Secret99word@h",
             "redis://tg:my?Secret99word",
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_what_would_be_one() {
+    fn a_wrong_address_is_refused_with_the_forms_that_are_right() {
         for text in [
             "",
             "localhost",
@@ -343,16 +344,16 @@ mod tests {
             assert!(error.to_string().contains("redis"), "{text}: {error}");
         }
         for (text, told) in [
-            ("redis://a?protcol=resp3", "known here: protocol"),
-            ("redis://a?sentinel_password=x", "known here: protocol"),
-            ("redis://a?ca=x", "known here: protocol"),
-            ("redis+sentinel://a/main?sentinel_pasword=x", "known here: protocol, sentinel_username"),
-            ("redis+sentinel://a/main?sentinel_password=", "has no value"),
+            ("redis://a?protcol=resp3", "has: protocol"),
+            ("redis://a?sentinel_password=x", "has: protocol"),
+            ("redis://a?ca=x", "has: protocol"),
+            ("redis+sentinel://a/main?sentinel_pasword=x", "has: protocol, sentinel_username"),
+            ("redis+sentinel://a/main?sentinel_password=", "is empty"),
             ("redis+sentinel://a/main?sentinel_password=p@ss", "%40"),
-            ("redis+sentinel://a/main?sentinel_username=x", "without a sentinel_password"),
+            ("redis+sentinel://a/main?sentinel_username=x", "needs a sentinel_password"),
             ("rediss://a/#insecure", "#insecure is not supported"),
             ("rediss://a?cert=x", "needs both"),
-            ("rediss://a?ca=/nowhere", "the file of the option `ca`"),
+            ("rediss://a?ca=/nowhere", "cannot read the file of the option `ca`"),
         ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains(told), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! Makes the connection once for everybody who needs it, and anew when it is lost.
+//! Makes one connection for all callers, and reconnects when it is lost.
 
 use std::{
     io,
@@ -22,16 +22,16 @@ use super::{
 };
 use crate::StoreError;
 
-/// How long making a connection to a server may take, the handshake included.
+/// The time limit for connecting to a server, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
-/// And to a store: a cluster's client waits for a silent node twice, before and after it knows all of them, and goes on with
-/// the others.
+/// The time limit for connecting to a store. A cluster client waits for a silent node twice, before and after it knows all
+/// nodes, and then continues with the others.
 const ATTEMPT: Duration = Duration::from_secs(6);
-/// An answer of a cluster's node that is this late is of no use to anybody, and while the client asks a silent node who serves
-/// what, it asks no other. (To a single server's, callers have deadlines.)
+/// The time limit for a cluster node's reply. Callers have given up by then, and while the client asks a silent node for the
+/// cluster's topology, it asks no other node. (On a single server, only the callers' deadlines apply.)
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// A connection; cheap to clone.
+/// A connection. Cheap to clone.
 #[derive(Clone)]
 pub enum Connection {
     Single(MultiplexedConnection),
@@ -51,23 +51,23 @@ impl Connection {
 /// The connection of a store, and how to make it.
 pub struct Connector {
     address: Address,
-    /// Of the store's keys: errors tell which rights are needed.
+    /// The prefix of the store's keys, for errors that name the necessary permissions.
     prefix: Arc<str>,
     runtime: Handle,
     state: Arc<Mutex<State>>,
 }
 
-/// `None` until it has ended.
+/// `None` until the attempt has ended.
 type Attempt = watch::Receiver<Option<Result<(u64, Connection), StoreError>>>;
 
 #[derive(Default)]
 struct State {
-    /// With a number of its own, so that only who saw this one fail gives it up.
+    /// Each connection has a number, so that only a caller that saw this one fail discards it.
     connection: Option<(u64, Connection)>,
     made: u64,
-    /// What the latest attempt failed with.
+    /// The error of the latest attempt.
     failure: Option<StoreError>,
-    /// The attempt that is under way.
+    /// The attempt in progress.
     attempt: Option<Attempt>,
 }
 
@@ -76,7 +76,7 @@ impl Connector {
     /// Outside a Tokio runtime.
     pub fn new(address: Address, prefix: &str) -> Self {
         if address.is_tls() {
-            // Where the program has chosen another provider already, that one is used.
+            // If the program has already installed another provider, that one is used.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         Self { address, prefix: prefix.into(), runtime: Handle::current(), state: Arc::default() }
@@ -90,17 +90,17 @@ impl Connector {
         &self.prefix
     }
 
-    /// Where the connection is driven.
+    /// The runtime that drives the connection.
     pub const fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// The error as one of the store's.
+    /// Converts a client error.
     pub fn fault(&self, error: &RedisError) -> StoreError {
         fault::of(error, &self.prefix)
     }
 
-    /// The connection, or what came of making it. However many ask, one attempt is made; it goes on when they give up.
+    /// Returns the connection or connects. Concurrent callers share one attempt, which continues if they give up.
     pub async fn get(&self) -> Result<(u64, Connection), StoreError> {
         let mut attempt = {
             let mut state = lock(&self.state);
@@ -133,19 +133,19 @@ impl Connector {
                     (state.made, connection)
                 })
             };
-            // Nobody may be waiting any more.
+            // All callers may have given up.
             let _ = tell.send(Some(result));
         });
         told
     }
 
-    /// The number of the connection, if there is one.
+    /// The number of the current connection, if any.
     pub fn number(&self) -> Option<u64> {
         lock(&self.state).connection.as_ref().map(|(number, _)| *number)
     }
 
-    /// Gives up a connection that failed. A cluster's goes on serving until there is a new one, as some of its shards may
-    /// be well.
+    /// Discards a connection that failed. A cluster's connection stays in use until there is a new one, because some of its
+    /// shards may still work.
     pub fn give_up(&self, number: u64) {
         let mut state = lock(&self.state);
         if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
@@ -163,8 +163,8 @@ impl Connector {
         lock(&self.state).made
     }
 
-    /// What is to be told of an error: where nobody waits for long enough to see an attempt fail, that no answer came in time
-    /// is not what helps.
+    /// Replaces a timeout by the error of the latest connection attempt, if there is one. Callers may give up before an
+    /// attempt fails, and a timeout alone does not help the user.
     pub fn explain(&self, error: &StoreError) -> StoreError {
         let state = lock(&self.state);
         if *error != StoreError::TimedOut || state.connection.is_some() {
@@ -179,17 +179,17 @@ const TLS: &str = "is it a TLS port? if so, write rediss for redis in the addres
 const CERTIFICATE: &str =
     "if a private authority signed it, name its certificate with ?ca=FILE in the address";
 
-/// What an attempt failed with that nothing answered.
+/// The error when an attempt to connect gets no reply at all.
 fn silent(address: &Address) -> StoreError {
     if address.is_tls() {
-        StoreError::Refused(format!("nothing answered the TLS handshake in time ({NO_TLS})").into())
+        StoreError::Refused(format!("no reply to the TLS handshake in time ({NO_TLS})").into())
     } else {
         StoreError::TimedOut
     }
 }
 
-/// What an attempt failed with: there was no connection yet that could break. Where it ends before the first answer, perhaps
-/// only one of both speaks TLS; but not where the store was `reached` before.
+/// The error of an attempt to connect. If it failed before the first reply, perhaps only one side speaks TLS; this hint is
+/// omitted if the store was `reached` before.
 fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool) -> StoreError {
     let told = fault::of(error, prefix);
     let io = fault::io(error);
@@ -210,7 +210,7 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
         _ => {
             return match told {
                 StoreError::Lost(why) => StoreError::Refused(why),
-                // No script was run yet: the login itself is what may not be done.
+                // No script has run yet, so the login itself lacks permission.
                 StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
                 told => told,
             };
@@ -218,7 +218,7 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
     };
     let why = match told {
         StoreError::Lost(why) => why.to_string(),
-        StoreError::BadReply => "the answer is not a Redis server's".into(),
+        StoreError::BadReply => "the reply is not from a Redis server".into(),
         told => told.to_string(),
     };
     StoreError::Refused(format!("{why} ({hint})").into())
@@ -250,7 +250,8 @@ async fn connect(address: &Address) -> RedisResult<Connection> {
             }
             match builder.build()?.get_async_connection().await {
                 Ok(connection) => Connection::Cluster(connection),
-                // The client tells in words alone why it reached none of the nodes: one of them alone tells it by its kind.
+                // The cluster client reports only in words why it reached no node. A direct connection to one node returns the
+                // error's kind.
                 Err(error) => {
                     let alone = client(&nodes[0], certificates)?;
                     let alone = alone.get_multiplexed_async_connection_with_config(&config).await;

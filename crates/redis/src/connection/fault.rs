@@ -1,4 +1,4 @@
-//! What an error of the client means for the store: told by kinds and by Redis' error codes, never by words.
+//! Maps the client's errors to store errors, by kind and by Redis error code, never by message text.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -6,10 +6,10 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::StoreError;
 
-/// The codes that decide what an error is.
+/// The error codes that determine the store error.
 const CODES: [&str; 7] = ["OOM", "READONLY", "WRONGTYPE", "LOADING", "NOAUTH", "WRONGPASS", "NOPERM"];
 
-/// The error as one of the store's. `prefix` is that of the store's keys, which a user's rights must cover.
+/// Converts a client error. `prefix` is the prefix of the store's keys, which the user's permissions must cover.
 pub fn of(error: &RedisError, prefix: &str) -> StoreError {
     let why = || Arc::from(words(error).as_str());
     match error.kind() {
@@ -26,11 +26,11 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
         ErrorKind::Server(ServerErrorKind::NoPerm) => StoreError::Forbidden(needs(error, prefix)),
         ErrorKind::AuthenticationFailed => StoreError::NotPermitted(login(error)),
         ErrorKind::ClusterConnectionNotFound => {
-            StoreError::Refused("none of the cluster's nodes can be reached".into())
+            StoreError::Refused("no node of the cluster can be reached".into())
         }
-        // Their text may hold parts of the address.
+        // Their text may contain parts of the address.
         ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList => {
-            StoreError::Address("the client does not accept it".into())
+            StoreError::Address("the client rejects it".into())
         }
         ErrorKind::MasterNameNotFoundBySentinel => StoreError::Refused(why()),
         ErrorKind::Io if error.is_timeout() => StoreError::TimedOut,
@@ -44,16 +44,16 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
             Some("LOADING") => StoreError::Loading,
             Some("NOAUTH" | "WRONGPASS") => StoreError::NotPermitted(login(error)),
             Some("NOPERM") => StoreError::Forbidden(needs(error, prefix)),
-            // The general code: this script failed. Whether others do is for the heartbeat to find out.
+            // The general code: this script failed. The heartbeat finds out whether other scripts fail, too.
             Some("ERR") => StoreError::Script(needs(error, prefix)),
             _ => StoreError::Server(why()),
         },
     }
 }
 
-/// The code of the server's reply; `ERR` is the general one. Redis 6.2 answers `ERR`, or no code at all (`@user_script: 29: …`),
-/// for a command that fails inside a script, and gives the command's own code within the text: after a minus sign where the
-/// server refused to run the command (`-MISCONF`), as it is otherwise.
+/// The code of the server's reply; `ERR` is the general one. For a command that fails inside a script, Redis 6.2 replies `ERR`
+/// or no code at all (`@user_script: 29: …`), and gives the command's own code within the text: after a minus sign if the
+/// server refused to run the command (`-MISCONF`), otherwise as it is.
 fn code(error: &RedisError) -> Option<&str> {
     let is_code = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let named = |word: &str| CODES.contains(&word);
@@ -69,17 +69,17 @@ fn code(error: &RedisError) -> Option<&str> {
     }
 }
 
-/// The client's own name of the kind says nothing to whoever reads it.
+/// The error's text without the client's name for its kind, which means nothing to users.
 fn words(error: &RedisError) -> String {
     error.to_string().replace(&format!(" - {:?}", error.kind()), "")
 }
 
-/// No ACL was looked at yet.
+/// An error of the login. No ACL has been checked yet.
 fn login(error: &RedisError) -> Arc<str> {
     format!("{}; check user and password", words(error)).into()
 }
 
-/// With the rights that the scripts need.
+/// Appends the permissions that the scripts need.
 fn needs(error: &RedisError, prefix: &str) -> Arc<str> {
     format!(
         "{}; the ACL of the store's user must have ~{prefix}:* +eval +evalsha +time +get +mget +set +getrange +setrange \
@@ -89,9 +89,9 @@ fn needs(error: &RedisError, prefix: &str) -> Arc<str> {
     .into()
 }
 
-/// The I/O error behind the client's.
+/// The I/O error inside the client's error.
 pub fn io(error: &RedisError) -> Option<&io::Error> {
-    // The client hands out what it holds, which is a pointer to the error.
+    // The client returns a pointer to the error as the source.
     let held = error.source()?;
     held.downcast_ref::<Arc<dyn Error + Send + Sync>>()
         .map_or_else(|| held.downcast_ref(), |error| error.downcast_ref())
@@ -102,9 +102,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_by_its_kind_and_its_code_and_not_by_its_words() {
+    fn an_error_is_classified_by_kind_and_code_and_not_by_its_text() {
         let initial = RedisError::from((ErrorKind::Io, "Failed", "Connection refused".to_owned()));
-        assert_eq!(of(&initial, "p").name(), "lost", "words alone say nothing");
+        assert_eq!(of(&initial, "p").name(), "lost", "the text alone does not decide");
         for (kind, name) in [
             (io::ErrorKind::ConnectionRefused, "refused"),
             (io::ErrorKind::TimedOut, "timed-out"),

@@ -1,4 +1,4 @@
-//! The connection to a store: a server, the master that sentinels know, or a cluster.
+//! The connection to a store: one server, a master behind sentinels, or a cluster.
 
 mod address;
 mod connector;

@@ -1,9 +1,9 @@
-//! The slot of a key in a cluster.
+//! Cluster slots.
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub const SLOTS: usize = 16_384;
 
-/// CRC-16 (XMODEM), one entry for each value of the top byte.
+/// CRC-16 (XMODEM), with one entry for each value of the top byte.
 const TABLE: [u16; 256] = {
     let mut table = [0; 256];
     let mut at = 0;
@@ -19,7 +19,8 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// What of a key tells its slot: the text between the first `{` and the next `}` where there is any, else all of it.
+/// The part of a key that determines its slot: the text between the first `{` and the next `}` if it is not empty, otherwise
+/// the whole key.
 pub fn hashed(key: &[u8]) -> &[u8] {
     let tag = || {
         let open = key.iter().position(|&byte| byte == b'{')? + 1;
@@ -36,13 +37,13 @@ pub fn slot(key: &[u8]) -> u16 {
     crc % SLOTS as u16
 }
 
-/// A further key that a cluster keeps beside a key: it begins with a text (without braces), and ends with a name.
+/// An auxiliary key in the same slot as `key`. It begins with `text` (without braces) and ends with `name`.
 pub fn beside(key: &[u8], text: &str, name: &str) -> Vec<u8> {
     let tag = hashed(key);
     if !tag.is_empty() && !tag.contains(&b'}') {
         return [text.as_bytes(), b"{", tag, b"}", name.as_bytes()].concat();
     }
-    // Between braces it would be no tag, or another; of 16,384 keys one has the slot.
+    // A tag with braces in it would not work, so search for a number that leads to the slot; one of 16,384 keys does.
     let slot = slot(key);
     let other = |number: u64| format!("{text}{number}:{name}").into_bytes();
     (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()

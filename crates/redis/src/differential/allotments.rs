@@ -1,4 +1,4 @@
-//! The scripts in which nodes take allotments beside `Terms::serve`: the same random steps, the same grants.
+//! Runs the scripts for allotments and `Terms::serve` through the same random steps and compares the grants.
 
 use tidegate_core::lease::{GiveBack, Grant, Mode, Request, Terms};
 
@@ -18,7 +18,7 @@ fn reported(policy: impl Into<Policy>) -> Terms {
     terms
 }
 
-/// The authority's step, when a denial leaves nothing behind.
+/// The authority's step, with the state unchanged by denials.
 fn step(terms: &Terms, state: &mut Vec<u64>, now: Nanos, request: &Request) -> Grant {
     let before = state.clone();
     let grant = terms.serve(state, now, request);
@@ -28,7 +28,7 @@ fn step(terms: &Terms, state: &mut Vec<u64>, now: Nanos, request: &Request) -> G
     grant
 }
 
-/// A key as the test knows it: the state, and the allotments that are out, with the time of their taking.
+/// The test's model of a key: the state, and the outstanding allotments with the times at which they were taken.
 #[derive(Default)]
 pub(super) struct Known {
     pub state: Vec<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What the terms grant; an allotment is noted as out.
+    /// The grant by the terms. An allotment is recorded as outstanding.
     pub fn grant(&mut self, terms: &Terms, now: Nanos, request: &Request) -> Grant {
         let grant = step(terms, &mut self.state, now, request);
         if terms.mode() == Mode::Leased && grant.units > 0 {
@@ -94,8 +94,8 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 known.clear();
             }
             if bench.now < before {
-                // What a log has forgotten by then, it does not remember when the newest entry is taken out again: other
-                // than the algorithm, which still has it. Nodes that give back after the clock went back err by that.
+                // Once a log's entry has expired and the newest entry is removed, the script no longer knows the expired one,
+                // but the algorithm does. The results therefore differ if a node gives back after the clock went back.
                 for known in known.values_mut() {
                     known.out.clear();
                 }
@@ -116,7 +116,7 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 let Before::Value(before) = before else { panic!("{terms:?}: {key:?} is wrong: {before:?}") };
                 let grants = plan
                     .grants(&terms, before.as_deref(), now, requests.iter())
-                    .unwrap_or_else(|| panic!("{terms:?}: {before:?} is no state"));
+                    .unwrap_or_else(|| panic!("{terms:?}: {before:?} is not a state"));
                 let known = known.get_mut(key).expect("every key is known");
                 known.state.resize(terms.policy().words(), 0);
                 for (request, grant) in requests.iter().zip(grants) {

@@ -1,12 +1,11 @@
-//! A limit whose numbers change while its keys stay: it goes on from what was used, as a limiter in memory does whose policy
-//! changes.
+//! A limit whose numbers change while its keys stay. Usage carries over, as in a limiter in memory whose policy changes.
 
 use tidegate_core::lease::Terms;
 
 use super::{allotments::Known, *};
 
-/// Random steps of all who write, by limits of which the next one comes into force every hundred steps or so: up, and down.
-/// `seen` changes what a limiter in memory would keep to what Redis has room for.
+/// Runs random steps of all writers. About every hundred steps, the next limit comes into force, first upward and then
+/// downward. `seen` adjusts the in-memory state to the precision that Redis keeps.
 fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32, &mut [u64]), seed: u64) {
     let mut bench = Bench::new(seed);
     let terms: Vec<Terms> =
@@ -14,7 +13,8 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32
     let plans: Vec<Plan> =
         terms.iter().map(|terms| Plan::new(*terms.policy()).expect("the policy can be shared")).collect();
     assert!(plans.iter().all(|plan| plan.shape() == plans[0].shape()), "their keys are the same");
-    // What a lower limit has made a limiter in memory forget, a higher one finds in Redis: each way by itself.
+    // A lower limit makes a limiter in memory forget units that Redis still has when the limit rises again. So each direction
+    // is tested separately.
     let up: Vec<usize> = (0..limits.len()).collect();
     let down: Vec<usize> = up.iter().rev().copied().collect();
     for round in 0..STEPS / 1_000 {
@@ -28,7 +28,7 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32
             let mut state = vec![0; to.words()];
             to.transfer(&mut state, from, &known.state, Nanos::from_micros(bench.now));
             if to.limit() < from.limit() {
-                // What is given back frees nothing here while more than the lower limit is in use.
+                // Units given back free nothing here while more than the lower limit is in use.
                 known.out.clear();
             }
             seen(to.limit(), &mut state);
@@ -52,7 +52,7 @@ fn a_window_s_limit_may_change() {
 
 #[test]
 fn a_sliding_counter_s_limit_may_change() {
-    // Two bytes a count, up to this limit.
+    // Counts have two bytes up to this limit.
     const MOST: u64 = 65_535;
     let seen = |limit: u32, state: &mut [u64]| {
         if u64::from(limit) <= MOST {
@@ -79,13 +79,13 @@ fn limited(limit: u32) -> Quota {
     quota(&format!("{limit}/1m"))
 }
 
-/// In memory a changed bucket keeps how many units are in use, here the time until they are free: what a value says
-/// without the rate that wrote it.
+/// In memory, a changed bucket keeps the number of units in use. Here it keeps the time until they are free, because a value
+/// does not contain the rate that wrote it.
 #[test]
 fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
     let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
     let thirds = TokenBucket::new(quota("3000003/1s")).expect("a quota's own limit fits").burst(50);
-    // Its parts need six bytes.
+    // Its fractions need six bytes.
     let many = TokenBucket::new(quota("4294967291/1h")).expect("a quota's own limit fits").burst(50);
     let policies: [Policy; 5] = [
         every(1_000, 50).into(),

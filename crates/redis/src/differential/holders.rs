@@ -1,14 +1,14 @@
-//! Permits and their holders: what comes back, or is held anew, is one holder's and no other's, however often it is said.
+//! Permits and their holders: a release or renewal affects only its own holder, however often it is repeated.
 
 use super::*;
 
-/// What a key should hold. Like the script it forgets what has expired only when it writes: before that the clock may go
-/// back.
+/// The model of a key. Like the script, it removes expired holders only when it writes, because the clock may go back before
+/// that.
 #[derive(Clone, Default)]
 struct Model {
-    /// The newest moment that was given, 0 where the key has gone.
+    /// The newest moment that was given to a holder; 0 if the key does not exist.
     last: u64,
-    /// Names, the times from which the hold counts, and permits.
+    /// For each holder: its name, the start of its hold, and its permits.
     holders: Vec<(u64, u64, u64)>,
 }
 
@@ -28,7 +28,7 @@ impl Model {
         self.last
     }
 
-    /// What the script should find, and leave.
+    /// Whether the script should find the holder, with its effect on the model.
     fn settle(&mut self, now: u64, hold: u64, name: u64, renew: bool) -> bool {
         let before = self.clone();
         self.expire(now, hold);
@@ -60,7 +60,7 @@ impl Held {
         Self { bench: Bench::new(seed), plan, hold: hold.as_micros() as u64 }
     }
 
-    /// Takes permits for several in one call; who was admitted under which name.
+    /// Takes permits for several holders in one call. Returns the names of the admitted ones.
     fn take(&mut self, costs: &[u32]) -> Vec<Option<u64>> {
         let batch =
             Batch { keys: vec![b"k".to_vec()], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
@@ -97,14 +97,14 @@ impl Held {
 }
 
 #[test]
-fn whoever_gives_back_or_renews_twice_touches_nobody_elses_permits() {
+fn a_repeated_release_or_renewal_touches_no_other_holders_permits() {
     for (limit, hold, seed) in [(3, 1_000, 31), (40, 20, 32), (2_000, 60_000, 33)] {
         let mut held = Held::new(limit, Duration::from_micros(hold), seed);
         let mut model = Model::default();
         let mut names = Vec::new();
         let (mut kept, mut gone, mut taken) = (0, 0, 0);
         for turn in 0..6_000 {
-            // Also back: then the names run ahead of the clock.
+            // The clock also goes back, so names can be ahead of it.
             held.bench.move_time(hold);
             held.bench.now = held.bench.now.clamp(START / 2, 2 * START);
             let now = held.bench.now;
@@ -125,7 +125,7 @@ fn whoever_gives_back_or_renews_twice_touches_nobody_elses_permits() {
                     taken += 1;
                 }
             } else {
-                // Of the latest, some are held still; the others are said a second time, or late.
+                // Some of the latest names are still held. The others are repeated or late.
                 let at = names.len() - 1 - held.bench.random.below(names.len().min(6) as u64) as usize;
                 let renew = held.bench.random.below(2) == 0;
                 let yes = held.settle(names[at], renew);
@@ -139,7 +139,7 @@ fn whoever_gives_back_or_renews_twice_touches_nobody_elses_permits() {
 }
 
 #[test]
-fn among_the_most_permits_that_there_can_be_a_holder_is_found() {
+fn a_holder_is_found_among_the_maximum_number_of_permits() {
     let mut held = Held::new(4_096, Duration::from_hours(1), 34);
     let olds: Vec<_> = (0..4).flat_map(|_| held.take(&[1; 512])).collect();
     let [Some(big)] = held.take(&[2_048])[..] else { panic!("there is room") };

@@ -1,4 +1,5 @@
-//! The scripts that give back beside `Algorithm::refund`, among decisions: the same random steps, the same states.
+//! Runs the refund scripts and `Algorithm::refund`, mixed with decisions, through the same random steps and compares the
+//! states.
 
 use super::*;
 
@@ -16,8 +17,8 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let before = bench.now;
             bench.move_time(window);
             if plan.is_log() {
-                // What a log has forgotten by then, it does not remember when the newest entry is taken out and the clock
-                // goes back: other than the algorithm, which still has it.
+                // Once a log's entry has expired and the newest entry is removed, the script no longer knows the expired one,
+                // but the algorithm does. The results would differ if the clock went back.
                 bench.now = bench.now.max(before);
             }
             if !(START / 2..2 * START).contains(&bench.now) {
@@ -36,7 +37,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             } else {
                 let used = policy.used(state, Nanos::from_micros(bench.now));
                 let told = bench.call(&refund, &keys, &call::refund_arguments(&plan, cost));
-                // Where nothing is in use, the script leaves nothing behind, not even the time.
+                // If nothing is in use, the script leaves nothing behind, not even the time.
                 if used > 0 && cost > 0 {
                     policy.refund(state, told.0, cost);
                 }
@@ -48,7 +49,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let mut told = None;
             let costs = [if takes { cost } else { 0 }];
             plan.decisions(value.as_deref(), now, &costs, |_, decision, _| told = Some(decision))
-                .unwrap_or_else(|| panic!("{policy:?}: {value:?} is no state"));
+                .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             assert_eq!(
                 told,
                 Some(expected),
@@ -130,7 +131,7 @@ fn the_permit_script_gives_back_as_the_algorithm_does() {
 }
 
 #[test]
-fn a_refund_that_arrives_twice_gives_back_once() {
+fn a_refund_that_arrives_twice_is_made_once() {
     let policies: [Policy; 2] =
         [Policy::fixed_window(quota("9/1h")), Policy::sliding_log(quota("9/1h")).expect("the log is short")];
     for (at, policy) in policies.into_iter().enumerate() {

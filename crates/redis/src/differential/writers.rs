@@ -1,16 +1,16 @@
-//! One key and all who write it: exact decisions, joint ones, nodes that take allotments. None may undo what another relies on,
-//! least of all the key's end: most writes leave it as it is.
+//! One key with all of its writers: exact decisions, joint decisions, and nodes that take allotments. No writer may undo what
+//! another one relies on, in particular the TTL, which most writes leave unchanged.
 
 use tidegate_core::Parameters;
 use tidegate_core::lease::Terms;
 
 use super::{allotments::Known, *};
 
-/// How much longer than its value means something a key is kept, in milliseconds: at least, and at most.
+/// How long a key outlives its meaning, in milliseconds: minimum and maximum.
 const KEPT: (u64, u64) = (2_000, 6_000);
 
 impl Bench {
-    /// One call for this key, by whoever; the decisions and grants are the algorithm's.
+    /// Makes one call for this key by a random kind of writer, and compares the decisions and grants with the algorithm's.
     pub(super) fn write(&mut self, terms: &Terms, plan: &Plan, key: &[u8], known: &mut Known) {
         let policy = terms.policy();
         known.state.resize(policy.words(), 0);
@@ -54,7 +54,7 @@ impl Bench {
         seconds * 1_000_000 + micros
     }
 
-    /// A key's value, and where its end lies, in milliseconds since the epoch.
+    /// A key's value, and the range of its expiry time in milliseconds since the epoch.
     fn end_of(&mut self, key: &[u8]) -> Option<(Vec<u8>, std::ops::RangeInclusive<u64>)> {
         let script = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}";
         let from = self.server_time();
@@ -74,7 +74,7 @@ impl Bench {
 fn value(found: &[Before]) -> Option<&[u8]> {
     match found {
         [Before::Value(value)] => value.as_deref(),
-        _ => panic!("{found:?} is no value of one key"),
+        _ => panic!("{found:?} is not the value of one key"),
     }
 }
 
@@ -103,7 +103,7 @@ fn policies() -> Vec<Policy> {
 }
 
 #[test]
-fn whoever_writes_a_key_finds_what_the_others_wrote() {
+fn every_writer_of_a_key_finds_what_the_others_wrote() {
     let mut bench = Bench::new(31);
     for policy in policies() {
         let terms = Terms::leased(policy, Nanos::from_millis(1));
@@ -125,7 +125,7 @@ fn whoever_writes_a_key_finds_what_the_others_wrote() {
 }
 
 #[test]
-fn a_key_ends_between_two_and_six_seconds_after_its_value_means_nothing() {
+fn a_key_expires_two_to_six_seconds_after_its_value_means_nothing() {
     let mut bench = Bench::on(Scripts::new(), false, 32);
     for policy in policies() {
         let terms = Terms::leased(policy, Nanos::from_millis(1));
@@ -150,7 +150,7 @@ fn a_key_ends_between_two_and_six_seconds_after_its_value_means_nothing() {
             let means_nothing = u64::from_le_bytes(head) / 1_000 + lasts / 1_000_000;
             assert!(*end.end() >= means_nothing + KEPT.0, "{policy:?}: {end:?}, {means_nothing}");
             assert!(*end.start() <= means_nothing + KEPT.1 + 1, "{policy:?}: {end:?}, {means_nothing}");
-            // The algorithm agrees that it means nothing by then.
+            // The algorithm agrees that the value means nothing by then.
             plan.decisions(Some(&value), now, &[0], |_, decision, _| {
                 let fresh = now.get() / 1_000_000 + decision.reset_after_nanos() / 1_000_000;
                 assert!(*end.end() >= fresh, "{policy:?}: {end:?}, {fresh}");
@@ -166,8 +166,8 @@ fn a_key_ends_between_two_and_six_seconds_after_its_value_means_nothing() {
 }
 
 #[test]
-fn within_one_call_a_key_does_not_end() {
-    // Or what is written in place would be a key of its own, without an end.
+fn a_key_does_not_expire_within_a_call() {
+    // Otherwise a write in place would create a new key without a TTL.
     let mut bench = Bench::new(33);
     let script = "redis.call('SET', KEYS[1], 'a', 'PX', 1)
         local function time() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end

@@ -1,21 +1,20 @@
-//! Keeps callers away from a store that is down: they are told at once. The heartbeat tries the store for all
-//! of them.
+//! The breaker: while a store is down, callers fail immediately. Only the heartbeat probes the store.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Somebody asked this shard.
+/// A caller has asked this shard.
 const ASKED: u8 = 1;
-/// A caller's failure leaves a doubt that the next heartbeat is to settle.
+/// A caller failed, and the next heartbeat must find out whether the shard is down.
 const SUSPECTED: u8 = 2;
-/// Nobody but the heartbeat asks.
+/// Only the heartbeat asks.
 const OPEN: u8 = 4;
 
-/// The breaker before a store, or before a part of a cluster: closed (the usual state), closed with a doubt, or open.
+/// The breaker of a store, or of a cluster's shard: closed (normal), closed and suspected, or open.
 #[derive(Debug, Default)]
 pub struct Breaker(AtomicU8);
 
 impl Breaker {
-    // Relaxed throughout: no other memory hangs on it, and a caller who sees a change late is one who came earlier.
+    // Relaxed throughout: it guards no other memory, and a caller that sees a change late is like one that came earlier.
 
     /// Whether the caller may ask the store.
     pub fn admits(&self) -> bool {
@@ -31,17 +30,17 @@ impl Breaker {
         self.0.load(Ordering::Relaxed) & OPEN != 0
     }
 
-    /// Whether anybody has asked.
+    /// Whether any caller has asked.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed) & ASKED != 0
     }
 
-    /// Whether a heartbeat is wanted.
+    /// Whether a heartbeat is due.
     pub fn is_in_doubt(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OPEN | SUSPECTED) != 0
     }
 
-    /// Notes a doubt. Returns whether there was none.
+    /// Marks the shard as suspected. Returns whether it was not before.
     pub fn suspect(&self) -> bool {
         let state = self.0.load(Ordering::Relaxed);
         state & (OPEN | SUSPECTED) == 0
@@ -53,7 +52,7 @@ impl Breaker {
         self.0.fetch_or(OPEN, Ordering::Relaxed) & OPEN == 0
     }
 
-    /// Closes it, and settles all doubt. Returns whether it was open.
+    /// Closes it and clears suspicion. Returns whether it was open.
     pub fn close(&self) -> bool {
         self.0.fetch_and(ASKED, Ordering::Relaxed) & OPEN != 0
     }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_breaker_admits_nobody_until_it_is_closed() {
+    fn an_open_breaker_admits_no_caller_until_it_is_closed() {
         let breaker = Breaker::default();
         assert!(!breaker.is_asked() && breaker.admits() && breaker.is_asked());
         assert!(breaker.open() && !breaker.open());
@@ -74,13 +73,13 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_is_told_once_and_turns_nobody_away() {
+    fn a_suspicion_is_reported_once_and_denies_no_caller() {
         let breaker = Breaker::default();
         assert!(breaker.suspect() && !breaker.suspect());
         assert!(breaker.is_in_doubt() && breaker.admits() && !breaker.is_open());
         assert!(!breaker.close(), "it was not open");
         assert!(!breaker.is_in_doubt() && breaker.suspect());
         breaker.open();
-        assert!(!breaker.suspect(), "there is no doubt that it is down");
+        assert!(!breaker.suspect(), "it is known to be down");
     }
 }

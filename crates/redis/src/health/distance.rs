@@ -1,19 +1,20 @@
-//! How far away the store is: the round trip of its quickest answers.
+//! The distance to the store: the shortest recent round trip.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Nanos;
 
-/// A store farther away than this has calls follow each other without waiting for answers.
+/// If the round trip is longer than this, calls follow each other without waiting for replies.
 const FAR: Nanos = Nanos::from_millis(1);
-/// How far apart such calls leave at least, unless enough requests have gathered before.
+/// The minimum gap between such calls, unless enough requests have gathered.
 const GAP: Nanos = Nanos::from_millis(1);
-/// Calls under way to a store that is near.
+/// The maximum number of calls in flight to a near store.
 const NEAR_CALLS: usize = 4;
-/// A full call keeps Redis busy for about so long: with one for each such span of the round trip it is never idle.
+/// A full call keeps Redis busy for about this long in nanoseconds. One call for each such span of the round trip keeps Redis
+/// from idling.
 const CALL: u64 = 250_000;
 
-/// The shortest round trip of late, in two spans of which the heartbeat begins a new one each time.
+/// The shortest recent round trip, in two spans. The heartbeat starts a new span each time.
 #[derive(Debug)]
 pub struct Distance {
     now: AtomicU64,
@@ -23,9 +24,10 @@ pub struct Distance {
 /// How calls follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// At most so many are under way.
+    /// The maximum number of calls in flight.
     pub calls: usize,
-    /// A call leaves so long after the one before it, whether that has returned or not; `None`: when it has returned.
+    /// If set, a call is sent this long after the previous one, returned or not. If `None`, it waits for the previous one to
+    /// return.
     pub gap: Option<Nanos>,
 }
 
@@ -36,16 +38,16 @@ impl Default for Distance {
 }
 
 impl Distance {
-    // Relaxed throughout: these are measurements, and none hangs on another.
+    // Relaxed throughout: these are independent measurements.
 
-    /// Takes in the round trip of an answer.
+    /// Records the round trip of a reply.
     pub fn measured(&self, round_trip: Nanos) {
         if round_trip.get() < self.now.load(Ordering::Relaxed) {
             self.now.fetch_min(round_trip.get(), Ordering::Relaxed);
         }
     }
 
-    /// Begins a new span, if anything was measured in this one.
+    /// Starts a new span if this one has a measurement.
     pub fn turn(&self) {
         let now = self.now.swap(u64::MAX, Ordering::Relaxed);
         if now != u64::MAX {
@@ -53,7 +55,7 @@ impl Distance {
         }
     }
 
-    /// The round trip; `None` before the first answer.
+    /// The round trip, or `None` before the first reply.
     pub fn get(&self) -> Option<Nanos> {
         let least = self.now.load(Ordering::Relaxed).min(self.before.load(Ordering::Relaxed));
         (least != u64::MAX).then(|| Nanos::new(least))
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_distance_is_the_quickest_answer_of_late() {
+    fn the_distance_is_the_shortest_recent_round_trip() {
         let distance = Distance::default();
         assert_eq!((distance.get(), distance.pace().gap), (None, None));
         let millis = Nanos::from_millis;
@@ -84,7 +86,7 @@ mod tests {
         distance.measured(millis(45));
         assert_eq!(distance.get(), Some(millis(40)));
         assert!(distance.pace().gap.is_some() && distance.pace().calls > 100);
-        // It is nearer now, and then farther again.
+        // The store is nearer now, and later farther again.
         distance.turn();
         distance.measured(Nanos::from_micros(100));
         assert_eq!(distance.get(), Some(Nanos::from_micros(100)));

@@ -1,9 +1,9 @@
 //! The heartbeat: one task per store, whose small writes open and close the breakers.
 //!
-//! A caller's failure that leaves no doubt (nobody listens, loading, a replica, memory full) opens the breaker at once. Any
-//! other failure only calls for a heartbeat, which finds out whether it is the store or one request. Nothing but a heartbeat
-//! closes a breaker: the denials of a replica, or of a full server, write nothing and prove nothing. And no caller ever waits
-//! to see whether a store is back.
+//! A caller's failure that is conclusive (connection refused, loading, a replica, memory full) opens the breaker at once. Any
+//! other failure only triggers a heartbeat, which finds out whether the store failed or just one request. Only a heartbeat
+//! closes a breaker: a replica or a full server can still deny, because denials write nothing, so a denial proves nothing. And
+//! no caller ever waits to see whether a store is up again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,21 +17,21 @@ use super::{
 };
 use crate::{Deadline, StoreError};
 
-/// How often there is a heartbeat where nobody calls for one; with a share of chance, so that nodes do not keep step.
+/// The interval between heartbeats, with jitter so that nodes do not run in step.
 const EVERY: Duration = Duration::from_secs(2);
-/// And how long after another at the earliest, whoever calls.
+/// The minimum time between two heartbeats.
 const SELDOM: Duration = Duration::from_millis(100);
-/// Heartbeats in a row that got no answer (rather than a refusal), until the store is down.
+/// The number of consecutive heartbeats without a reply (as opposed to a refusal) after which the store is down.
 const MISSES: u8 = 3;
 /// While a breaker is open: the first pause between two heartbeats, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
-/// A store that was well for so long starts with the first pause again.
+/// After this long without failure, pauses start from the first one again.
 const WELL: Duration = Duration::from_secs(10);
-/// A cluster's client finds dead nodes by itself, but not silent ones: every so many failed rounds there is a new one.
+/// A cluster client replaces dead nodes on its own, but not silent ones. After this many failed rounds, it is replaced.
 const RENEW: u32 = 5;
 
-/// Watches over the store for as long as the monitor exists.
+/// Runs heartbeats for as long as the monitor exists.
 pub fn keep(monitor: &Arc<Monitor>) {
     let (weak, wake) = (Arc::downgrade(monitor), Arc::clone(&monitor.wake));
     let mut heartbeat = Heartbeat::new(monitor);
@@ -45,7 +45,7 @@ pub fn keep(monitor: &Arc<Monitor>) {
                 heartbeat.pauses.well(now);
                 sleep(SELDOM).await;
                 let every = EVERY.mul_f64(0.75 + chance() / 2.0);
-                // Whether somebody called or it is time.
+                // It does not matter whether a caller triggered the heartbeat or the interval is over.
                 let _ = timeout(every.saturating_sub(SELDOM), wake.notified()).await;
             }
             if weak.upgrade().is_some_and(|monitor| monitor.any_open()) {
@@ -57,19 +57,19 @@ pub fn keep(monitor: &Arc<Monitor>) {
     });
 }
 
-/// At random, 0 to 1.
+/// A random number from 0 to 1.
 fn chance() -> f64 {
     (random() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 struct Heartbeat {
     beat: Arc<Beat>,
-    /// In a row, of each shard.
+    /// Consecutive misses of each shard.
     misses: Vec<u8>,
-    /// Rounds in a row that left something open.
+    /// Consecutive rounds that left a breaker open.
     failures: u32,
     census: Census,
-    /// When measurements were last summed up.
+    /// When the measurements were last evaluated.
     summed: Nanos,
     pauses: Pauses,
     lines: Lines,
@@ -88,7 +88,7 @@ impl Heartbeat {
         }
     }
 
-    /// A heartbeat wherever one is due: in the shard that counts the nodes, and where there is a doubt.
+    /// Sends the due heartbeats: to the shard that counts the nodes, and to suspected shards.
     async fn round(&mut self, monitor: &Arc<Monitor>) {
         let had = monitor.runner.connector.number();
         let deadline = Deadline::after(monitor.patience.get());
@@ -110,7 +110,7 @@ impl Heartbeat {
             .collect();
         let mut failed = false;
         for (shard, given) in beats {
-            // The task ends early only with the runtime.
+            // The task ends early only when the runtime shuts down.
             let error = match given.await.unwrap_or(Err(StoreError::Down)) {
                 Ok(counted) => {
                     if shard == self.beat.home {
@@ -124,10 +124,10 @@ impl Heartbeat {
             };
             monitor.counters().count(&error);
             self.misses[shard] = self.misses[shard].saturating_add(1);
-            // A server that answers and refuses a plain write leaves no doubt, whatever it says.
+            // A server that replies and refuses a plain write is down, whatever its error.
             let unanswered = matches!(error, StoreError::TimedOut | StoreError::Lost(_));
             if unanswered && self.misses[shard] < MISSES {
-                // A store that was never reached is down until it is; what for is known already.
+                // A store that was never reached counts as down already. The reason is known.
                 if monitor.runner.connector.made() == 0 {
                     monitor.blame(&error);
                 }
@@ -139,15 +139,15 @@ impl Heartbeat {
         }
         self.sum_up(monitor);
         self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
-        // Perhaps only this connection is dead, or leads to a server that is no master any more. One that was made meanwhile
-        // has had no chance yet.
+        // Perhaps only this connection is dead, or it leads to a server that is no longer the master. A connection that was
+        // made meanwhile has not been tried yet.
         let give_up = failed && (!monitor.is_cluster() || self.failures.is_multiple_of(RENEW));
         if let Some(had) = had.filter(|_| give_up) {
             monitor.runner.connector.give_up(had);
         }
     }
 
-    /// Whether decisions are in time, and how far the store is, for a while in which several have asked.
+    /// Evaluates punctuality and distance once per interval.
     fn sum_up(&mut self, monitor: &Monitor) {
         let now = monitor.clock.now();
         if now.saturating_since(self.summed) >= EVERY.into() {
@@ -158,7 +158,7 @@ impl Heartbeat {
     }
 }
 
-/// Pauses that double, until the store has been well for a while: one that comes and goes is asked less and less often.
+/// Pauses double until the store has been up for a while, so a store that keeps failing is probed less and less often.
 #[derive(Debug, Default)]
 struct Pauses {
     in_a_row: u32,
@@ -166,7 +166,7 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// The next pause. `chance` in 0..1 spreads the signs of life of many nodes.
+    /// The next pause. `chance` in 0..1 spreads the heartbeats of many nodes.
     fn next(&mut self, chance: f64) -> Duration {
         self.well_since = None;
         let pause = PAUSE.saturating_mul(1 << self.in_a_row.min(10)).min(LONGEST);
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_two_seconds_and_shrink_only_when_the_store_was_well_for_a_while() {
+    fn pauses_grow_to_two_seconds_and_start_again_after_ten_seconds_without_failure() {
         let mut pauses = Pauses::default();
         assert_eq!((pauses.next(0.0), pauses.next(1.0)), (PAUSE / 2, PAUSE * 2));
         for _ in 0..20 {
@@ -195,7 +195,7 @@ mod tests {
         }
         assert_eq!((pauses.next(0.0), pauses.next(1.0)), (LONGEST / 2, LONGEST));
         let at = |second: u64| Nanos::from_secs(1_000 + second);
-        // Well for nine seconds, twice: still the longest.
+        // Twice nine seconds without failure are not enough: the pause is still the longest.
         for begun in [0, 100] {
             pauses.well(at(begun));
             pauses.well(at(begun + 9));

@@ -1,4 +1,4 @@
-//! What is logged about the store's health.
+//! Log lines about the store's health.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tidegate_limiter::{Limiter, SystemClock};
 
 use super::{Health, Monitor};
 
-/// So many lines a minute, and at once.
+/// The maximum number of lines per minute, and in a burst.
 const LINES: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,14 @@ enum Line {
     Slow,
     Partly,
     Back,
-    /// It was down since the last line, and is not any more.
+    /// The store went down and came back between two looks.
     WasDown,
 }
 
-/// A line for each change, as long as there are not too many; then for the last one as soon as there may be another.
+/// Logs one line per change until there are too many. Then it logs the latest state as soon as a line is allowed again.
 pub struct Lines {
     limiter: Limiter<SystemClock>,
-    /// Whether it was said that the store is far away for its limits' deadlines.
+    /// Whether a line has said that the store is too far away for the limits' deadlines.
     far: bool,
     told: Health,
     opened: u64,
@@ -39,7 +39,7 @@ impl Lines {
         let line = match health {
             Health::Up if self.told != Health::Up => Line::Back,
             Health::Up if opened != self.opened => Line::WasDown,
-            // One that has not been reached yet is not down before that is found out.
+            // A store that has not been reached yet is reported as down only once a breaker opens.
             Health::Down if self.told != Health::Down && any_open => Line::Down,
             Health::Slow if self.told != Health::Slow => Line::Slow,
             Health::Partly if self.told != Health::Partly => Line::Partly,
@@ -60,11 +60,11 @@ impl Lines {
         let (store, why) = (monitor.runner.connector.address(), monitor.why());
         let error = why.as_ref().map(tracing::field::display);
         match line {
-            Line::Back => tracing::info!(%store, "the shared store answers again"),
+            Line::Back => tracing::info!(%store, "the shared store is up again"),
             Line::WasDown => tracing::warn!(%store, error, "the shared store was down for a moment"),
             Line::Partly => tracing::warn!(%store, error, "a part of the shared store's cluster is down"),
             Line::Slow => {
-                tracing::warn!(%store, "the shared store answers most decisions after their deadline");
+                tracing::warn!(%store, "the shared store replies to most decisions after their deadline");
             }
             Line::Down => tracing::warn!(%store, error, "the shared store is down"),
         }
@@ -77,7 +77,7 @@ impl Lines {
         let round_trip = Duration::from(round_trip);
         let far = is_far(round_trip, deadline, self.far);
         if far && !self.far {
-            let advice = "set the limits' deadline to three round trips or more, or to `auto`";
+            let advice = "set the limits' deadline to at least three round trips, or to `auto`";
             let store = monitor.runner.connector.address();
             tracing::warn!(
                 %store,
@@ -90,7 +90,7 @@ impl Lines {
     }
 }
 
-/// Whether a round trip takes more than a third of the deadline; once it did, until it takes less than a quarter.
+/// Whether a round trip takes more than a third of the deadline. To return to near, it must take less than a quarter.
 fn is_far(round_trip: Duration, deadline: Duration, was_far: bool) -> bool {
     round_trip.saturating_mul(if was_far { 4 } else { 3 }) > deadline
 }
@@ -100,11 +100,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_comes_and_goes_is_no_flood_of_lines_and_how_it_is_in_the_end_is_told() {
+    fn a_flapping_store_does_not_flood_the_log_and_its_final_state_is_logged() {
         let mut lines = Lines::new();
         let at = |ms: u64| Nanos::from_millis(10_000_000 + ms);
         let mut told = Vec::new();
-        // Ten minutes, ten changes a second.
+        // Ten minutes with ten changes per second.
         for tick in 0..6_000 {
             let (health, down) = if tick % 2 == 0 { (Health::Down, true) } else { (Health::Up, false) };
             told.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_between_two_looks_and_a_part_of_a_cluster_are_told_for_what_they_are() {
+    fn brief_outages_and_partial_outages_have_their_own_lines() {
         let (mut lines, now) = (Lines::new(), Nanos::from_secs(1_000));
         assert_eq!(lines.next(Health::Down, false, 0, now), None, "it has not been reached yet");
         assert_eq!(lines.next(Health::Up, false, 0, now), None);
@@ -141,6 +141,6 @@ mod tests {
     fn a_round_trip_above_a_third_of_the_deadline_is_far() {
         let far = |round_trip, was| is_far(Duration::from_millis(round_trip), Duration::from_millis(60), was);
         assert!(!far(20, false) && far(21, false), "a third");
-        assert!(far(16, true) && !far(15, true), "it does not come and go");
+        assert!(far(16, true) && !far(15, true), "it does not flap");
     }
 }

@@ -1,5 +1,5 @@
-//! How the store is: heartbeats and calls tell it, breakers keep callers away from a store that is down, and decisions read
-//! how many nodes there are and how far away the store is.
+//! The store's health. Heartbeats and calls report it, breakers keep callers away from a store that is down, and decisions
+//! read the number of nodes and the distance to the store.
 
 mod breaker;
 mod distance;
@@ -29,23 +29,23 @@ use crate::{
     stats::Counters,
 };
 
-/// The slots of a cluster that share a breaker (and a queue).
+/// The number of cluster slots that share a breaker and a queue.
 const SLOTS_A_SHARD: usize = 128;
 
-/// How a store is.
+/// The health of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It answers.
+    /// The store replies.
     Up,
-    /// It answers, but most decisions are not there within their deadline.
+    /// The store replies, but most decisions miss their deadline.
     Slow,
-    /// A part of a cluster does not answer.
+    /// A part of a cluster does not reply.
     Partly,
-    /// It does not answer; or it has not been reached yet.
+    /// The store does not reply, or has not been reached yet.
     Down,
 }
 
-/// Watches over a store. A store has one shard; a cluster many, each with a breaker.
+/// Monitors a store. A cluster has many shards, each with a breaker; any other store has one.
 pub struct Monitor {
     pub runner: Runner,
     pub clock: SystemClock,
@@ -53,15 +53,15 @@ pub struct Monitor {
     pub distance: Distance,
     pub patience: Patience,
     breakers: Vec<Breaker>,
-    /// Calls for a heartbeat.
+    /// Triggers a heartbeat.
     wake: Arc<Notify>,
-    /// What opened a breaker last.
+    /// The error that last opened a breaker.
     why: Mutex<Option<StoreError>>,
     punctual: Punctual,
 }
 
 impl Monitor {
-    /// Starts the heartbeat, which goes on for as long as the monitor exists.
+    /// Starts the heartbeat, which runs for as long as the monitor exists.
     pub fn start(runner: Runner) -> Arc<Self> {
         let shards = if runner.connector.address().is_cluster() { SLOTS / SLOTS_A_SHARD } else { 1 };
         let monitor = Arc::new(Self {
@@ -87,37 +87,37 @@ impl Monitor {
         self.runner.connector.address().is_cluster()
     }
 
-    /// How many shards have a breaker each.
+    /// The number of shards, each with a breaker.
     pub fn shards(&self) -> usize {
         self.breakers.len()
     }
 
-    /// The slot of a key; one for all where there is no cluster.
+    /// The slot of a key; 0 unless the store is a cluster.
     pub fn slot(&self, key: &[u8]) -> u16 {
         if self.is_cluster() { slot(key) } else { 0 }
     }
 
-    /// Which shard a key is in.
+    /// The shard of a key.
     pub fn shard_of(&self, key: &[u8]) -> usize {
         usize::from(self.slot(key)) / SLOTS_A_SHARD
     }
 
-    /// Whether a shard was found to be down.
+    /// Whether a shard is down.
     pub fn is_down(&self, shard: usize) -> bool {
         self.breakers[shard].is_open()
     }
 
-    /// Whether any was.
+    /// Whether any shard is down.
     fn any_open(&self) -> bool {
         self.breakers.iter().any(Breaker::is_open)
     }
 
-    /// Whether a heartbeat is wanted anywhere.
+    /// Whether a heartbeat is due for any shard.
     fn is_in_doubt(&self) -> bool {
         self.breakers.iter().any(Breaker::is_in_doubt)
     }
 
-    /// Of a cluster those shards count that were asked for.
+    /// The store's health. In a cluster, only shards that were asked or are down count.
     pub fn health(&self) -> Health {
         let asked = self.breakers.iter().filter(|breaker| breaker.is_asked() || breaker.is_open());
         let (open, all) =
@@ -131,7 +131,7 @@ impl Monitor {
         }
     }
 
-    /// What the store was found to be down, or slow, by.
+    /// The error that made the store down or slow.
     pub fn trouble(&self) -> Option<StoreError> {
         match self.health() {
             Health::Up => None,
@@ -140,7 +140,7 @@ impl Monitor {
         }
     }
 
-    /// How long a decision may take now; what it says counts for as long as it is kept.
+    /// The current timeout of a decision. A fixed timeout counts as a limit's deadline while the result is kept.
     pub fn wait(&self, timeout: Timeout) -> Wait {
         match timeout {
             Timeout::After(wait) => Wait::Set(self.patience.claim(wait)),
@@ -148,7 +148,7 @@ impl Monitor {
         }
     }
 
-    /// Whether the store may be asked.
+    /// Fails if the store may not be asked.
     pub fn admit(&self, shard: usize) -> Result<(), StoreError> {
         if self.breakers[shard].admits() {
             return Ok(());
@@ -157,8 +157,8 @@ impl Monitor {
         Err(StoreError::Down)
     }
 
-    /// Runs a script until a deadline, and learns from the outcome how the store is. `may_repeat`: whether to ask again where
-    /// a connection broke, which may be after the script ran.
+    /// Runs a script until a deadline and learns from the outcome. `may_repeat` says whether to try again if a connection
+    /// broke, which may be after the script ran.
     pub async fn call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         shard: usize,
@@ -177,10 +177,10 @@ impl Monitor {
         outcome
     }
 
-    /// Notes a failure: one that leaves no doubt, or that calls for a heartbeat.
+    /// Records a failure: a conclusive one opens the breaker, any other triggers a heartbeat.
     pub fn failed(&self, shard: usize, error: &StoreError) {
-        // A store that was never reached is down already; a caller who has waited in vain need not wait for a heartbeat too to
-        // be told what for.
+        // A store that was never reached already counts as down. The caller should see the reason without waiting for a
+        // heartbeat.
         if *error == StoreError::TimedOut && self.runner.connector.made() == 0 {
             self.blame(error);
         }
@@ -191,8 +191,8 @@ impl Monitor {
         }
     }
 
-    /// Notes what came of a decision: whether it was there in time, and an error for the counters. One that was not
-    /// [admitted](Self::admit) is counted there.
+    /// Records the outcome of a decision: whether it was in time, and its error. A request that was not
+    /// [admitted](Self::admit) was counted there.
     pub fn decided<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) => {
@@ -209,7 +209,7 @@ impl Monitor {
         }
     }
 
-    /// The shard is down.
+    /// Marks the shard as down.
     fn open(&self, shard: usize, error: &StoreError) {
         self.blame(error);
         if self.breakers[shard].open() {
@@ -218,7 +218,7 @@ impl Monitor {
         }
     }
 
-    /// The shard takes writes.
+    /// Marks the shard as up: it accepts writes.
     fn close(&self, shard: usize) {
         if self.breakers[shard].close() {
             self.counters().closed.add(1);
@@ -234,26 +234,26 @@ impl Monitor {
     }
 }
 
-/// Whether decisions are there in time. Heartbeats may be quick where decisions are not.
+/// Whether decisions are in time. Heartbeats can be fast while decisions are slow.
 #[derive(Debug, Default)]
 struct Punctual {
-    // Relaxed: counts, on which no other memory hangs.
+    // Relaxed: counts that guard no other memory.
     in_time: AtomicU64,
     late: AtomicU64,
-    /// What was found at the latest heartbeat.
+    /// The result at the latest heartbeat.
     slow: AtomicU64,
 }
 
 impl Punctual {
-    /// Fewer decisions that are late say nothing.
+    /// Fewer late decisions than this prove nothing.
     const FEW: u64 = 10;
 
     fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes in what came since the last time. Where too few have asked, what was found before stands; where none has, the store
-    /// is as quick as its heartbeats.
+    /// Evaluates the counts since the last call. With too few decisions the last result stays. Without any, the store counts
+    /// as quick, like its heartbeats.
     fn update(&self) {
         let (in_time, late) = (self.in_time.swap(0, Ordering::Relaxed), self.late.swap(0, Ordering::Relaxed));
         if in_time + late == 0 || in_time >= late {
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_on_which_most_decisions_are_late_is_slow_until_most_are_in_time() {
+    fn a_store_is_slow_while_most_decisions_are_late() {
         let punctual = Punctual::default();
         let after = |in_time, late| {
             punctual.in_time.fetch_add(in_time, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! How many nodes share the store. Each leaves its name in a sorted set with every heartbeat. In a cluster there is a set in
-//! each shard, so that a heartbeat shows that the shard takes writes; the nodes are counted in the first.
+//! The number of nodes that share the store. With every heartbeat, each node writes its name into a sorted set. A cluster has
+//! one set in each shard, so that a heartbeat shows that the shard accepts writes. Nodes are counted in the first shard.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -12,10 +12,10 @@ use tidegate_core::Nanos;
 use super::Monitor;
 use crate::{Deadline, StoreError, script::Script};
 
-/// A node counts no more after so long without a heartbeat.
+/// A node no longer counts after this long without a heartbeat.
 const GONE_MS: &str = "10000";
-/// A smaller number of nodes is believed when it has been seen for so long, and nothing larger: a store that was emptied
-/// counts from one again.
+/// A smaller number of nodes is accepted only after this long without a larger one, because an emptied store starts to count
+/// from one.
 const PROOF: Nanos = Nanos::from_secs(15);
 
 const SCRIPT: &str = "
@@ -27,16 +27,16 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])
 ";
 
-/// Not for secrets: names, seeds, jitter.
+/// A random number that is not secret: for names, seeds and jitter.
 pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// The number of nodes, as decisions read it.
+/// The number of nodes, for decisions.
 #[derive(Debug)]
 pub struct Nodes {
     count: AtomicU32,
-    /// However few are seen.
+    /// A lower bound on the count.
     least: AtomicU32,
 }
 
@@ -47,34 +47,34 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    // Relaxed throughout: a number that no other memory hangs on.
+    // Relaxed throughout: the number guards no other memory.
 
-    /// At least 1.
+    /// The number of nodes, at least 1.
     pub fn get(&self) -> u32 {
         self.count.load(Ordering::Relaxed).max(self.least.load(Ordering::Relaxed))
     }
 
-    /// There are never fewer than so many.
+    /// Sets a lower bound on the number of nodes.
     pub fn at_least(&self, nodes: u32) {
         self.least.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// So many there were when somebody last counted: they are believed until a heartbeat has shown fewer for a while.
+    /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for a while.
     pub fn recall(&self, nodes: u32) {
         self.count.fetch_max(nodes, Ordering::Relaxed);
     }
 }
 
-/// What heartbeats have counted lately.
+/// The recent counts by heartbeats.
 #[derive(Debug, Default)]
 pub struct Census {
-    /// Since when, and how many at most since then.
+    /// The start of the current span, and the largest count since.
     since: Nanos,
     most: u32,
 }
 
 impl Census {
-    /// Takes in a count: a larger one is believed at once, a smaller one after [`PROOF`].
+    /// Takes in a count. A larger one applies immediately, a smaller one after [`PROOF`].
     pub fn count(&mut self, nodes: &Nodes, counted: u32, now: Nanos) {
         let counted = counted.max(1);
         let known = nodes.count.load(Ordering::Relaxed);
@@ -98,9 +98,9 @@ impl Census {
 pub struct Beat {
     name: String,
     script: Script,
-    /// A key in each shard.
+    /// One key for each shard.
     keys: Vec<Vec<u8>>,
-    /// The shard where the nodes are counted.
+    /// The shard in which nodes are counted.
     pub home: usize,
 }
 
@@ -112,7 +112,7 @@ impl Beat {
         let mut keys = vec![Vec::new(); monitor.shards()];
         let mut missing = keys.len() - 1;
         keys[home] = first;
-        // Some hundreds of names until each of a cluster's shards has one.
+        // A few hundred names are tried until each shard of a cluster has one.
         for number in 0_u32.. {
             if missing == 0 {
                 break;
@@ -132,15 +132,15 @@ impl Beat {
         }
     }
 
-    /// One heartbeat in a shard: a small write, as a replica or a full server would refuse. Returns how many nodes the shard
-    /// has heard of lately.
+    /// Sends one heartbeat to a shard: a small write that a replica or a full server would refuse. Returns how many nodes the
+    /// shard has seen recently.
     pub async fn give(&self, monitor: &Monitor, shard: usize, deadline: Deadline) -> Result<u32, StoreError> {
         let (keys, arguments) = ([&self.keys[shard]], [self.name.as_bytes(), GONE_MS.as_bytes()]);
         let reply = deadline.bound(monitor.runner.run(&self.script, &keys, &arguments, true)).await;
         match reply.flatten() {
             Ok(Value::Int(nodes)) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
             Ok(_) => Err(StoreError::BadReply),
-            // Who may not leave a heartbeat has no store.
+            // A user that may not write a heartbeat cannot use the store at all.
             Err(StoreError::Forbidden(why) | StoreError::Script(why)) => Err(StoreError::NotPermitted(why)),
             Err(error) => Err(error),
         }
@@ -152,17 +152,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_was_emptied_does_not_make_every_node_take_the_whole_limit() {
+    fn an_emptied_store_does_not_let_every_node_take_the_whole_limit() {
         let (nodes, mut census) = (Nodes::default(), Census::default());
         let at = |seconds: u64| Nanos::from_secs(1_000 + seconds);
         census.count(&nodes, 3, at(0));
         assert_eq!(nodes.get(), 3);
-        // Emptied: one heartbeat after the other comes back.
+        // The store was emptied, and the heartbeats return one after another.
         for (second, counted) in [(2, 1), (3, 2), (5, 3)] {
             census.count(&nodes, counted, at(second));
             assert_eq!(nodes.get(), 3);
         }
-        // One has left.
+        // One node has left.
         for second in 6..21 {
             census.count(&nodes, 2, at(second));
             assert_eq!(nodes.get(), 3, "{second}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_a_start_and_what_is_set_as_the_least_hold_before_anything_is_counted() {
+    fn a_restored_count_and_the_lower_bound_apply_before_the_first_count() {
         let (nodes, mut census) = (Nodes::default(), Census::default());
         nodes.recall(5);
         assert_eq!(nodes.get(), 5);

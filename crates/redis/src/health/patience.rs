@@ -1,4 +1,4 @@
-//! The deadlines of the limits of a store: the shortest says how long a heartbeat may take.
+//! The deadlines of a store's limits. The shortest one bounds the time of a heartbeat.
 
 use std::{
     collections::BTreeMap,
@@ -10,11 +10,10 @@ use tidegate_core::Nanos;
 
 use super::Monitor;
 
-/// A heartbeat may take as long as the shortest of the deadlines, as long as that is between these; the longest where there
-/// is none.
+/// The bounds of a heartbeat's time limit, which is the shortest deadline; the upper bound if there is none.
 const BOUNDS: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
 
-/// How many limits have which deadline.
+/// How many limits have each deadline.
 #[derive(Clone, Default)]
 pub struct Patience(Arc<Mutex<BTreeMap<Duration, usize>>>);
 
@@ -23,24 +22,25 @@ impl Patience {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shortest of the deadlines.
+    /// The shortest deadline.
     pub fn shortest(&self) -> Option<Duration> {
         self.lock().first_key_value().map(|(&deadline, _)| deadline)
     }
 
-    /// How long a heartbeat may take: no longer than a decision, or callers would wait for a store that is too slow.
+    /// The time limit of a heartbeat. It is no longer than that of a decision; otherwise callers would wait for a store that
+    /// is too slow.
     pub fn get(&self) -> Duration {
         self.shortest().unwrap_or(*BOUNDS.end()).clamp(*BOUNDS.start(), *BOUNDS.end())
     }
 
-    /// A deadline that counts for as long as the claim is kept.
+    /// Adds a deadline that counts while the claim is kept.
     pub fn claim(&self, deadline: Duration) -> Claim {
         *self.lock().entry(deadline).or_default() += 1;
         Claim { patience: self.clone(), deadline }
     }
 }
 
-/// One limit's deadline.
+/// The deadline of one limit.
 pub struct Claim {
     patience: Patience,
     deadline: Duration,
@@ -64,7 +64,7 @@ impl Drop for Claim {
     }
 }
 
-/// How long a limit's decisions may take.
+/// The timeout of a limit's decisions.
 pub enum Wait {
     Set(Claim),
     Auto,
@@ -79,7 +79,7 @@ impl Wait {
     }
 }
 
-/// What [`Timeout::Auto`](crate::Timeout::Auto) says of a round trip.
+/// The timeout of [`Timeout::Auto`](crate::Timeout::Auto) for a round trip.
 fn auto(round_trip: Option<Nanos>) -> Duration {
     let Some(round_trip) = round_trip else { return Duration::from_millis(250) };
     let wait = Duration::from(round_trip).saturating_mul(3).saturating_add(Duration::from_millis(20));
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_automatic_deadline_is_three_round_trips_and_a_little_within_bounds() {
+    fn an_automatic_deadline_is_three_round_trips_plus_20_ms_within_bounds() {
         let millis = |millis: u64| auto(Some(Nanos::from_millis(millis))).as_millis();
         assert_eq!((millis(0), millis(10), millis(11), millis(40)), (50, 50, 53, 140));
         assert_eq!((millis(327), millis(5_000)), (1_000, 1_000));

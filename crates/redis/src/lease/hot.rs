@@ -1,5 +1,5 @@
-//! The leases that threads keep asking, each thread with a few places of its own: two that ask for one hot key meet at its
-//! allotment alone, not also at the map's lock and counts, whose cache lines their cores would hand to and fro.
+//! A small cache of the most used leases, with a few slots per thread. Two threads that use the same hot key share only its
+//! allotment, and not the map's lock and counters, whose cache lines would move between their CPUs.
 
 use std::{
     ptr,
@@ -8,32 +8,32 @@ use std::{
 
 use super::Held;
 
-/// Threads beyond so many share places.
+/// Beyond this number, threads share slots.
 const STRIPES: usize = 16;
-/// Of each thread.
+/// Slots per thread.
 const PLACES: usize = 8;
-/// A place goes to another key after so many requests that did not find theirs.
+/// A slot goes to another key after this many misses.
 const MISSES: u32 = 8;
 
 thread_local! {
-    /// Only its address matters: no two threads have the same.
+    /// Only the address matters, which is different for each thread.
     static HERE: u8 = const { 0 };
 }
 
-/// On cache lines of its own.
+/// Aligned so that it shares no cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot(Mutex<Recent>);
 
 #[derive(Default)]
 pub struct Recent {
-    /// With the hash of its key.
+    /// With the hash of the key.
     pub held: Option<(u64, Arc<Held>)>,
     misses: u32,
     pub counts: Counts,
 }
 
-/// Decisions made from allotments, and denials remembered with them.
+/// Decisions from allotments, and remembered denials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub decided: u64,
@@ -48,7 +48,7 @@ impl Counts {
 }
 
 impl Recent {
-    /// Whether the key that was not found here should take the place.
+    /// Records a miss. Returns whether the missing key should take the slot.
     pub fn missed(&mut self) -> bool {
         self.misses += 1;
         let yes = self.held.is_none() || self.misses >= MISSES;
@@ -66,16 +66,16 @@ impl Hot {
         Self((0..STRIPES * PLACES).map(|_| Slot::default()).collect())
     }
 
-    /// This thread's place for a key; nothing while another thread is there.
+    /// This thread's slot for a key, or `None` while another thread holds it.
     #[inline]
     pub fn slot(&self, hash: u64) -> Option<MutexGuard<'_, Recent>> {
-        // Fibonacci hashing: addresses of threads differ in few bits.
+        // Fibonacci hashing, because the addresses of threads differ in few bits.
         let thread = HERE.with(|here| ptr::from_ref(here).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let stripe = (thread >> 32) as usize % STRIPES;
         self.0[stripe * PLACES + (hash >> 32) as usize % PLACES].0.try_lock().ok()
     }
 
-    /// What `take` makes of all counts, summed.
+    /// Applies `take` to all counts and sums the results.
     pub fn counts(&self, mut take: impl FnMut(&mut Counts) -> Counts) -> Counts {
         let mut sum = Counts::default();
         for place in &self.0 {

@@ -1,4 +1,5 @@
-//! What this node holds of leased and reported limits: a lease for each key, bounded, and the errands that keep them.
+//! This node's part of leased and reported limits: a bounded map with a lease for each key, and the requests that keep them
+//! filled.
 
 mod hot;
 
@@ -26,12 +27,12 @@ use crate::{
     script::{Plan, Script},
 };
 
-/// Where there are many keys, so many maps: threads that look for different keys rarely meet, and a key that comes in keeps
-/// only a part of the others waiting.
+/// With many keys, the map is divided into this many sections. Threads with different keys then rarely contend, and an
+/// insertion blocks only a part of the keys.
 const SECTIONS: usize = 64;
-/// Fewer keys than this are one map.
+/// With fewer keys than this there is one section.
 const FEW: usize = 1 << 10;
-/// A key that comes into a full map looks at so many others for one that was not used of late.
+/// To insert a key into a full section, this many keys are checked for one that was not used recently.
 const LOOKS: usize = 8;
 
 /// The lease of one key.
@@ -39,15 +40,15 @@ pub struct Held {
     pub lease: Lease,
     /// The whole key in Redis.
     pub key: Vec<u8>,
-    /// Used since somebody last looked for a key to let go of.
+    /// Whether the lease was used since the last search for a key to evict.
     used: AtomicBool,
-    /// Among the leases that are asked what there is to send.
+    /// Whether the lease is in the list that sweeps look through.
     listed: AtomicBool,
     closed: AtomicBool,
 }
 
 impl Held {
-    /// Let go of: whatever still comes for it goes back.
+    /// Whether the lease was evicted or closed. Units that still arrive are given back.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -58,17 +59,17 @@ impl Held {
     }
 }
 
-/// What came of a question.
+/// The result of asking a lease.
 pub enum Asked {
-    /// Decided here.
+    /// Decided in memory.
     Decided(Decision),
-    /// Decided here; the request is to be sent meanwhile.
+    /// Decided in memory; the request should be sent in the background.
     Renew(Decision, Arc<Held>, Request),
     /// The store must be asked.
     Refill(Arc<Held>, Request),
 }
 
-/// What was taken from an allotment for a decision over several limits.
+/// Units taken from an allotment for a joint decision.
 pub struct TakenFrom {
     pub held: Arc<Held>,
     pub taken: Taken,
@@ -77,16 +78,16 @@ pub struct TakenFrom {
 #[derive(Default)]
 struct Map {
     by_key: HashMap<Box<[u8]>, Arc<Held>, RandomState>,
-    /// In the order in which they came, or were last found used.
+    /// In the order of insertion, or of the last check that found them used.
     order: VecDeque<Box<[u8]>>,
 }
 
-/// On cache lines of its own.
+/// Aligned so that it shares no cache line.
 #[repr(align(128))]
 #[derive(Default)]
 struct Section {
     map: RwLock<Map>,
-    /// Decisions made from allotments; and denials remembered with them.
+    /// Decisions from allotments, and remembered denials.
     decided: AtomicU64,
     remembered: AtomicU64,
 }
@@ -109,18 +110,18 @@ pub struct Leases {
     pub plan: Arc<Plan>,
     pub script: Arc<Script>,
     pub numbers: Vec<u8>,
-    /// How long a request may take.
+    /// The timeout of a request.
     wait: Arc<Wait>,
     prefix: Vec<u8>,
     hash: RandomState,
     hot: Hot,
     sections: Vec<Section>,
     keys_a_section: usize,
-    /// Those that may hold something, or have something to say: at most twice as many as there is room for keys (and as many
-    /// again while a sweep goes through them).
+    /// The leases that may hold units or have something to report: at most twice the maximum number of keys (and as many again
+    /// during a sweep).
     active: Mutex<Vec<Arc<Held>>>,
     closed: AtomicBool,
-    /// Requests that are out.
+    /// The number of requests in flight.
     out: AtomicUsize,
     none_out: Notify,
 }
@@ -153,12 +154,13 @@ impl Leases {
         }
     }
 
-    /// When a request that is sent now is to be answered.
+    /// The deadline of a request that is sent now.
     pub fn deadline(&self, monitor: &Monitor) -> Deadline {
         Deadline::after(self.wait.get(monitor))
     }
 
-    /// Decides on `cost` for a key, or says what to send. `evicted` takes what a key that had to make room gives back.
+    /// Decides on `cost` for a key, or returns the request to send. `evicted` receives the requests of an evicted key that
+    /// give its units back.
     #[inline]
     pub fn ask(&self, key: &[u8], cost: u32, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
         let hash = self.hash.hash_one(key);
@@ -184,7 +186,7 @@ impl Leases {
         let known = {
             let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
             match map.by_key.get(key) {
-                // Without touching its count of owners, which others may be touching.
+                // This avoids the reference count, which other CPUs may be changing.
                 Some(held) if !wanted => return section.count(self.ask_held(held, cost, now)),
                 held => held.cloned(),
             }
@@ -220,8 +222,8 @@ impl Leases {
         Some(decision)
     }
 
-    /// Takes `cost` from a key's allotment, or nothing where there is none of that size. `send` takes what is to be sent
-    /// meanwhile.
+    /// Takes `cost` from a key's allotment, or nothing if it does not suffice. `send` receives the request to send in the
+    /// background.
     pub fn take(
         &self,
         key: &[u8],
@@ -250,7 +252,7 @@ impl Leases {
         taken.map(|taken| TakenFrom { held, taken })
     }
 
-    /// Counts what was taken, and is used.
+    /// Counts a decision made with units that were taken.
     pub fn count_taken(&self, key: &[u8]) {
         self.section(self.hash.hash_one(key)).decided.fetch_add(1, Ordering::Relaxed);
     }
@@ -272,8 +274,8 @@ impl Leases {
 
     #[inline]
     fn note_use(&self, held: &Arc<Held>) {
-        // Relaxed, here and below: a lease that a sweep has just found idle and that is missed for that is listed by its
-        // next use; until then it holds what one that is out of touch with the store would hold.
+        // Relaxed, here and below. A sweep may have just found the lease idle and miss this use. Then the next use lists it
+        // again, and until then it is like a lease without contact to the store.
         if !held.used.load(Ordering::Relaxed) {
             held.used.store(true, Ordering::Relaxed);
         }
@@ -286,8 +288,9 @@ impl Leases {
     fn list(&self, held: &Arc<Held>) {
         if !held.listed.swap(true, Ordering::AcqRel) {
             let mut active = lock(&self.active);
-            // Keys come and go faster than sweeps. At least half of these were let go of: what they hold is on its way back, and
-            // is charged until the algorithm forgets it where it does not arrive; a report that fails is not made again.
+            // Keys come and go faster than sweeps run. At least half of these leases are evicted. Their units are on the way
+            // back; units that do not arrive stay charged until the algorithm forgets them, and a report that fails is not
+            // repeated.
             if active.len() >= 2 * self.keys_a_section * self.sections.len() {
                 active.retain(|held| {
                     let stays = !held.is_closed();
@@ -323,7 +326,7 @@ impl Leases {
             closed: AtomicBool::new(false),
         });
         if self.closed.load(Ordering::Acquire) {
-            // It has nothing to give back yet, and will take nothing.
+            // It has nothing to give back yet, and takes nothing from now on.
             let _nothing = held.close(now);
         }
         map.by_key.insert(key.into(), Arc::clone(&held));
@@ -337,7 +340,7 @@ impl Leases {
         held
     }
 
-    /// What there is to send without anybody asking. `may_send` says whether the store can be asked about a key.
+    /// Collects the requests to send in the background. `may_send` says whether the store can be asked about a key.
     pub fn sweep(
         &self,
         now: Nanos,
@@ -347,13 +350,13 @@ impl Leases {
         let listed = mem::take(&mut *lock(&self.active));
         let mut kept = Vec::new();
         for held in listed {
-            // Before the look: whoever uses the lease after it lists it again.
+            // Reset before the check, so that a use after it lists the lease again.
             held.listed.store(false, Ordering::SeqCst);
             let may_send = may_send(&held.key);
             if may_send && let Some(request) = held.lease.returning(now) {
                 send(&held, request);
             }
-            // While the store is down, what was let go of is not kept for it.
+            // While the store is down, evicted leases are not kept for it.
             let keep = !held.lease.is_idle(now) && (may_send || !held.is_closed());
             if keep && !held.listed.swap(true, Ordering::AcqRel) {
                 kept.push(held);
@@ -362,7 +365,7 @@ impl Leases {
         lock(&self.active).append(&mut kept);
     }
 
-    /// Gives back everything. From now on the store decides.
+    /// Gives back everything. From now on the store makes every decision.
     pub fn close(&self, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
         self.closed.store(true, Ordering::Release);
         for section in &self.sections {
@@ -378,12 +381,12 @@ impl Leases {
         }
     }
 
-    /// Decisions made from allotments, and denials remembered with them.
+    /// Decisions from allotments, and remembered denials.
     pub fn counts(&self) -> Counts {
         self.sum(|count| count.load(Ordering::Relaxed), |counts| *counts)
     }
 
-    /// The same, which begin again at zero: somebody else keeps them.
+    /// The same, and resets the counts: the caller keeps them.
     pub fn take_counts(&self) -> Counts {
         self.sum(|count| count.swap(0, Ordering::Relaxed), mem::take)
     }
@@ -407,7 +410,7 @@ impl Leases {
         }
     }
 
-    /// Waits until no request is out.
+    /// Waits until no request is in flight.
     pub async fn all_ended(&self) {
         loop {
             let ended = self.none_out.notified();
@@ -420,7 +423,7 @@ impl Leases {
 }
 
 impl Map {
-    /// Takes a key out, the first in order that was not used since it got its place.
+    /// Evicts a key: the first one in order that was not used since its last check.
     fn make_room(&mut self) -> Option<Arc<Held>> {
         for look in 0..=LOOKS {
             let key = self.order.pop_front()?;
@@ -447,7 +450,7 @@ mod tests {
     use crate::script::Scripts;
 
     #[test]
-    fn a_flood_of_keys_that_nobody_sweeps_fills_no_memory() {
+    fn a_flood_of_keys_without_sweeps_uses_bounded_memory() {
         for keys in [8, FEW] {
             let (policy, slack) = (Policy::sliding_window(Quota::per_hour(1_000)), Nanos::from_millis(100));
             for terms in [Terms::leased(policy, slack), Terms::reported(policy, 50, slack)] {
@@ -457,7 +460,7 @@ mod tests {
                 let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Arc::new(Wait::Auto));
                 let now = Nanos::from_secs(1_700_000_000);
                 for at in 0..20 * keys {
-                    // Each asks for an allotment, and that is never answered.
+                    // Each asks for an allotment, and never gets a reply.
                     let asked = leases.ask(format!("{at}").as_bytes(), 1, now, |_, _| ());
                     assert!(matches!(asked, Asked::Refill(..)));
                     assert!(lock(&leases.active).len() <= 2 * keys);
@@ -468,7 +471,7 @@ mod tests {
                     .iter()
                     .map(|section| section.map.read().expect("nobody panics").by_key.len())
                     .sum();
-                assert_eq!(listed, held, "whatever is held is listed");
+                assert_eq!(listed, held, "every held lease is listed");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Decisions on shared limits, and who made them.
+//! Decisions of shared limits, and who made them.
 
 use tidegate_core::Decision;
 
@@ -10,19 +10,19 @@ use crate::StoreError;
 pub enum Source {
     /// The store.
     Store,
-    /// The store, earlier: the same request was denied until a time that has not come.
+    /// The store, earlier: it denied the same request, and the wait is not over.
     Remembered,
-    /// This node, from the allotment of the quota that it holds.
+    /// This node, from its allotment.
     Lease,
-    /// Nobody: the store gave no decision, and the limit fails open or closed. See [`OnError`](crate::OnError).
+    /// No one: the store made no decision, and the limit fails open or closed. See [`OnError`](crate::OnError).
     Failed(StoreError),
-    /// This process alone, as the store gave no decision.
+    /// This process alone, because the store made no decision.
     Local(StoreError),
 }
 
 /// A decision on a shared limit, and who made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "a decision has no effect unless the caller reads it"]
 pub struct SharedDecision {
     /// The decision.
     pub decision: Decision,
@@ -31,13 +31,13 @@ pub struct SharedDecision {
 }
 
 impl SharedDecision {
-    /// Whether the work may go ahead, now or after [`Decision::delay`].
+    /// Whether the work may start, now or after [`Decision::delay`].
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.decision.is_allowed()
     }
 
-    /// Whether the work may not go ahead.
+    /// Whether the request is denied.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         self.decision.is_denied()

@@ -1,4 +1,4 @@
-//! How a shared limit is made.
+//! Building shared limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,9 +7,9 @@ use tidegate_core::lease::{Mode as Agreed, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
 use super::{Mode, OnError, SharedLimit, local::Local, shared::Shared};
-use crate::{PlanError, Store, Timeout, lease::Leases, script::Plan, store::is_word};
+use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
 
-/// Options of a [`SharedLimit`]; from [`Store::limit`].
+/// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct LimitBuilder {
@@ -43,59 +43,62 @@ impl LimitBuilder {
         }
     }
 
-    /// Where to decide (default: [`Mode::Exact`]). What cannot be leased or reported is exact: leaky buckets, permits,
-    /// and leased buckets of less than 16; [`SharedLimit::mode`] tells. All nodes should have the same mode and slack.
+    /// Where decisions are made (default: [`Mode::Exact`]). Policies that cannot be leased or reported stay exact: leaky
+    /// buckets, permits, and leased buckets below 16; [`SharedLimit::mode`] returns the result. All nodes should use the same
+    /// mode and slack.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// What to answer while the store gives no decision (default: [`OnError::Local`]).
+    /// What to do while the store makes no decision (default: [`OnError::Local`]).
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
     }
 
-    /// How long a decision may take (default: 50 ms); then [`OnError`] decides. A store that is slower than the shortest of its
-    /// limits' deadlines (but those under 50 ms, and automatic ones) counts as down.
+    /// The time limit of a decision (default: 50 ms), after which [`OnError`] decides. If the store is slower than the
+    /// shortest deadline of its limits, it counts as down; deadlines under 50 ms count as 50 ms, and automatic deadlines do
+    /// not count.
     pub fn deadline(self, deadline: impl Into<Timeout>) -> Self {
         Self { deadline: deadline.into(), ..self }
     }
 
-    /// Whether a denial is remembered until its time, so that asking again costs no round trip (default: yes). What a
-    /// release or a deletion in the store gives back is then not seen before.
+    /// Whether to remember a denial until its wait is over, so that a retry costs no round trip (default: yes). Units that are
+    /// refunded or deleted in the store meanwhile are then not seen before.
     pub fn remember_denials(self, remember: bool) -> Self {
         Self { remember_denials: remember, ..self }
     }
 
-    /// How long units of a leased limit are kept before they must be used or given back, and how long the report of a
-    /// reported one waits (default: 100 ms). A leased sliding log looks back for so much longer, a token bucket is smaller by
-    /// what refills in it, each by a sixteenth at most. Where a round trip takes half of it, nothing is taken ahead.
+    /// How long a leased limit keeps units before it must use them or give them back, and how long a reported limit waits
+    /// before it reports (default: 100 ms). A leased sliding log looks back longer by the slack, and a token bucket is smaller
+    /// by the refill in the slack, each by at most a sixteenth. If a round trip takes half of the slack, no units are taken
+    /// ahead.
     pub fn slack(self, slack: Duration) -> Self {
         Self { slack, ..self }
     }
 
-    /// How much of a reported limit this node may have used without the store knowing (default: a twentieth of the limit, at
-    /// least 1). With 0 the limit is exact.
+    /// How much this node may use of a reported limit before it must report it (default: a twentieth of the limit, at least
+    /// 1). With 0 the limit is exact.
     pub fn unreported(self, units: u32) -> Self {
         Self { unreported: Some(units), ..self }
     }
 
-    /// How many keys of a leased or reported limit are held in memory at most (default: 65,536, of somewhat over half a
-    /// kilobyte each and twice the key). One that has to make room gives back what it holds, and its next request asks the store.
+    /// The maximum number of keys of a leased or reported limit in memory (default: 65,536, each with a little over half a
+    /// kilobyte plus twice the key). An evicted key gives back its units, and its next request asks the store.
     pub fn leases(self, keys: usize) -> Self {
         Self { leases: keys, ..self }
     }
 
-    /// How many keys [`OnError::Local`] holds at most (default: 65,536, or as many as have room in half a gigabyte, which is
+    /// The maximum number of keys for [`OnError::Local`] (default: 65,536, or as many as fit into half a gigabyte, which is
     /// fewer for logs of more than about 1,000 entries).
     pub fn local_keys(self, keys: usize) -> Self {
         Self { local_keys: Some(keys), ..self }
     }
 
-    /// The limit.
+    /// Builds the limit.
     ///
     /// # Errors
-    /// When the name is empty or has a `:`, `{` or `}` in it, the policy cannot be shared, or there is no memory for local
-    /// decisions.
+    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or when there is no memory for
+    /// local decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
@@ -113,9 +116,9 @@ impl LimitBuilder {
         let prefix = batcher.monitor.runner.connector.prefix();
         let prefix = format!("{prefix}:{}:{}:", self.name, plan.shape()).into_bytes();
         let wait = Arc::new(batcher.monitor.wait(self.deadline));
-        // Permits come back before their time.
+        // Permits can be released before the wait is over.
         let remembers = self.remember_denials && plan.hold().is_none();
-        // Denials of one key by limits of other numbers are told apart.
+        // The salt separates denials of one key by limits with different numbers.
         let salt = self.store.denials().tag(plan.numbers());
         let script = batcher.scripts.lease(plan.kind()).filter(|_| terms.mode() != Agreed::Exact);
         let leases = script.map(|script| {
@@ -140,17 +143,17 @@ impl LimitBuilder {
     }
 }
 
-/// Why there is no such limit.
+/// Why a limit cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// A name that is empty, or has a `:`, `{` or `}` in it, which part a key.
+    /// The name is empty, or contains `:`, `{` or `}`, which separate the parts of a key.
     #[error("a limit's name must not be empty or contain `:`, `{{` or `}}`")]
     Name,
     /// The policy cannot be shared.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no room for local decisions. The limiter in memory calls `max_keys` what is `local_keys` here.
+    /// There is no memory for local decisions. The limiter in memory calls `local_keys` `max_keys`.
     #[error("for on_error = local: {}", _0.to_string().replace("max_keys", "local_keys"))]
     Local(#[source] LocalError),
 }

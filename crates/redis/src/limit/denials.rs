@@ -1,4 +1,4 @@
-//! Denials, remembered until their time: asking the store again would bring the same answer.
+//! Remembered denials: until the wait is over, the store would deny the same request again.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -10,13 +10,13 @@ use tidegate_core::{Decision, Nanos};
 
 use crate::{Deadline, Plan};
 
-/// How many there is room for; of two that want the same slot the later has it.
+/// The number of slots. If two denials hash to the same slot, the later one replaces the earlier.
 const SLOTS: usize = 1 << 13;
 
-/// A bounded memory of denials, each of one key and one cost.
+/// A bounded set of denials, each for one key and one cost.
 pub struct Denials {
     slots: Box<[Mutex<Option<Denial>>]>,
-    /// When the last of them ends: before any was put, and long after, nobody need look.
+    /// When the last of them ends. Before the first and after the last, lookups skip the slots.
     last: AtomicU64,
     secrets: RapidSecrets,
 }
@@ -40,7 +40,7 @@ impl Denials {
         }
     }
 
-    /// A key's hash; two keys have the same with a probability of 2⁻⁶⁴.
+    /// A key's hash. Two keys collide with a probability of 2⁻⁶⁴.
     pub fn tag(&self, key: &[u8]) -> u64 {
         rapidhash_v3_micro_inline::<true, true>(key, &self.secrets)
     }
@@ -50,7 +50,7 @@ impl Denials {
         slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The denial that still holds for this cost. What remains is as it was told then: for other costs ask the store.
+    /// The denial in force for this cost. What remains is as it was then; for other costs the store must be asked.
     pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
         if !self.may_hold_any(now) {
             return None;
@@ -69,7 +69,7 @@ impl Denials {
         self.last.load(Ordering::Relaxed) > now.get()
     }
 
-    /// Forgets the denial of a key that has got something back.
+    /// Forgets the denial of a key that got a refund.
     pub fn forget(&self, tag: u64) {
         let mut slot = self.slot(tag);
         if slot.is_some_and(|denial| denial.tag == tag) {
@@ -77,7 +77,7 @@ impl Denials {
         }
     }
 
-    /// Remembers a denial. `asked` is when the question was sent: the answer may be older than its arrival, never older
+    /// Remembers a denial. `asked` is when the request was sent: the denial may be older than its arrival, but never older
     /// than that.
     pub fn put(&self, tag: u64, cost: u32, decision: &Decision, asked: Nanos) {
         let Some(wait) = decision.retry_after() else { return };
@@ -89,13 +89,13 @@ impl Denials {
     }
 }
 
-/// A question for the store that may have been answered already.
+/// A request for the store, unless a remembered denial answers it.
 pub struct Ask<'a> {
     pub plan: &'a Arc<Plan>,
     /// The whole key in Redis.
     pub key: Vec<u8>,
     pub cost: u32,
-    /// What denials of the key are remembered under, if they are.
+    /// The hash under which denials of the key are remembered, if they are.
     pub tag: Option<u64>,
     pub deadline: Deadline,
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_holds_for_its_cost_until_its_time_and_no_longer() {
+    fn a_denial_applies_to_its_cost_until_its_wait_is_over() {
         let denials = Denials::new(7);
         let (alice, bob) = (denials.tag(b"alice"), denials.tag(b"bob"));
         let now = Nanos::from_secs(100);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_fit_is_not_remembered() {
+    fn a_cost_that_can_never_fit_is_not_remembered() {
         let denials = Denials::new(7);
         denials.put(1, 9, &Decision::deny_for_good(5, 1, 1, 0), Nanos::ZERO);
         assert!(denials.get(1, 9, Nanos::ZERO).is_none());

@@ -11,18 +11,18 @@ use crate::{
     script::call,
 };
 
-/// A part of a decision over several limits of one store: `cost` for one of a limit's keys.
+/// A part of a joint decision in one store: `cost` for one key of a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The limit.
     pub limit: &'a SharedLimit,
     /// The key.
     pub key: &'a [u8],
-    /// How much.
+    /// The cost.
     pub cost: u32,
 }
 
-/// The same, as the store sees it: `key` is the whole key in Redis.
+/// The same for the store: `key` is the whole key in Redis.
 pub struct Request<'a> {
     pub plan: &'a Plan,
     pub key: Vec<u8>,
@@ -32,7 +32,7 @@ pub struct Request<'a> {
 /// See [`Store::acquire_all`].
 pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
     let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
-    // Whatever is held here: keys that no one step can decide on are told each time, not now and then.
+    // Check this first, so that keys which cannot be decided in one step fail every time, not only when the store is asked.
     if are_together(store, &requests)
         && let Some(answers) = take_all(store, parts)
     {
@@ -61,7 +61,7 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
     Ok(answers)
 }
 
-/// Whether the store could decide on these in one step.
+/// Whether the store can decide these in one step.
 fn are_together(store: &Store, requests: &[Request<'_>]) -> bool {
     let slot = |request: &Request<'_>| store.batcher().monitor.slot(&request.key);
     let fit = |one: &Request<'_>, other: &Request<'_>| {
@@ -70,7 +70,7 @@ fn are_together(store: &Store, requests: &[Request<'_>]) -> bool {
     requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
 }
 
-/// Decides from what this node has leased, if all of that suffices.
+/// Decides from this node's allotments, if all of them suffice.
 fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     let batcher = store.batcher();
     let leases: Vec<&Arc<Leases>> = parts.iter().map(|part| part.limit.leases()).collect::<Option<_>>()?;
@@ -78,7 +78,7 @@ fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     let mut taken = Vec::with_capacity(parts.len());
     for (part, leases) in parts.iter().zip(&leases) {
         let send = |held: &_, request| batcher.send_errand(leases, held, request);
-        // Those behind one that has too little are asked all the same: each tells by that what it will need.
+        // Limits behind one that has too little are asked as well, so that they measure their demand.
         taken.extend(leases.take(part.key, part.cost, now, send));
     }
     let all = taken.len() == parts.len();
@@ -99,8 +99,8 @@ fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     Some(answers)
 }
 
-/// Decides on several requests in one step in the store: all admit and are charged, or none is; or, unless it `takes`, what
-/// the answers would be. Two requests for one key of one plan add up.
+/// Decides on several requests in one step in the store: all admit and are charged, or none is. If `takes` is false, it only
+/// returns what the decisions would be. Two requests for one key of one plan add up.
 pub async fn decide_joint(
     store: &Store,
     requests: &[Request<'_>],
@@ -119,13 +119,13 @@ pub async fn decide_joint(
     answer
 }
 
-/// Of a whole key what names the limit.
+/// The part of a whole key that names the limit.
 fn limit_of(key: &[u8]) -> &[u8] {
     let colons = key.iter().enumerate().filter(|(_, byte)| **byte == b':');
     colons.map(|(at, _)| &key[..=at]).nth(2).unwrap_or_default()
 }
 
-/// The requests for one key, as one.
+/// All requests for one key, added up.
 struct Sum<'a> {
     plan: &'a Plan,
     key: &'a [u8],
@@ -147,7 +147,7 @@ async fn decide(
     let shard = monitor.shard_of(&first.key);
     monitor.admit(shard)?;
     let mut sums: Vec<Sum<'_>> = Vec::new();
-    // Each request's sum, and its cost on top of those before it.
+    // For each request, its sum and its cost on top of the requests before it.
     let mut costs = Vec::with_capacity(requests.len());
     for Request { plan, key, cost } in requests {
         let known = sums.iter().position(|sum| sum.key == key);
@@ -155,7 +155,7 @@ async fn decide(
             sums.push(Sum { plan, key, cost: 0 });
             sums.len() - 1
         });
-        // The same state by other numbers: the script has each key once.
+        // This is the same state with other numbers, but the script takes each key only once.
         if sums[at].plan.numbers() != plan.numbers() {
             return Err(StoreError::OneKey);
         }

@@ -1,24 +1,24 @@
-//! Decisions in memory, for as long as the store gives none.
+//! Decisions in memory while the store makes none.
 
 use tidegate_core::{Algorithm, Decision, Outcome, Policy};
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
-/// As many keys as usual take no more than so many bytes.
+/// The default number of keys uses at most this many bytes.
 const ROOM: usize = 1 << 29;
 const KEYS: usize = 1 << 16;
 
-/// A limiter that holds this node to its share of the limit.
+/// A limiter that admits this node's share of the limit.
 ///
-/// The number of nodes is a number that each decision reads. Where there are `n`, a unit is charged as `n`: that admits the
-/// limit divided by `n`, and buckets fill `n` times as slowly; but at least one unit is admitted. What was charged stays
-/// charged when the number changes, so a node admits no more than the largest share that it had within the window.
+/// Each decision reads the number of nodes. With `n` nodes, a unit is charged as `n` units. That admits the limit divided by
+/// `n`, and buckets refill `n` times as slowly, but at least one unit is admitted. Units stay charged when the number changes,
+/// so a node admits no more than its largest share within the window.
 pub struct Local {
     limiter: KeyedLimiter,
     limit: u32,
 }
 
 impl Local {
-    /// How many keys it should hold where nobody has said.
+    /// The default number of keys.
     pub fn usual_keys(policy: &Policy) -> usize {
         (ROOM / 8 / policy.words().max(1)).clamp(1, KEYS)
     }
@@ -28,18 +28,18 @@ impl Local {
         Ok(Self { limiter, limit: policy.limit() })
     }
 
-    /// What a unit is charged as, with so many nodes.
+    /// The charge for one unit with this many nodes.
     pub fn unit(&self, nodes: u32) -> u32 {
         nodes.clamp(1, self.limit.max(1))
     }
 
-    /// Decides on a cost in units of so much each.
+    /// Decides on a cost, with `unit` charged for each unit.
     pub fn decide(&self, key: &[u8], cost: u32, unit: u32) -> Decision {
         share(&self.limiter.acquire(key, cost.saturating_mul(unit)), unit)
     }
 
-    /// Gives back up to `cost` of what a key has in use; returns how much. Of two callers at the same time both may be told
-    /// of the same units: then less is given back than is told.
+    /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both be told the same units; then
+    /// less is refunded than reported.
     pub fn refund(&self, key: &[u8], cost: u32, unit: u32) -> u32 {
         let standing = self.standing(key, unit);
         let used = u32::try_from(standing.limit().saturating_sub(standing.remaining())).unwrap_or(u32::MAX);
@@ -49,13 +49,13 @@ impl Local {
         cost.min(used)
     }
 
-    /// How a key stands.
+    /// The state of a key.
     pub fn standing(&self, key: &[u8], unit: u32) -> Decision {
         share(&self.limiter.peek(key, 0), unit)
     }
 }
 
-/// A decision on the whole limit, as one on a share of it.
+/// Converts a decision on the whole limit to one on this node's share.
 fn share(whole: &Decision, unit: u32) -> Decision {
     let (limit, room, reset) = (whole.limit() as u32 / unit, whole.remaining(), whole.reset_after_nanos());
     let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_the_limit_divided_and_never_nothing() {
+    fn a_share_is_the_limit_divided_by_the_nodes_and_at_least_one() {
         let policies: [Policy; 7] = [
             Policy::fixed_window(quota("100/1h")),
             Policy::sliding_log(quota("100/1h")).expect("the log is short"),
@@ -105,7 +105,7 @@ mod tests {
                 let all = local.decide(b"k", fits, unit);
                 assert!(all.is_allowed(), "{policy:?}, {nodes} nodes: {all:?}");
                 assert_eq!(all.limit(), fits.into(), "{policy:?}, {nodes} nodes");
-                // A leaky bucket's limit is its highest cost, and it makes those behind wait.
+                // A leaky bucket's limit is its highest cost, and later requests wait.
                 if policy.name() != "leaky-bucket" {
                     assert_eq!(all.remaining(), 0, "{policy:?}, {nodes} nodes");
                     assert!(local.decide(b"k", 1, unit).is_denied(), "{policy:?}, {nodes} nodes");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_admits_no_more_than_the_largest_share_it_had_however_the_number_of_nodes_moves() {
+    fn a_node_admits_no_more_than_its_largest_share_while_the_number_of_nodes_changes() {
         let local = Local::new(Policy::fixed_window(quota("90/365d")), 10).expect("there is room");
         let mut admitted = 0;
         for nodes in [3, 2, 3, 5, 2, 9] {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_the_usual_keys_of_any_policy() {
+    fn the_default_number_of_keys_fits_for_any_policy() {
         let log = |text: &str| Policy::sliding_log(quota(text)).expect("the log is not too long");
         let policies = [log("1/1h"), log("1000/1h"), log("30000/1h"), log("50000/1h"), log("1000000/1h")];
         let keys = policies.map(|policy| {

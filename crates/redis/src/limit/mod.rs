@@ -1,4 +1,4 @@
-//! Limits in a shared store, to hold and call.
+//! Shared limits, as callers use them.
 
 mod answer;
 mod builder;

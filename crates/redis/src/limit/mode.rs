@@ -1,4 +1,4 @@
-//! Where a shared limit is decided, and what becomes of it without the store.
+//! Where a shared limit is decided, and what happens without the store.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use tidegate_core::lease::{Mode as Agreed, Terms};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Every decision in the store, in one atomic step: exact, at the price of a round trip (which callers at the same time
-    /// share).
+    /// The store makes every decision in one atomic step. This is exact and costs a round trip, which concurrent callers
+    /// share.
     #[default]
     Exact,
-    /// In memory, from allotments of the quota that this node has taken from the store: never over, at the price of some denials
-    /// while other nodes hold what is left. See [`LimitBuilder::slack`](crate::LimitBuilder::slack).
+    /// This node decides in memory from allotments that it has taken from the store. The limit is never over, but some
+    /// requests are denied while other nodes hold what is left. See [`LimitBuilder::slack`](crate::LimitBuilder::slack).
     Leased,
-    /// In memory, from what the store had left when it was last asked, and reported to it in the background: over by at most
-    /// [`LimitBuilder::unreported`](crate::LimitBuilder::unreported) for each node.
+    /// This node decides in memory from what the store had left at the last request, and reports use in the background. The
+    /// limit is over by at most [`LimitBuilder::unreported`](crate::LimitBuilder::unreported) per node.
     Reported,
 }
 
 impl Mode {
-    /// The mode that comes out for a policy, with a slack other than the default: [`Exact`](Self::Exact) where it admits of
-    /// no other (see [`LimitBuilder::mode`](crate::LimitBuilder::mode)).
+    /// The mode in force for a policy and a slack (the default if `None`): [`Exact`](Self::Exact) if the policy allows no
+    /// other (see [`LimitBuilder::mode`](crate::LimitBuilder::mode)).
     #[must_use]
     pub fn for_policy(self, policy: impl Into<Policy>, slack: Option<Duration>) -> Self {
         Self::of(&self.terms(policy.into(), slack.unwrap_or(Terms::SLACK.into()), None))
@@ -49,15 +49,15 @@ impl Mode {
     }
 }
 
-/// What to answer while the store gives no decision.
+/// What to do while the store makes no decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// Admit everything: the limit does not hold.
+    /// Admit everything, without any limit.
     Open,
-    /// Deny everything: nobody is served.
+    /// Deny everything.
     Closed,
-    /// Decide in memory, with the limit divided by the last known number of nodes (at least 1 for each): the limit holds
-    /// about, from scratch.
+    /// Decide in memory, starting from zero, with the limit divided by the last known number of nodes (at least 1 for each).
+    /// The limit holds approximately.
     #[default]
     Local,
 }

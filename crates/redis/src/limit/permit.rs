@@ -1,4 +1,4 @@
-//! Permits in flight, held by whoever got them.
+//! Permits for work in flight.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::{
     script::call::{self, Before},
 };
 
-/// For how long permits are tried to be given back.
+/// How long giving back is retried.
 const TRIES: Nanos = Nanos::from_secs(60);
 
-/// Permits of a shared limit. They come back when this is dropped; and by themselves after the limit's longest hold, should
-/// the process die. Work that may take longer [renews](Self::renew) them.
+/// Permits of a shared limit. Dropping this value gives them back. If the process dies, they expire after the limit's longest
+/// hold. Work that may take longer must [renew](Self::renew) them.
 ///
-/// Dropping sends the permits back in the background: another holder may get them a round trip later. While the store is
-/// down that is tried again for a minute; what has not gone back by then comes back after the hold.
+/// Dropping gives the permits back in the background, so another holder may get them a round trip later. While the store is
+/// down, this is retried for a minute. After that the permits expire with the hold.
 #[derive(Debug)]
 #[must_use = "permits that are dropped are given back"]
 pub struct Permit {
@@ -25,10 +25,10 @@ pub struct Permit {
     key: Vec<u8>,
     cost: u32,
     answer: SharedDecision,
-    /// When they were taken, as the store tells the time: no two holders of one key have the same, so it is by this that the
-    /// store knows them.
+    /// When they were taken, in the store's time. This time is unique among the holders of a key, and the store identifies the
+    /// holder by it.
     holder: Nanos,
-    /// What a unit was charged as, where they were given in memory.
+    /// The charge per unit, if the permits were granted in memory.
     unit: u32,
 }
 
@@ -44,22 +44,22 @@ impl Permit {
         Self { limit, key: key.into(), cost, answer, holder, unit }
     }
 
-    /// The decision by which they were given.
+    /// The decision that granted the permits.
     pub const fn decision(&self) -> &SharedDecision {
         &self.answer
     }
 
-    /// Whether there is something to come back.
+    /// Whether there is anything to give back.
     fn is_held(&self) -> bool {
         self.cost > 0 && self.limit.plan().hold().is_some()
     }
 
-    /// Holds the permits for another longest hold from now on. Returns whether they still were this holder's: where not,
-    /// they have come back by themselves and may be another's already.
+    /// Holds the permits for another longest hold from now. Returns whether they were still held; if not, they have expired
+    /// and may belong to another holder.
     ///
     /// # Errors
-    /// When the store gave no answer. The permits are held as long as before, or anew (the answer alone may be lost); asking
-    /// again is right in either case.
+    /// When the store does not reply. The permits are then held as long as before, or renewed (perhaps only the reply was
+    /// lost). It is safe to try again.
     pub async fn renew(&mut self) -> Result<bool, StoreError> {
         if self.answer.source != Source::Store || !self.is_held() {
             return Ok(true);
@@ -82,7 +82,7 @@ impl Drop for Permit {
                     let until =
                         clock.now().saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
                     let mut pause = Duration::from_millis(50);
-                    // What is not given back comes back after the hold.
+                    // Permits that are not given back expire with the hold.
                     while let Err(error) = settle(&limit, &key, holder, false).await
                         && !error.is_about_the_key()
                         && clock.now() < until
@@ -102,11 +102,10 @@ impl Drop for Permit {
     }
 }
 
-/// Gives back, or renews, a holder's permits; whether there were any. Any number of times is as good as once. Errors are
-/// counted.
+/// Gives back or renews a holder's permits. Returns whether there were any. Repeating it changes nothing. Errors are counted.
 async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
     let counters = limit.store().batcher().monitor.counters();
-    // Not asked at all is counted where it was found out.
+    // [`StoreError::Down`] was counted when the store was not asked.
     let counted = |error: &StoreError| {
         if *error != StoreError::Down {
             counters.error(error);

@@ -20,8 +20,8 @@ use crate::{
     script::call,
 };
 
-/// A limit for each key, shared by all processes that have one of the same name and policy in the same store. Cheap to
-/// clone. Text, bytes, integers and IP addresses are keys: see [`Key`].
+/// A limit for each key, shared by all processes that use the same name and policy in the same store. Cheap to clone. Keys can
+/// be text, bytes, integers and IP addresses: see [`Key`].
 #[derive(Clone)]
 pub struct SharedLimit(Arc<Shared>);
 
@@ -30,7 +30,7 @@ pub struct Shared {
     pub policy: Policy,
     pub plan: Arc<Plan>,
     pub prefix: Vec<u8>,
-    /// Unless every decision is the store's.
+    /// `None` if the store makes every decision.
     pub leases: Option<Arc<Leases>>,
     pub on_error: OnError,
     pub wait: Arc<Wait>,
@@ -50,14 +50,14 @@ impl SharedLimit {
         &self.0.policy
     }
 
-    /// Where it is decided: [`Mode::Exact`] also where something else was asked for that the policy does not admit of.
+    /// The mode in force: [`Mode::Exact`] if the policy allows no other mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.0.leases.as_ref().map_or(Mode::Exact, |leases| Mode::of(&leases.terms))
     }
 
-    /// The policy as the scripts know it: of a leased sliding log or token bucket not quite the limit's own (see
-    /// [`LimitBuilder::slack`](crate::LimitBuilder::slack)).
+    /// The policy as the scripts use it. For a leased sliding log or token bucket it differs slightly from the limit's own
+    /// (see [`LimitBuilder::slack`](crate::LimitBuilder::slack)).
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.0.plan
@@ -69,13 +69,13 @@ impl SharedLimit {
         &self.0.store
     }
 
-    /// The deadline of a decision that is asked for now.
+    /// The deadline of a decision that starts now.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         Deadline::after(self.0.wait.get(self.monitor()))
     }
 
-    /// The whole key in Redis of one of this limit's keys.
+    /// The whole key in Redis for one of this limit's keys.
     #[must_use]
     pub fn redis_key(&self, key: impl Key) -> Vec<u8> {
         key.with_bytes(|key| {
@@ -86,19 +86,19 @@ impl SharedLimit {
         })
     }
 
-    /// Asks for `cost`. A cost of 0 is a peek. Never fails: where the store gives no decision within the deadline, the
-    /// answer is what [`OnError`] says.
+    /// Asks for `cost`. A cost of 0 is a peek. This never fails: if the store makes no decision within the deadline,
+    /// [`OnError`] decides.
     ///
-    /// Dropped before it is done, the request may still be charged.
+    /// If the future is dropped early, the request may still be charged.
     ///
     /// # Panics
-    /// When it is polled outside a Tokio runtime; it needs one with time.
+    /// If polled outside a Tokio runtime with time enabled.
     pub async fn acquire(&self, key: impl Key, cost: u32) -> SharedDecision {
         self.acquire_by(key, cost, self.deadline()).await
     }
 
-    /// As [`acquire`](Self::acquire), with a deadline of its own: for what follows another decision and must be done by the
-    /// same time. When it has passed the store is not asked.
+    /// Like [`acquire`](Self::acquire), but with a given deadline, for a decision that follows another one and must be done by
+    /// the same time. If the deadline has passed, the store is not asked.
     pub async fn acquire_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
         match &self.0.leases {
             Some(leases) => self.acquire_leased(leases, &key, cost, deadline).await,
@@ -130,7 +130,7 @@ impl SharedLimit {
         cost: u32,
         deadline: Deadline,
     ) -> SharedDecision {
-        // A caller who never has to wait must let others run now and then all the same: they renew its lease.
+        // A caller that never has to wait must still yield now and then, so that the tasks that renew its lease can run.
         tokio::task::consume_budget().await;
         let batcher = self.0.store.batcher();
         let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
@@ -158,7 +158,7 @@ impl SharedLimit {
         from_lease(decision)
     }
 
-    /// Also the time as the state sees it, which permits are known by.
+    /// Also returns the time that the state uses, which identifies permits.
     pub(super) async fn acquire_exact(
         &self,
         key: &impl Key,
@@ -174,8 +174,8 @@ impl SharedLimit {
         }
     }
 
-    /// Asks for several costs of one key, each by itself and in this order: as so many calls of [`acquire`](Self::acquire),
-    /// but in one round trip. Keep them to some hundreds, as others wait meanwhile.
+    /// Asks for several costs of one key, each separately and in this order: like several calls of [`acquire`](Self::acquire),
+    /// but in one round trip. Keep the number to a few hundred, because other callers wait meanwhile.
     pub async fn acquire_in_turn(&self, key: impl Key, costs: &[u32]) -> Vec<SharedDecision> {
         let mut answers = Vec::with_capacity(costs.len());
         if self.leases().is_some() || costs.len() < 2 {
@@ -214,15 +214,15 @@ impl SharedLimit {
         answers
     }
 
-    /// Whether `cost` would be admitted. Nothing is taken, and what remains is told as it is now, before the cost. It is the
-    /// store that is asked: what nodes have leased counts as used there, and what is not reported yet as not used.
+    /// Whether `cost` would be admitted. Nothing is taken, and `remaining` is the current value before the cost. The store is
+    /// asked: units that nodes have leased count as used there, and unreported use does not.
     ///
-    /// While the store gives no decision, and [`OnError`](crate::OnError) says to decide in memory, a denial names no wait.
+    /// If the store makes no decision and [`OnError`](crate::OnError) decides in memory, a denial has no wait.
     pub async fn peek(&self, key: impl Key, cost: u32) -> SharedDecision {
         self.peek_by(key, cost, self.deadline()).await
     }
 
-    /// As [`peek`](Self::peek), with a deadline of its own, as [`acquire_by`](Self::acquire_by).
+    /// Like [`peek`](Self::peek), with a given deadline (see [`acquire_by`](Self::acquire_by)).
     pub async fn peek_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
         let asked = [self.request(&key, 0), self.request(&key, cost)];
         let told = match self.0.store.in_time(deadline) {
@@ -249,14 +249,13 @@ impl SharedLimit {
         answer
     }
 
-    /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`], with a longest hold) that come back when they are
-    /// dropped. What the answer is otherwise, [`acquire`](Self::acquire) says. Of any other limit nothing comes back: what was
-    /// used stays used.
+    /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`] with a longest hold) that are given back when dropped.
+    /// Otherwise it decides like [`acquire`](Self::acquire). For any other algorithm nothing is given back.
     ///
     /// # Errors
     /// The denial.
     pub async fn permit(&self, key: impl Key, cost: u32) -> Result<Permit, SharedDecision> {
-        // Before the answer: permits that are given in memory go back as they were charged there.
+        // Read before the decision, so that permits granted in memory are refunded with the charge that they had.
         let unit = self.local_unit();
         let (answer, seen) = self.acquire_exact(&key, cost, self.deadline()).await;
         if answer.is_allowed() {
@@ -266,19 +265,19 @@ impl SharedLimit {
         }
     }
 
-    /// Gives back up to `cost` of what a key has taken, and tells where the key stands then. It is what was taken last, on
-    /// whichever node; of permits those that were taken first, also where somebody holds a [`Permit`]. Never more than is in
-    /// use. A cost of 0 only tells.
+    /// Refunds up to `cost` of a key's use and returns the key's state afterwards. The newest units are refunded first,
+    /// whichever node took them. For permits, the oldest are refunded first, even if a [`Permit`] still holds them. The refund
+    /// never exceeds the use. A cost of 0 only returns the state.
     ///
-    /// Denials that other nodes remember hold until their time (see
-    /// [`remember_denials`](crate::LimitBuilder::remember_denials)); of permits none are remembered.
+    /// Denials that other nodes remember stay in force until their wait is over (see
+    /// [`remember_denials`](crate::LimitBuilder::remember_denials)). Denials of permits are never remembered.
     ///
-    /// Permits that were given in memory while the store was down ([`OnError::Local`]) come back first, and in memory; as does
-    /// anything while the store is down.
+    /// Permits that were granted in memory while the store was down ([`OnError::Local`]) are refunded first, in memory. While
+    /// the store is down, everything is refunded in memory.
     ///
     /// # Errors
-    /// [`StoreError::NotExact`] for a limit that is [leased or reported](Self::mode). When the store did not answer: what
-    /// was to be given back then either was, or stays charged until the algorithm forgets it. It is never given back twice.
+    /// [`StoreError::NotExact`] for a [leased or reported](Self::mode) limit. Another error if the store did not reply; the
+    /// refund then was either made, or the units stay charged until the algorithm forgets them. Nothing is refunded twice.
     pub async fn refund(&self, key: impl Key, cost: u32) -> Result<SharedDecision, StoreError> {
         if self.mode() != Mode::Exact {
             return Err(StoreError::NotExact);
@@ -291,12 +290,12 @@ impl SharedLimit {
             Ok(decision) => return Ok(SharedDecision::by_store(decision)),
             Err(error) => error,
         };
-        // Counted where it was found out.
+        // [`StoreError::Down`] was counted when the store was not asked.
         if error != StoreError::Down {
             self.monitor().counters().error(&error);
         }
-        // Only where it is certain that the store has not done it. A cluster's client may ask again after a connection broke:
-        // what it was told last says nothing of before.
+        // Refund in memory only if the store has certainly not done it. In a cluster this is never certain, because its client
+        // may try again after a connection broke, and the last error says nothing about the first try.
         let certain = error.is_certain() && !self.monitor().is_cluster();
         let untouched = error == StoreError::Down || certain;
         match local.filter(|_| untouched) {
@@ -309,7 +308,7 @@ impl SharedLimit {
         }
     }
 
-    /// Of the key `whole` in Redis.
+    /// Refunds the key `whole` in Redis.
     async fn refund_in_store(&self, whole: Vec<u8>, cost: u32) -> Result<Decision, StoreError> {
         let (store, monitor, plan) = (&self.0.store, self.monitor(), self.plan());
         let shard = monitor.shard_of(&whole);
@@ -317,7 +316,7 @@ impl SharedLimit {
         let denials = self.denial_tag(&whole);
         let mut keys = vec![whole];
         if monitor.is_cluster() {
-            // Its client repeats calls by itself; by this key the script knows the second one.
+            // The cluster client repeats calls on its own. This key lets the script recognize a repeated call.
             let text = format!("{}:refund:", monitor.runner.connector.prefix());
             let name = format!("{:016x}{:016x}", random(), random());
             keys.push(beside(&keys[0], &text, &name));
@@ -335,12 +334,12 @@ impl SharedLimit {
         told.and(standing).ok_or(StoreError::NotOurs)
     }
 
-    /// A part of a decision over several limits.
+    /// A part of a joint decision.
     pub(super) fn request(&self, key: impl Key, cost: u32) -> Request<'_> {
         Request { plan: &self.0.plan, key: self.redis_key(key), cost }
     }
 
-    /// What denials of a key are remembered under, if they are.
+    /// The hash under which denials of a key are remembered, if they are.
     fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
         self.0.remembers.then(|| self.0.store.denials().tag(whole) ^ self.0.salt)
     }
@@ -357,12 +356,12 @@ impl SharedLimit {
         self.0.local.as_ref()
     }
 
-    /// What a unit is charged as in memory, with as many nodes as there are now.
+    /// The charge for one unit in memory, with the current number of nodes.
     pub(super) fn local_unit(&self) -> u32 {
         self.local().map_or(1, |local| local.unit(self.monitor().nodes.get()))
     }
 
-    /// What to answer when the store gave no decision.
+    /// The decision when the store made none.
     pub(super) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
         let counters = self.monitor().counters();
         counters.tell_of(&error, &self.0.prefix);
@@ -392,7 +391,7 @@ fn from_lease(decision: Decision) -> SharedDecision {
     SharedDecision { decision, source }
 }
 
-/// Admitted after a delay, with what remains before that.
+/// Admitted after a delay, with the remaining units from before that.
 fn standing_at(standing: &Decision, delay: Duration) -> Decision {
     let (limit, delay) = (standing.limit() as u32, delay.as_nanos() as u64);
     Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())

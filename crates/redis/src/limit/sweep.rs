@@ -1,4 +1,4 @@
-//! The store's one background task for leases: what is no longer needed goes back, what was used is reported.
+//! The store's background task for leases: it gives back unused units and reports use.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -12,7 +12,7 @@ use crate::{
     lease::{Counts, Leases},
 };
 
-/// How often at most, and at least.
+/// The shortest and longest period between sweeps.
 const OFTEN: Duration = Duration::from_millis(1);
 const RARELY: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ pub struct Sweeper(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     all: Vec<Weak<Leases>>,
-    /// Whether somebody takes care of them.
+    /// Whether the task is running.
     sweeping: bool,
 }
 
@@ -32,7 +32,7 @@ impl Sweeper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes care of a limit's leases from now on, for as long as they exist.
+    /// Adds a limit, whose leases are swept for as long as they exist.
     pub fn take_on(&self, batcher: &Arc<Batcher>, leases: &Arc<Leases>) {
         let mut state = self.lock();
         state.all.push(Arc::downgrade(leases));
@@ -42,14 +42,14 @@ impl Sweeper {
         state.sweeping = true;
         let (weak, sweeper) = (Arc::downgrade(batcher), self.clone());
         batcher.monitor.runner.connector.runtime().spawn(async move {
-            // Ends with the store.
+            // The task ends with the store.
             while let Some(period) = weak.upgrade().map(|batcher| sweeper.sweep(&batcher)) {
                 tokio::time::sleep(period).await;
             }
         });
     }
 
-    /// Sends what there is to send; returns when to come again.
+    /// Sends what is due and returns when to sweep again.
     fn sweep(&self, batcher: &Arc<Batcher>) -> Duration {
         let (monitor, mut period) = (&batcher.monitor, RARELY);
         for leases in self.living() {
@@ -69,12 +69,12 @@ impl Sweeper {
         state.all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What all of them have counted.
+    /// The sum of their counts.
     pub fn counts(&self) -> Counts {
         self.living().iter().fold(Counts::default(), |sum, leases| sum.and(leases.counts()))
     }
 
-    /// Gives back all that is held, and waits until that is done or has failed.
+    /// Gives back all held units, and waits until that is done or has failed.
     pub async fn close(&self, batcher: &Arc<Batcher>) {
         let all = self.living();
         for leases in &all {
@@ -86,7 +86,7 @@ impl Sweeper {
     }
 }
 
-/// Gives back all that these leases hold. What must be sent is on its way when this returns.
+/// Gives back all units that these leases hold. The requests are in flight when this returns.
 pub fn close(batcher: &Arc<Batcher>, leases: &Arc<Leases>) {
     leases.close(batcher.monitor.clock.now(), |held, request| batcher.send_errand(leases, held, request));
 }

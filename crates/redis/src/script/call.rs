@@ -1,4 +1,4 @@
-//! A script call: its arguments, and what its reply says.
+//! A script call: its arguments and its reply.
 
 use redis::{Cmd, Value};
 use tidegate_core::Nanos;
@@ -7,18 +7,18 @@ use tidegate_core::lease::{GiveBack, Mode, Request};
 use super::{Plan, Script};
 use crate::StoreError;
 
-/// Many requests of one limit for one call: each key once, its costs in turn.
+/// Many requests of one limit for one call: each key once, with its costs in order.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub keys: Vec<Vec<u8>>,
     /// The costs of the first key, then those of the second, and so on.
     pub costs: Vec<u32>,
-    /// How many costs each key has.
+    /// The number of costs of each key.
     pub counts: Vec<u32>,
 }
 
 impl Batch {
-    /// The call's arguments behind the keys.
+    /// The arguments after the keys.
     pub fn arguments(&self, plan: &Plan) -> [Vec<u8>; 3] {
         let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         let once = self.counts.iter().all(|&count| count == 1);
@@ -32,8 +32,8 @@ impl Batch {
     }
 }
 
-/// The arguments, behind the keys, of a call in which nodes take allotments: `requests` are those of each key in turn, `counts`
-/// how many each key has.
+/// The arguments, after the keys, of a call in which nodes take allotments. `requests` are those of each key in order, and
+/// `counts` the number of requests of each key.
 pub fn lease_arguments<'a>(
     numbers: &[u8],
     mode: Mode,
@@ -52,20 +52,20 @@ pub fn lease_arguments<'a>(
     [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
-/// The arguments of a refund behind its keys.
+/// The arguments of a refund, after its keys.
 pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
     [plan.numbers().to_vec(), cost.to_string().into_bytes()]
 }
 
-/// The arguments of the script that gives a holder's permits back, or renews them. `name` is the holder's, by the time at
-/// which the permits were taken.
+/// The arguments of the script that gives back or renews a holder's permits. `name` identifies the holder: the time at which
+/// the permits were taken.
 pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
     let hold = hold.get().div_ceil(1_000);
     let name = (name.get() / 1_000).to_le_bytes();
     [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
 }
 
-/// The arguments of a joint decision behind its keys; where it takes nothing, `look` is the last.
+/// The arguments of a joint decision, after its keys. If it takes nothing, `look` is the last.
 pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
     requests
@@ -76,7 +76,7 @@ pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, take
         .collect()
 }
 
-/// The command that calls a script: by its name, or with its text where the server does not know the name.
+/// The command that calls a script: by its SHA, or with its text if the server does not know the script.
 pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     script: &Script,
     with_text: bool,
@@ -94,17 +94,17 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
-/// What a reply has for one key.
+/// The part of a reply for one key.
 #[derive(Debug)]
 pub enum Before {
-    /// The value as it was, or a log's answers.
+    /// The value as it was before, or the answers of a log.
     Value(Option<Vec<u8>>),
     WrongType,
     NotOurs,
 }
 
 impl Before {
-    /// The value, or why there is none of this limit's.
+    /// The value, or why the key has no value of this limit.
     pub fn value(self) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Value(value) => Ok(value),
@@ -114,7 +114,7 @@ impl Before {
     }
 }
 
-/// The server's time, and what it has for each key.
+/// Parses the server's time and the part for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
     let parts = match reply {
         Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
@@ -147,7 +147,7 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
 }
 
-/// The reply of `value.lua`: the time, the size of a value, a value for each key, and which keys have none.
+/// Parses the reply of `value.lua`: the time, the size of a value, a value for each key, and the keys that have none.
 fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
     let (now, rest) = packed.split_first_chunk()?;
     let (size, rest) = rest.split_first_chunk()?;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_reply_is_read_and_one_that_makes_no_sense_is_refused() {
+    fn a_packed_reply_is_parsed_and_an_invalid_one_refused() {
         let mut packed = 5_000_000_u64.to_le_bytes().to_vec();
         packed.extend([2, 0, 0, 0]);
         packed.extend(*b"aabb\0\0\0\0");
@@ -189,6 +189,6 @@ mod tests {
             assert!(read(&packed[..length], 4).is_err(), "{length} bytes");
         }
         packed[20] = 4;
-        assert!(read(&packed, 4).is_err(), "a key that nobody asked for");
+        assert!(read(&packed, 4).is_err(), "a key that was not in the call");
     }
 }

@@ -1,8 +1,8 @@
-//! The scripts that decide in Redis, each put together from its pieces in `lua/`.
+//! The Lua scripts that decide in Redis, assembled from the pieces in `lua/`.
 //!
-//! A script translates an algorithm of `tidegate-core` far enough to say yes or no and to write the state; what a caller
-//! is told is computed here, from the state as it was, by the algorithm itself. The tests hold each script to the
-//! algorithm, step by step, on a real server.
+//! A script translates an algorithm of `tidegate-core` only as far as it needs to admit or deny and to write the state. The
+//! algorithm itself computes the caller's decision here, from the state before the call. The tests compare each script with
+//! its algorithm, step by step, on a real server.
 
 pub mod call;
 mod plan;
@@ -27,7 +27,7 @@ const REFUND: &str = include_str!("lua/refund.lua");
 const REFUND_LOG: &str = include_str!("lua/refund_log.lua");
 const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 
-/// Which script decides.
+/// The algorithm of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     FixedWindow,
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// What taking ahead needs beside the decision.
+    /// The additional functions for taking units ahead.
     const fn ahead(self) -> Option<&'static str> {
         match self {
             Self::FixedWindow => Some(include_str!("lua/ahead/fixed_window.lua")),
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// How it gives back; the scripts of logs and permits do it by themselves.
+    /// The refund function. The scripts of logs and permits have their own.
     const fn refund(self) -> &'static str {
         match self {
             Self::FixedWindow => include_str!("lua/refund/fixed_window.lua"),
@@ -87,7 +87,7 @@ impl Kind {
         }
     }
 
-    /// What `joint.lua` calls it.
+    /// Its letter in `joint.lua`.
     pub const fn letter(self) -> &'static str {
         match self {
             Self::FixedWindow => "f",
@@ -101,12 +101,12 @@ impl Kind {
     }
 }
 
-/// A script's text, and the name that Redis knows it by once it has seen it.
+/// A script's text, and the SHA by which Redis knows it.
 #[derive(Debug)]
 pub struct Script {
     pub text: String,
     pub sha: String,
-    /// The number of the connection on which it ran last: the server at the other end knows it by its name.
+    /// The number of the connection on which it last ran: the server behind it knows the SHA.
     known_on: AtomicU64,
 }
 
@@ -124,17 +124,17 @@ pub struct Scripts {
     leases: [Option<Arc<Script>>; 7],
     refunds: [Arc<Script>; 7],
     pub joint: Arc<Script>,
-    /// Gives back what one holder of permits has, or renews it.
+    /// Gives back or renews the permits of one holder.
     pub settle: Arc<Script>,
 }
 
 impl Scripts {
-    /// Scripts that go by the server's time.
+    /// Scripts that use the server's time.
     pub fn new() -> Self {
         Self::on_clock(include_str!("lua/clock.lua"))
     }
 
-    /// Scripts that take the time as one more argument. No build but the tests' has them.
+    /// Scripts that take the time as an extra argument. Only tests have them.
     #[cfg(test)]
     pub fn on_manual_clock() -> Self {
         Self::on_clock(include_str!("lua/manual_clock.lua"))
@@ -192,23 +192,23 @@ impl Scripts {
         &self.batches[kind as usize]
     }
 
-    /// The script by which nodes take allotments, and report; none for the leaky bucket.
+    /// The script for allotments and reports; `None` for the leaky bucket.
     pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
         self.leases[kind as usize].as_ref()
     }
 
-    /// The script that gives back what one key of a limit has taken.
+    /// The script that refunds one key of a limit.
     pub const fn refund(&self, kind: Kind) -> &Arc<Script> {
         &self.refunds[kind as usize]
     }
 }
 
-/// A log or permits, as the scripts about one of them find it.
+/// The functions of a log or of permits, for scripts about one of them.
 fn log_of(source: &str) -> String {
     format!("local log_of = (function()\n{source}end)()\n")
 }
 
-/// One of those that decide from a value, as `joint.lua` finds it.
+/// An algorithm that decides from a value, for `joint.lua`.
 fn algorithm(kind: Kind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(

@@ -1,4 +1,4 @@
-//! Runs a script on whatever connection there is.
+//! Runs a script on the current connection.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,14 +7,14 @@ use redis::{ErrorKind, ServerErrorKind, Value};
 use super::{Script, call};
 use crate::{StoreError, connection::Connector, stats::Counters};
 
-/// Runs scripts; knows no deadlines, and learns nothing from what goes wrong.
+/// Runs scripts, without deadlines and without learning from failures.
 pub struct Runner {
     pub connector: Connector,
     pub counters: Arc<Counters>,
 }
 
 impl Runner {
-    /// Runs a script. `may_repeat`: whether to ask again where a connection broke, which may be after the script ran.
+    /// Runs a script. `may_repeat` says whether to try again if a connection broke, which may be after the script ran.
     pub async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         script: &Script,
@@ -27,8 +27,8 @@ impl Runner {
         loop {
             let (number, mut connection) = self.connector.get().await?;
             self.counters.calls.add(1);
-            // Relaxed: whoever does not see it sends the text once more. A server that was started again has another
-            // connection; of a cluster's nodes none tells for the others.
+            // Relaxed: a stale value only means that the text is sent once more. A restarted server has a new connection. In a
+            // cluster, one node's knowledge says nothing about the others.
             let with_text = !is_cluster && script.known_on.load(Ordering::Relaxed) != number;
             if with_text {
                 self.counters.script_loads.add(1);
@@ -49,12 +49,11 @@ impl Runner {
                 }
                 Err(error) => self.connector.fault(&error),
             };
-            // A cluster's client makes connections to its nodes anew by itself.
+            // A cluster client reconnects to its nodes on its own.
             if error.needs_reconnect() && !is_cluster {
                 self.connector.give_up(number);
             }
-            // A connection may have been closed while it was idle. Asked again, the request may be charged twice, which
-            // is on the safe side.
+            // The connection may have been closed while it was idle. The repeated request may be charged twice, which is safe.
             if !again || !matches!(error, StoreError::Lost(_)) {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Waiting without keeping the runtime from other work.
+//! Waiting without blocking the runtime.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tidegate_redis::{Health, Store};
 use tidegate_redis_servers::PATIENCE;
 use tokio::time::{Instant, sleep};
 
-/// Waits until something is so, in pauses.
+/// Polls until a condition is true.
 pub async fn until(what: &str, mut yes: impl FnMut() -> bool) {
     for _ in 0..PATIENCE.as_millis() / 5 {
         if yes() {
@@ -15,7 +15,7 @@ pub async fn until(what: &str, mut yes: impl FnMut() -> bool) {
         }
         sleep(Duration::from_millis(5)).await;
     }
-    panic!("still not so: {what}");
+    panic!("still false: {what}");
 }
 
 /// A store that has been reached.
@@ -25,7 +25,7 @@ pub async fn reach(address: &str) -> Store {
     store
 }
 
-/// Bounds a loop that does something until something else is so.
+/// Bounds a loop that runs until a condition is true.
 pub struct Until {
     what: &'static str,
     begun: Instant,
@@ -36,12 +36,12 @@ impl Until {
         Self { what, begun: Instant::now() }
     }
 
-    /// Whether the loop is to go on.
+    /// Whether the loop must continue.
     ///
     /// # Panics
-    /// When it has lasted too long.
+    /// If the loop has run for too long.
     pub fn is_yet_to_be(&self, so: bool) -> bool {
-        assert!(so || self.begun.elapsed() < PATIENCE, "still not so: {}", self.what);
+        assert!(so || self.begun.elapsed() < PATIENCE, "still false: {}", self.what);
         !so
     }
 }

@@ -1,12 +1,12 @@
-//! Who may do what: rights by token or by the name in a client's certificate.
+//! Access control: rights by token or by the names in a client certificate.
 //!
 //! ```text
 //! the access file ─ parse ─► Known ─┐
-//! what a listener allows strangers ─┴─► Door ─ token or certificate ─► Rights
+//! the listener's default rights ─┴─► Door ─ token or certificate ─► Rights
 //! ```
 //!
-//! The file holds digests of tokens alone. It is loaded again when it changes. A token that has left it is refused from then on:
-//! over HTTP and gRPC with the next request, over RESP with the next command.
+//! The file contains only digests of tokens. It is loaded again when it changes. A removed token is refused from then on: over
+//! HTTP and gRPC with the next request, over RESP with the next command.
 
 mod parse;
 
@@ -26,17 +26,17 @@ use subtle::ConstantTimeEq as _;
 pub use self::parse::parse;
 use crate::rules::{RulesError, read_text};
 
-/// A token's digest: SHA-256.
+/// The digest of a token: SHA-256.
 pub(crate) type Digest = [u8; 32];
 
-/// What somebody may do.
+/// What a client may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Ask limits: take, look, and give back permits.
+    /// Ask limits: take, peek, and give back permits.
     Decide,
-    /// See metrics and rules.
+    /// Read metrics and rules.
     Observe,
-    /// Block, refund, reset, reload; and see what `Observe` sees.
+    /// Block, refund, reset and reload. Includes `Observe`.
     Operate,
 }
 
@@ -45,7 +45,7 @@ impl Role {
         1 << self as u8
     }
 
-    /// As the access file calls it.
+    /// The name in the access file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,25 +56,25 @@ impl Role {
     }
 }
 
-/// What one client may do, and with which limits.
+/// What one client may do, and on which limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// For messages.
+    /// The client's name, for messages.
     pub name: Box<str>,
     roles: u8,
-    /// What the names of limits must begin with; empty for all limits.
+    /// The prefixes of the names of its limits; empty for all limits.
     prefixes: Box<[Box<str>]>,
 }
 
 impl Rights {
     pub fn new(name: &str, roles: &[Role], prefixes: Box<[Box<str>]>) -> Self {
         let roles = roles.iter().fold(0, |all, role| all | role.bit());
-        // Whoever changes something must see it.
+        // A client that may change something may also see it.
         let sees = if roles & Role::Operate.bit() == 0 { 0 } else { Role::Observe.bit() };
         Self { name: name.into(), roles: roles | sees, prefixes }
     }
 
-    /// Everything.
+    /// All roles on all limits.
     pub fn all(name: &str) -> Self {
         Self::new(name, &[Role::Decide, Role::Observe, Role::Operate], Box::default())
     }
@@ -84,18 +84,18 @@ impl Rights {
         self.roles & role.bit() != 0
     }
 
-    /// Whether the limit of this name is one that they concern.
+    /// Whether the rights cover the limit with this name.
     #[inline]
     pub fn concern(&self, limit: &[u8]) -> bool {
         self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| limit.starts_with(prefix.as_bytes()))
     }
 
-    /// Whether they concern every limit.
+    /// Whether the rights cover every limit.
     pub fn concern_all(&self) -> bool {
         self.prefixes.is_empty()
     }
 
-    /// Whether the limits of this domain of Envoy's, whose names begin with `domain.`, are such.
+    /// Whether the rights cover the limits of this Envoy domain, whose names begin with `domain.`.
     pub fn concern_domain(&self, domain: &str) -> bool {
         self.concern(format!("{domain}.").as_bytes())
     }
@@ -106,30 +106,30 @@ impl Rights {
 struct Entry {
     rights: Arc<Rights>,
     tokens: Vec<Digest>,
-    /// DNS names or URIs in a client's certificate.
+    /// DNS names or URIs in a client certificate.
     certificates: Vec<Box<str>>,
 }
 
-/// What the access file says.
+/// The contents of the access file.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     entries: Vec<Entry>,
 }
 
 impl Known {
-    /// How many clients there are.
+    /// The number of clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nobody may do anything.
+    /// Whether there are no clients.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Compares with every digest, always with all of their bytes: the time taken does not tell how much of one agrees.
+    /// Compares with every digest, always over all bytes, so that the time reveals nothing about a digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
         let mut found = None;
         for entry in &self.entries {
@@ -158,15 +158,15 @@ pub(crate) fn digest_of(token: &[u8]) -> Digest {
     bytes
 }
 
-/// A new token of 256 random bits, and the line for the access file.
+/// Generates a token of 256 random bits, and the line for the access file.
 ///
 /// # Errors
-/// When the system has no random bytes.
+/// When the system provides no random bytes.
 pub fn new_token() -> Result<(String, String), std::io::Error> {
     let mut bytes = [0; 32];
     let random = ring::rand::SystemRandom::new();
     ring::rand::SecureRandom::fill(&random, &mut bytes)
-        .map_err(|_| std::io::Error::other("the system gives no random bytes"))?;
+        .map_err(|_| std::io::Error::other("the system provides no random bytes"))?;
     let token = format!("tg_{}", hex(&bytes));
     let stored = format!("sha256:{}", hex(&digest_of(token.as_bytes())));
     Ok((token, stored))
@@ -181,41 +181,41 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What clients may do, as the access file says it now.
+/// The access file in force.
 #[derive(Debug)]
 pub(crate) struct Access {
     path: Option<PathBuf>,
     known: ArcSwap<Known>,
     /// Counts the loads of the file.
     generation: AtomicU64,
-    /// Whether clients may show certificates.
+    /// Whether the server accepts client certificates.
     has_certificates: bool,
 }
 
-/// What a client has shown of itself.
+/// The credentials of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shown<'a> {
     Nothing,
-    /// Perhaps with a user's name.
+    /// With the user name, if one was given.
     Token(Option<&'a [u8]>, &'a Digest),
-    /// The names in a certificate that was verified.
+    /// The names in a verified certificate.
     Certificate(&'a [String]),
 }
 
-/// Why somebody has no rights.
+/// Why a client has no rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stranger {
-    /// Nothing was shown.
+    /// It gave no credentials.
     Unknown,
-    /// What was shown is not in the access file.
+    /// Its credentials are not in the access file.
     Wrong,
 }
 
 impl Access {
-    /// Reads the access file, if there is one.
+    /// Reads the access file, if one is configured.
     ///
     /// # Errors
-    /// When it cannot be read, or has problems.
+    /// When the file cannot be read or has problems.
     pub fn open(path: Option<PathBuf>, has_certificates: bool) -> Result<Self, RulesError> {
         let known = path.as_deref().map(load).transpose()?.unwrap_or_default();
         Ok(Self {
@@ -226,16 +226,16 @@ impl Access {
         })
     }
 
-    /// Reads the file again. The one in force stays where that fails.
+    /// Reads the file again. If that fails, the previous one stays in force.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub fn reload(&self) -> Result<usize, RulesError> {
         let Some(path) = &self.path else { return Ok(0) };
         let known = load(path)?;
         let clients = known.len();
         self.known.store(Arc::new(known));
-        // Release: whoever sees the number finds the new file.
+        // Release: a reader that sees the new number finds the new file.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(clients)
     }
@@ -250,7 +250,7 @@ impl Access {
         self.path.as_ref()
     }
 
-    /// Whether clients can show anything that gives them rights.
+    /// Whether any credentials can give a client rights.
     pub fn asks_for_something(&self) -> bool {
         self.path.is_some() || self.has_certificates
     }
@@ -260,16 +260,17 @@ fn load(path: &std::path::Path) -> Result<Known, RulesError> {
     parse(&read_text(path)?).map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
 }
 
-/// How a listener looks at its clients.
+/// How a listener determines its clients' rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     access: Arc<Access>,
-    /// The rights of those who show nothing, where nothing is asked for.
+    /// The rights of clients without credentials, if none are required.
     open: Arc<Rights>,
 }
 
 impl Door {
-    /// `is_local`: only programs of this machine come here, so they may do everything. Others may ask and see, and change nothing.
+    /// `is_local`: only programs on this machine can connect, so they may do everything. Other clients may ask and observe,
+    /// but not change anything.
     pub fn new(access: Arc<Access>, is_local: bool) -> Self {
         let open = if is_local {
             Rights::all("anybody on this machine")
@@ -279,10 +280,10 @@ impl Door {
         Self { access, open: Arc::new(open) }
     }
 
-    /// What a client may do.
+    /// The rights of a client.
     ///
     /// # Errors
-    /// When it may do nothing.
+    /// When the client may do nothing.
     pub fn rights(&self, shown: Shown<'_>) -> Result<Arc<Rights>, Stranger> {
         let has_file = self.access.path.is_some();
         match shown {
@@ -293,7 +294,7 @@ impl Door {
                 self.access.known.load().of_certificate(names).ok_or(Stranger::Wrong)
             }
             Shown::Nothing | Shown::Token(..) if self.access.asks_for_something() => Err(Stranger::Unknown),
-            // Without a file every certificate of the authority is as good as another.
+            // Without a file, every certificate from the authority gives the same rights.
             Shown::Nothing | Shown::Token(..) | Shown::Certificate(_) => Ok(Arc::clone(&self.open)),
         }
     }
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_the_one_that_sha256sum_prints() {
-        // printf %s tidegate | sha256sum
+        // Computed with `printf %s tidegate | sha256sum`.
         assert_eq!(
             stored("tidegate"),
             "sha256:a99cd8901f3c80fd90b9c755f73d32bf3b14f3dbd572c605f72aa8fd32af42d8"
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn any_of_several_tokens_opens_and_a_name_must_be_the_tokens_own() {
+    fn any_of_a_clients_tokens_works_and_a_name_must_match_the_token() {
         let (old, new) = (stored("old"), stored("new"));
         let known = known(&format!(
             "access:\n  - {{name: shop, roles: [decide], tokens: ['{old}', '{new}'], limits: [shop.]}}\n  - {{name: ops, roles: [operate], tokens: ['{}']}}\n",
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(of(Some("shop"), "new").as_deref(), Some("shop"));
         assert_eq!(of(Some("ops"), "new"), None);
         assert_eq!(of(None, "newer"), None);
-        assert_eq!(of(None, &new), None, "what is in the file opens nothing");
+        assert_eq!(of(None, &new), None, "the digest in the file is not a token");
         let shop = known.of_digest(None, &digest_of(b"old")).unwrap();
         assert!(shop.may(Role::Decide) && !shop.may(Role::Observe) && !shop.may(Role::Operate));
         assert!(shop.concern(b"shop.cart") && !shop.concern(b"shop"));
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_do_everything_on_the_machine_and_change_nothing_from_elsewhere() {
+    fn clients_without_credentials_may_do_everything_locally_and_change_nothing_remotely() {
         let access = Arc::new(Access::open(None, false).unwrap());
         let local = Door::new(Arc::clone(&access), true).rights(Shown::Nothing).unwrap();
         assert!(local.may(Role::Operate));

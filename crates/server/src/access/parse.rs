@@ -1,4 +1,4 @@
-//! Reading the access file.
+//! Parses the access file.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,14 +6,14 @@ use tidegate_config::{Complaints, Fields, Kind, Node, Problem, parse as parse_ya
 
 use super::{Digest, Entry, Known, Rights, Role};
 
-/// The longest name of a client.
+/// The maximum length of a client's name.
 const MAX_NAME: usize = 64;
 const ROLES: [Role; 3] = [Role::Decide, Role::Observe, Role::Operate];
 
-/// Reads an access file's text.
+/// Parses the text of an access file.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of the lines. No problem repeats a token.
+/// All problems, in the order of the lines. No problem repeats a token.
 pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let root = parse_yaml(text).map_err(|problem| vec![problem])?;
@@ -48,7 +48,7 @@ fn read(root: &Node, complaints: &mut Complaints) -> Option<Vec<Entry>> {
     Some(items.iter().filter_map(|item| read_entry(item, &mut taken, complaints)).collect())
 }
 
-/// What entries must not share.
+/// Values that entries must not share.
 #[derive(Default)]
 struct Taken {
     names: BTreeSet<String>,
@@ -64,8 +64,8 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Op
     let mut prefixes = Vec::new();
     for (line, prefix) in texts(&fields, "limits", complaints) {
         if prefix.is_empty() {
-            let problem = Problem::at(line, "`limits` has an empty text, with which every name begins");
-            complaints.add(problem.mend("leave `limits` out to allow all limits"));
+            let problem = Problem::at(line, "`limits` has an empty prefix, which matches every name");
+            complaints.add(problem.mend("remove `limits` to allow all limits"));
         }
         prefixes.push(prefix.into());
     }
@@ -74,19 +74,20 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Op
         .is_some_and(|node| matches!(&node.kind, Kind::Sequence(items) if items.is_empty()))
     {
         let problem = Problem::at(fields.line(), "`limits` is an empty list");
-        complaints.add(problem.mend("name what limits begin with, or leave it out to allow all"));
+        complaints.add(problem.mend("list prefixes of limit names, or remove it to allow all limits"));
     }
     let mut tokens = Vec::new();
     for (line, token) in texts(&fields, "tokens", complaints) {
-        // Nothing of it is repeated: somebody may have written the token itself.
+        // The text is not repeated, because it may be the token itself.
         let Some(digest) = read_digest(token) else {
             let problem =
-                Problem::at(line, "`tokens` has something else than `sha256:` and 64 hexadecimal digits");
-            complaints.add(problem.mend("`tidegate token` makes a token and what belongs here"));
+                Problem::at(line, "`tokens` has an entry that is not `sha256:` and 64 hexadecimal digits");
+            complaints.add(problem.mend("`tidegate token` generates a token and the line for this file"));
             continue;
         };
         if !taken.tokens.insert(digest) {
-            complaints.add(Problem::at(line, "the token is there twice").mend("give each client its own"));
+            complaints
+                .add(Problem::at(line, "this token occurs twice").mend("give each client its own token"));
         }
         tokens.push(digest);
     }
@@ -94,14 +95,14 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Op
     for (line, name) in texts(&fields, "certificates", complaints) {
         if !taken.certificates.insert(name.to_owned()) {
             complaints.add(
-                Problem::at(line, format!("the certificate name `{name}` is there twice")).mend("keep one"),
+                Problem::at(line, format!("the certificate name `{name}` occurs twice")).mend("keep one"),
             );
         }
         certificates.push(name.into());
     }
     if fields.get("tokens").is_none() && fields.get("certificates").is_none() {
         let problem = Problem::at(fields.line(), "the client has neither `tokens` nor `certificates`");
-        complaints.add(problem.mend("add one of them: nobody could be this client"));
+        complaints.add(problem.mend("add one of them; no one can authenticate as this client"));
     }
     let rights = Rights::new(&name?, &roles?, prefixes.into());
     Some(Entry { rights: Arc::new(rights), tokens, certificates })
@@ -123,8 +124,8 @@ fn read_name(fields: &Fields<'_>, taken: &mut Taken, complaints: &mut Complaints
         return None;
     };
     if !taken.names.insert(name.to_owned()) {
-        let problem = Problem::at(node.line, format!("the name `{name}` is there twice"));
-        complaints.add(problem.mend("a client may have several tokens: put them into one entry"));
+        let problem = Problem::at(node.line, format!("the name `{name}` occurs twice"));
+        complaints.add(problem.mend("put all tokens of a client into one entry"));
     }
     Some(name.to_owned())
 }
@@ -153,7 +154,7 @@ fn read_digest(text: &str) -> Option<Digest> {
     Some(digest)
 }
 
-/// The texts of a list, with their lines.
+/// The texts in a list, with their lines.
 fn texts<'a>(fields: &Fields<'a>, name: &str, complaints: &mut Complaints) -> Vec<(usize, &'a str)> {
     let Some(node) = fields.get(name) else { return Vec::new() };
     let Kind::Sequence(items) = &node.kind else {
@@ -166,7 +167,7 @@ fn texts<'a>(fields: &Fields<'a>, name: &str, complaints: &mut Complaints) -> Ve
         match item.text() {
             Some(text) => texts.push((item.line, text)),
             None => {
-                complaints.add(Problem::at(item.line, format!("`{name}` has something that is not a text")));
+                complaints.add(Problem::at(item.line, format!("`{name}` has an entry that is not text")));
             }
         }
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_never_with_a_token() {
+    fn problems_have_their_line_and_never_a_token() {
         let digest = "ab".repeat(32);
         for (text, told) in [
             ("", "there is no `access:`"),
@@ -190,7 +191,7 @@ mod tests {
             ("access:\n  - {name: a b, roles: [decide], tokens: []}", "`name` is `a b`"),
             ("access:\n  - {name: a, roles: decide, tokens: []}", "`roles` is not a list"),
             ("access:\n  - {name: a, roles: [decide], limits: [], tokens: []}", "empty list"),
-            ("access:\n  - {name: a, roles: [decide], limits: [''], tokens: []}", "empty text"),
+            ("access:\n  - {name: a, roles: [decide], limits: [''], tokens: []}", "empty prefix"),
             ("access:\n  - {name: a, roles: [decide], tokens: [my-secret-token]}", "`tidegate token`"),
             (
                 "access:\n  - {name: a, roles: [decide], tokens: []}\n  - {name: a, roles: [decide], tokens: []}",
@@ -200,7 +201,7 @@ mod tests {
                 &format!(
                     "access:\n  - {{name: a, roles: [decide], tokens: ['sha256:{digest}']}}\n  - {{name: b, roles: [decide], tokens: ['sha256:{digest}']}}"
                 ),
-                "line 3: the token is there twice",
+                "line 3: this token occurs twice",
             ),
         ] {
             let problems: Vec<String> = parse(text).unwrap_err().iter().map(ToString::to_string).collect();
@@ -212,7 +213,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text: String) {
+        fn any_text_is_parsed_or_refused(text: String) {
             let _ = parse(&text);
             let _ = parse(&format!("access:\n  - {text}"));
         }

@@ -1,4 +1,4 @@
-//! What dashboards show for each rule: the counters of envoyproxy/ratelimit. They outlive a change of the configuration.
+//! The counters of each rule for dashboards: those of envoyproxy/ratelimit. They survive a change of the configuration.
 
 use std::{
     collections::BTreeMap,
@@ -8,31 +8,31 @@ use std::{
     },
 };
 
-/// How many values of one rule have counters of their own, where the configuration asks for them; the others are counted with
-/// the rule itself.
+/// If the configuration asks for counters per value, at most this many values of a rule have separate ones. The others count
+/// with the rule itself.
 const MAX_DETAILED: usize = 1_000;
 
-/// The counters' names, as envoyproxy/ratelimit has them.
+/// The counters' names, as in envoyproxy/ratelimit.
 pub(crate) const NAMES: [(&str, &str); 6] = [
-    ("total_hits", "Hits of requests that a rule concerned"),
-    ("over_limit", "Hits that were denied, or would have been without shadow mode"),
+    ("total_hits", "Hits of requests that match a rule"),
+    ("over_limit", "Hits that were denied, or would have been denied without shadow mode"),
     ("near_limit", "Admitted hits beyond four fifths of the limit"),
-    ("over_limit_with_local_cache", "Denied hits of keys that this server blocks, without asking the store"),
+    ("over_limit_with_local_cache", "Hits denied by a block on this server, without asking the store"),
     ("within_limit", "Admitted hits"),
-    ("shadow_mode", "Hits that only shadow mode let through"),
+    ("shadow_mode", "Hits admitted only because of shadow mode"),
 ];
 
 /// The counters of one rule, or of one of its values. Relaxed throughout: they order nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Hits([AtomicU64; NAMES.len()]);
 
-/// What became of a descriptor's hits.
+/// The outcome of a descriptor's hits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     pub hits: u64,
     pub is_denied: bool,
     pub is_shadow: bool,
-    /// Denied by a block that this server keeps.
+    /// Denied because this server blocks the key.
     pub is_blocked: bool,
     pub limit: u64,
     /// After the hits were taken.
@@ -56,7 +56,7 @@ impl Hits {
             return;
         }
         add(within, hits);
-        // Whole numbers: floor(limit × 0.8).
+        // In whole numbers: floor(limit × 0.8).
         let threshold = limit - limit.div_ceil(5);
         let used = limit.saturating_sub(remaining);
         if used > threshold {
@@ -73,12 +73,12 @@ impl Hits {
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounts {
     plain: Hits,
-    /// By what metrics call the rule for these values.
+    /// By the rule's name in metrics for these values.
     detailed: Mutex<BTreeMap<String, Arc<Hits>>>,
 }
 
 impl RuleCounts {
-    /// Counts under the rule's own name, or under the one that the request's values give it.
+    /// Counts under the rule's own name, or under its name for the request's values.
     pub fn add(&self, detailed: Option<String>, fate: Fate) {
         let Some(path) = detailed else { return self.plain.add(fate) };
         let mut all = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ impl RuleCounts {
         hits.add(fate);
     }
 
-    /// All of them, with their names in metrics.
+    /// All counters, with their names in metrics.
     pub fn read(&self, path: &str) -> Vec<(String, [u64; NAMES.len()])> {
         let detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = detailed.iter().map(|(path, hits)| (path.clone(), hits.read())).collect();

@@ -1,4 +1,4 @@
-//! The configuration at work: its domains, and the limit and the counters of each rule.
+//! The configuration in use: its domains, and the limit and counters of each rule.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,17 +8,17 @@ use super::{
 };
 use crate::limits::Limit;
 
-/// What a server's limits know of descriptors. Replaced together with the limits.
+/// The rules for descriptors. Replaced together with the limits.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptors {
     pub domains: Domains,
-    /// By the number of the rule; `None` where everything is admitted.
+    /// By rule number; `None` if everything is admitted.
     limits: Vec<Option<Arc<Limit>>>,
     counts: Vec<Arc<RuleCounts>>,
 }
 
 impl Descriptors {
-    /// The domains, whose limits `limit` finds by their names. Rules go on counting where `before` stood.
+    /// The domains, with `limit` to find their limits by name. Rules keep their counts from `before`.
     pub fn new<'l>(
         domains: Domains,
         limit: impl Fn(&str) -> Option<&'l Arc<Limit>>,
@@ -34,7 +34,7 @@ impl Descriptors {
         let limits = rules.iter().map(|rule| limit(rule.limit.as_deref()?).cloned()).collect();
         let counts = rules
             .iter()
-            // Two rules may look the same in metrics; one of them goes on.
+            // Two rules can have the same name in metrics; only one of them keeps its counts.
             .map(|rule| {
                 counted.remove(&(rule.domain.as_str(), rule.path.as_str())).cloned().unwrap_or_default()
             })
@@ -42,13 +42,13 @@ impl Descriptors {
         Self { domains, limits, counts }
     }
 
-    /// The limit of this rule; `None` where everything is admitted.
+    /// The limit of this rule; `None` if everything is admitted.
     pub fn limit(&self, rule: usize) -> Option<&Arc<Limit>> {
         self.limits[rule].as_ref()
     }
 
-    /// Domain, name in metrics, and counters of all rules, and of those of their values that are counted by themselves. Rules
-    /// that look the same in metrics are added up.
+    /// The domain, the name in metrics and the counters of all rules, and of values with separate counters. Counters with the
+    /// same name are added up.
     pub fn counted(&self) -> impl Iterator<Item = (&str, String, [u64; NAMES.len()])> {
         let mut all: BTreeMap<(&str, String), [u64; NAMES.len()]> = BTreeMap::new();
         for (rule, counts) in self.domains.rules().iter().zip(&self.counts) {

@@ -1,14 +1,14 @@
-//! The limits of a configuration as the rules file of a server that is asked by their names.
+//! Converts the limits of a configuration to a rules file, whose limits clients use by name.
 
 use std::fmt::Write;
 
 use super::Config;
 use crate::rules::LimitSpec;
 
-/// The limits as YAML, each with the descriptors that lead to it, and what its key is made of.
+/// The limits as YAML, each with comments that show its descriptors and what its key consists of.
 ///
-/// The text is a rules file: reading it gives the same limits under the same names. What descriptors alone can say
-/// (`replaces`, `quota_mode`, what is unlimited) is left as comments.
+/// The text is a rules file, which has the same limits under the same names. Options that apply only to descriptors
+/// (`replaces`, `quota_mode`, `unlimited`) become comments.
 #[must_use]
 pub fn to_yaml(config: &Config) -> String {
     // Writing to a `String` does not fail.
@@ -54,7 +54,7 @@ pub fn to_yaml(config: &Config) -> String {
     text
 }
 
-/// A text that stays on its line.
+/// Text that fits on one line.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! The files of a configuration: one, or all in a directory.
+//! The files of a configuration: one file, or all files of a directory.
 
 use std::{
     collections::BTreeMap,
@@ -9,24 +9,24 @@ use std::{
 use super::{Domains, parse};
 use crate::rules::{Keeping, LimitSpec, Problem, RulesError, read_text};
 
-/// The most rules in all files together: each has metrics of its own, whose number must be bounded.
+/// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
 
-/// What all files of a configuration say together.
+/// The contents of all files of a configuration.
 #[derive(Debug, Default)]
 pub struct Config {
     /// The domains, with their rules.
     pub domains: Domains,
-    /// The limits that the rules name, in the same order.
+    /// The limits of the rules, in the same order.
     pub limits: Vec<LimitSpec>,
 }
 
-/// Reads and checks a file, or all files of a directory whose names end with `.yaml` or `.yml` (but those that begin with
-/// a dot), for limits that are to be kept there.
+/// Reads and checks a file, or all files of a directory whose names end with `.yaml` or `.yml` and do not begin with a dot.
+/// `keeping` says where the limits are kept.
 ///
 /// # Errors
-/// When a file cannot be read or has problems, or a domain is in two files: everything that is wrong with all of them.
-/// Then none of it is used.
+/// When a file cannot be read or has problems, or two files have the same domain. The error lists all problems of all files,
+/// and none of the files is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
     let mut errors = Vec::new();
     let (mut domains, mut rules, mut limits) = (Vec::new(), Vec::new(), Vec::new());
@@ -59,8 +59,11 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
         domains.push(file.domain);
     }
     if rules.len() > MAX_RULES {
-        let problem = Problem::overall(format!("{} rules are more than {MAX_RULES}", rules.len()));
-        let problems = vec![problem.mend("leave values out, so that one rule counts for each of them")];
+        let problem = Problem::overall(format!(
+            "the configuration has {} rules; at most {MAX_RULES} are allowed",
+            rules.len()
+        ));
+        let problems = vec![problem.mend("remove `value`, so that one rule limits each value separately")];
         errors.push(RulesError::Invalid { path: Some(path.to_owned()), problems });
     }
     match errors.len() {
@@ -70,8 +73,8 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
     }
 }
 
-/// Whether a file looks like a configuration of Envoy's rate limit service: `domain` or `descriptors` begins one of its lines, and
-/// no key of a rules file does.
+/// Whether a file looks like a configuration of Envoy's rate limit service: a line begins with `domain` or `descriptors`, and
+/// no line begins with a key of a rules file.
 #[must_use]
 pub fn is_config(path: &Path) -> bool {
     let Ok(text) = read_text(path) else { return false };
@@ -80,10 +83,10 @@ pub fn is_config(path: &Path) -> bool {
     (begins("domain") || begins("descriptors")) && !begins("limits")
 }
 
-/// The files that a path stands for, in the order of their names.
+/// The files at a path, sorted by name.
 ///
 /// # Errors
-/// When the directory cannot be read, or has no such file.
+/// When the directory cannot be read or has no such file.
 pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -98,8 +101,7 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
         .collect();
     if files.is_empty() {
         let problem = Problem::overall("the directory has no .yaml or .yml file");
-        let problems =
-            vec![problem.mend("is this the right directory? its own directories are not searched")];
+        let problems = vec![problem.mend("check the directory; subdirectories are not searched")];
         return Err(RulesError::Invalid { path: Some(path.to_owned()), problems });
     }
     files.sort();

@@ -1,28 +1,26 @@
-//! Envoy's rate limit service: the configuration that envoyproxy/ratelimit reads, the rule that a request's descriptors
-//! lead to, and the answer.
+//! Envoy's rate limit service: the configuration format of envoyproxy/ratelimit, the rules for a request's descriptors, and
+//! the answers.
 //!
 //! ```text
 //! files ─ load ─ parse ─► Domains (tree of descriptors) + limits (as a rules file has them)
-//! request ─ Domains::find ─► Match { rule, key } ─ decide ─► the one decision path of the server
+//! request ─ Domains::find ─► Match { rule, key } ─ RateLimits ─► the one decision path of the server
 //! ```
 //!
-//! A descriptor that has a `rate_limit` becomes a limit like any other. The tree only says which limit a descriptor asks,
-//! and under which key: the values that the configuration leaves open, each with its length, so that no two lists of
-//! values share a key.
+//! A descriptor with a `rate_limit` becomes a normal limit. The tree only decides which limit a descriptor asks and under
+//! which key: the values that the configuration leaves open, each with its length, so that different lists of values never
+//! share a key.
 
 pub(crate) mod counts;
-mod decide;
 pub(crate) mod descriptors;
 mod import;
 pub(crate) mod load;
 mod names;
-mod overrides;
+pub(crate) mod overrides;
 mod parse;
 mod question;
 mod tree;
 mod unit;
 
-pub use decide::{Consume, RateLimits};
 pub use import::to_yaml;
 pub use load::{Config, is_config, load};
 pub use overrides::Override;

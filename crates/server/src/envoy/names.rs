@@ -1,14 +1,14 @@
-//! What a rule's limit is called, and what its keys are made of.
+//! The names of rules' limits, and their keys.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-/// The longest name of a limit.
+/// The maximum length of a limit's name.
 const MAX_NAME: usize = 64;
 /// Fixed, so that a rule has the same name on every server and after every restart.
 const SEED: u64 = 0x7469_6465_6761_7465;
 
-/// The name of the limit at this place: `domain.key--value.key`. Names that other places could have, and those that are too
-/// long or have letters that a limit's name may not have, get a digest of the place behind what can be shown of it.
+/// The name of the limit of a descriptor: `domain.key--value.key`. If the name is ambiguous, too long, or has characters that
+/// a limit's name must not contain, a digest of the full path is appended.
 ///
 /// ```text
 /// (shop, [(user, -)])                  shop.user
@@ -32,14 +32,14 @@ pub(super) fn limit_name(domain: &str, path: &[(&str, Option<&str>)]) -> String 
     push_value(&mut place, domain, false);
     for (key, value) in path {
         push_value(&mut place, key, false);
-        // A value is at least one letter long: an empty text stands for none.
+        // A value is never empty, so an empty text stands for no value.
         push_value(&mut place, value.unwrap_or_default(), false);
     }
     name.truncate(MAX_NAME - 17);
     format!("{name}-{:016x}", rapidhash_v3_seeded(&place, &RapidSecrets::seed(SEED)))
 }
 
-/// Appends a text as a part of a name; whether no other text would look the same.
+/// Appends text as a part of a name. Returns whether no other text would look the same.
 fn push(name: &mut String, text: &str) -> bool {
     let before = name.len();
     name.extend(
@@ -49,7 +49,8 @@ fn push(name: &mut String, text: &str) -> bool {
     !odd && name[before..] == *text
 }
 
-/// A key of several values: each but the last with its length, so that no two lists of values make one key.
+/// Appends to a key of several values: each except the last has its length in front, so that different lists of values make
+/// different keys.
 pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
     if !last {
         let mut digits = itoa::Buffer::new();
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_names_can_be_read_and_odd_ones_are_told_apart() {
+    fn plain_names_are_readable_and_others_are_unambiguous() {
         assert_eq!(limit_name("shop", &[("user", None)]), "shop.user");
         assert_eq!(
             limit_name("shop", &[("tier", Some("gold")), ("user_id", None)]),

@@ -1,5 +1,5 @@
-//! Limits that requests bring along. Each combination of domain, unit and number becomes a limit like any other when it is
-//! first seen, with the whole descriptor as the key.
+//! Limits in requests (overrides). The first use of a combination of domain, unit and number creates a normal limit, whose key
+//! is the whole descriptor.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,29 +15,29 @@ use crate::{
     rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
 };
 
-/// How many different overrides there may be: each has a table of keys.
+/// The maximum number of different overrides, each of which has a table of keys.
 const MAX_OVERRIDES: usize = 256;
-/// How many keys each remembers.
+/// The maximum number of keys of each override.
 const MAX_KEYS: usize = 1 << 14;
 
-/// The limit that a request's descriptor brings along.
+/// A limit in a request's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// How many requests.
+    /// The number of requests.
     pub requests_per_unit: u32,
-    /// In how long, aligned as the configuration's are.
+    /// The unit of time. Windows are aligned as for the configuration's limits.
     pub unit: Unit,
 }
 
-/// The overrides seen so far. They outlive changes of the configuration.
+/// The overrides seen so far. They survive changes of the configuration.
 #[derive(Debug, Default)]
-pub(super) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
+pub(crate) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
 
 impl Overrides {
     /// The limit of an override in a domain.
     ///
     /// # Errors
-    /// When there are too many of them, or no memory for one more.
+    /// When there are too many overrides, or no memory for another one.
     pub fn limit(
         &self,
         limits: &Limits,
@@ -45,7 +45,7 @@ impl Overrides {
         wanted: Override,
         now: Nanos,
     ) -> Result<Arc<Limit>, Unanswered> {
-        // No rule's name has a `~`.
+        // No rule's name contains a `~`.
         let name =
             format!("{}~{}-{}", names::limit_name(domain, &[]), wanted.requests_per_unit, wanted.unit.name());
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(name.as_str()).cloned();
@@ -79,7 +79,7 @@ impl Overrides {
 }
 
 /// The key of a whole descriptor.
-pub(super) fn key(entries: &[Entry<'_>]) -> Vec<u8> {
+pub(crate) fn key(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(64);
     for (name, value) in entries {
         names::push_value(&mut key, name, false);

@@ -1,4 +1,4 @@
-//! From a file of envoyproxy/ratelimit to a domain and its limits, and all that is wrong with the file in one go.
+//! Parses a file of envoyproxy/ratelimit into a domain and its limits, and reports all its problems at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use tidegate_core::AlgorithmSpec;
 
 use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, TrafficSpec, options, sharing};
 
-/// How deep descriptors may nest; each level is a list and a mapping of the YAML.
+/// The maximum nesting of descriptors. Each level is a list and a mapping in YAML.
 const MAX_LEVELS: usize = 32;
 
 const DESCRIPTOR: [&str; 10] = [
@@ -28,7 +28,7 @@ const DESCRIPTOR: [&str; 10] = [
     "metadata",
 ];
 
-/// Beside the algorithms' own options.
+/// In addition to the algorithms' own options.
 const RATE_LIMIT: [&str; 12] = [
     "unit",
     "requests_per_unit",
@@ -44,30 +44,30 @@ const RATE_LIMIT: [&str; 12] = [
     "max_keys",
 ];
 
-/// What one file says.
+/// The contents of one file.
 #[derive(Debug)]
 pub struct File {
     pub(super) domain: Domain,
     /// The line of the domain's name.
     pub(super) line: usize,
-    /// Its rules; [`Node::rule`] counts from `first_rule`.
+    /// Its rules; [`Node::rule`] is counted from `first_rule`.
     pub(super) rules: Vec<Rule>,
-    /// The limits that the rules name.
+    /// The limits of the rules.
     pub(super) limits: Vec<LimitSpec>,
 }
 
 impl File {
-    /// A configuration of this file alone.
+    /// A configuration of only this file.
     #[must_use]
     pub fn into_config(self) -> Config {
         Config { domains: Domains::new(vec![self.domain], self.rules), limits: self.limits }
     }
 }
 
-/// Reads the text of one file, whose rules are counted from `first_rule`.
+/// Parses the text of one file, with rules numbered from `first_rule`.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of the lines.
+/// All problems of the file, in the order of the lines.
 pub fn parse(text: &str, first_rule: usize, keeping: Keeping) -> Result<File, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let file = match parse_nested(text, 2 * MAX_LEVELS + 4) {
@@ -114,7 +114,7 @@ fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &mut 
 #[derive(Clone, Default)]
 struct Way {
     steps: Vec<(String, Option<String>)>,
-    /// The keys whose values tell the limit's keys apart.
+    /// The keys whose values distinguish the limit's keys.
     values: Vec<String>,
     value_to_metric: bool,
 }
@@ -129,7 +129,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The list of descriptors in `fields`.
+    /// Parses the list of descriptors in `fields`.
     fn descriptors(&mut self, fields: &Fields<'_>, way: &mut Way, level: &mut Level) {
         let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else { return };
         let Kind::Sequence(items) = &node.kind else {
@@ -142,7 +142,7 @@ impl Reader<'_> {
             self.complaints.add(problem.mend("requests have fewer entries: is the indentation right?"));
             return;
         }
-        // Where a key and value came first.
+        // The line where each key and value first occurred.
         let mut seen: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
         for item in items {
             if let Some((step, node, line)) = self.descriptor(item, way) {
@@ -156,7 +156,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One descriptor: its key and value, what it leads to, and its line.
+    /// Parses one descriptor: its key and value, its node, and its line.
     fn descriptor(&mut self, item: &Yaml, way: &mut Way) -> Option<((String, Option<String>), Node, usize)> {
         let fields = Fields::open(item, "a descriptor", &DESCRIPTOR, self.complaints)?;
         let line = fields.line();
@@ -202,7 +202,7 @@ impl Reader<'_> {
         key.map(|_| (step, node, line))
     }
 
-    /// The value; an empty one is none.
+    /// The value; an empty one counts as none.
     fn value(&mut self, fields: &Fields<'_>) -> Option<String> {
         let node = fields.get("value")?;
         if let Kind::Scalar { text, plain: true } = &node.kind
@@ -216,7 +216,7 @@ impl Reader<'_> {
         text(fields, "value", self.complaints).filter(|value| !value.is_empty())
     }
 
-    /// The rule of a descriptor, if it has a rate limit: its number.
+    /// The number of the descriptor's rule, if it has a rate limit.
     fn rule(&mut self, fields: &Fields<'_>, way: &Way) -> Option<usize> {
         let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
         let shadow = flag("shadow_mode", self.complaints);
@@ -273,7 +273,7 @@ impl Reader<'_> {
             let problem = Problem::at(fields.line(), format!("{called} has no `unit`"));
             complaints.add(problem.mend(format!("add one of: {units}; or say `unlimited: true`")));
         }
-        // As theirs: a missing number admits nothing.
+        // As in envoyproxy/ratelimit: without a number, nothing is admitted.
         let requests = match fields.get("requests_per_unit") {
             Some(_) => fields.number("requests_per_unit", 0, complaints)?,
             None => 0,
@@ -302,7 +302,7 @@ impl Reader<'_> {
         let global = rule.values.is_empty();
         if global && let Some(node) = fields.get("max_keys") {
             let what = format!(
-                "{called} has one state, as every value on the way is given: `max_keys` has no meaning"
+                "{called} has only one state, because every value is given, so `max_keys` has no meaning"
             );
             complaints.add(Problem::at(node.line, what).mend("remove it"));
         }
@@ -348,7 +348,7 @@ impl Reader<'_> {
                 Some(name) if !name.is_empty() && name == own => {
                     let what = format!("the rule `{}` replaces itself", abridged(own));
                     let problem = Problem::at(item.line, what);
-                    self.complaints.add(problem.mend("name the other rule that it takes the place of"));
+                    self.complaints.add(problem.mend("name the other rule that it replaces"));
                 }
                 Some(name) if !name.is_empty() => names.push(name),
                 _ => {
@@ -373,7 +373,7 @@ impl Reader<'_> {
                 (Some(name), Some(text)) => metadata.push((name.to_owned(), text.to_owned())),
                 (Some(name), None) if value.is_null() => metadata.push((name.to_owned(), String::new())),
                 _ => {
-                    let problem = Problem::at(name.line, "`metadata` holds something other than texts");
+                    let problem = Problem::at(name.line, "`metadata` has a value that is not text");
                     self.complaints
                         .add(problem.mend("write names with texts, as in `metadata: {team: payments}`"));
                 }
@@ -383,14 +383,14 @@ impl Reader<'_> {
     }
 }
 
-/// What a rule without a limit may say.
+/// The options that a rule without a limit may have.
 const UNLIMITED: [&str; 4] = ["unlimited", "requests_per_unit", "name", "replaces"];
 
-/// A field's text; a number or a truth value is taken as it is written.
+/// A field's text. A number or a boolean is taken as it is written.
 fn text(fields: &Fields<'_>, name: &str, complaints: &mut Complaints) -> Option<String> {
     let node = fields.get(name)?;
     match &node.kind {
-        // An empty field is as good as none; `~` and `null` are their YAML names.
+        // An empty field counts as none; `~` and `null` mean the same in YAML.
         Kind::Scalar { .. } if node.is_null() => Some(String::new()),
         Kind::Scalar { text, .. } => Some(text.clone()),
         _ => {
@@ -408,7 +408,7 @@ fn called((key, value): &(String, Option<String>)) -> String {
     }
 }
 
-/// `key_value.key`, as envoyproxy/ratelimit names a rule in its metrics.
+/// `key_value.key`, the name that envoyproxy/ratelimit gives a rule in its metrics.
 fn path(steps: &[(String, Option<String>)]) -> String {
     let shown = steps.iter().map(|(key, value)| match value {
         Some(value) => format!("{key}_{value}"),

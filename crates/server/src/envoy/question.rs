@@ -1,18 +1,18 @@
-//! What Envoy asks, and what it is told: free of any wire format.
+//! Envoy's requests and the answers, independent of the wire format.
 
 use std::fmt;
 
 use super::{Entry, Override, Unit};
-use crate::service::Refusal;
+use crate::refusal::Refusal;
 
 /// One request for a decision.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// Which rules are meant.
+    /// Which rules apply.
     pub domain: &'a str,
-    /// How much each descriptor takes that does not say so itself; 0 stands for 1.
+    /// The hits of each descriptor that does not set its own; 0 stands for 1.
     pub hits: u32,
-    /// What the request is, seen from several sides. Each may lead to a rule.
+    /// Different descriptions of the request, each of which may match a rule.
     pub descriptors: Vec<Descriptor<'a>>,
 }
 
@@ -21,52 +21,52 @@ pub struct Question<'a> {
 pub struct Descriptor<'a> {
     /// Keys and values, in order.
     pub entries: Vec<Entry<'a>>,
-    /// How much it takes; 0 looks without taking, `None` is what the request says.
+    /// The hits; 0 looks without taking, and `None` uses the request's value.
     pub hits: Option<u64>,
-    /// Whether the hits are given back instead.
+    /// Whether the hits are refunded instead.
     pub is_refund: bool,
-    /// The limit to hold it to, in place of the configuration's.
+    /// The limit to apply instead of the configuration's.
     pub limit: Option<Override>,
 }
 
-/// What Envoy is told.
+/// The answer to Envoy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the request is to be denied.
+    /// Whether Envoy should deny the request.
     pub is_over: bool,
     /// One for each descriptor, in order.
     pub statuses: Vec<Status>,
-    /// What the rules that applied say for whoever reads the metadata. Where several have the same name, the first rule counts.
+    /// The metadata of the rules that applied. If several have the same name, the first rule wins.
     pub metadata: Vec<(String, String)>,
-    /// Header fields for the response, where they are wanted.
+    /// Header fields for the response, if enabled.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// What became of one descriptor.
+/// The outcome for one descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Whether it is over its limit. Shadow mode never is.
+    /// Whether it is over its limit. Never true in shadow mode.
     pub is_over: bool,
     /// The limit that applied.
     pub limit: Option<Current>,
-    /// How much is left; `u32::MAX` for a rule without a limit, 0 for no rule at all.
+    /// How much is left; `u32::MAX` for a rule without a limit, 0 if no rule matches.
     pub remaining: u32,
-    /// The seconds, rounded up, until the limit has room again (where it is over) or is as good as new.
+    /// The seconds, rounded up, until the limit admits again (if it is over) or is full again.
     pub reset_after: Option<u64>,
 }
 
-/// A limit, as answers name it.
+/// A limit in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// The rule's name; often empty.
+    /// The rule's name, which is often empty.
     pub name: String,
-    /// How many requests.
+    /// The number of requests.
     pub requests_per_unit: u32,
-    /// In how long.
+    /// The unit of time.
     pub unit: Unit,
 }
 
-/// Why there is no answer. The message says what to do.
+/// Why a request gets no answer. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unanswered {
@@ -74,19 +74,19 @@ pub enum Unanswered {
     NoDomain,
     /// The request has no descriptor.
     NoDescriptors,
-    /// A descriptor asks for more hits than any limit could admit.
+    /// A descriptor has more hits than any limit can admit.
     TooManyHits {
-        /// How many.
+        /// The number of hits.
         hits: u64,
     },
-    /// There are more different overrides than can be kept.
+    /// There are too many different overrides.
     TooManyOverrides {
-        /// How many are kept.
+        /// The maximum number of overrides.
         most: usize,
     },
-    /// The request's own limit cannot be used.
+    /// The request's override is invalid.
     Override(String),
-    /// The limits cannot be asked.
+    /// The limits refused the request.
     Refused(Refusal),
 }
 
@@ -102,12 +102,12 @@ impl fmt::Display for Unanswered {
             }
             Self::TooManyOverrides { most } => write!(
                 f,
-                "requests brought along more than {most} different limits: use fewer, or put them into the configuration"
+                "requests contained more than {most} different limits; use fewer, or put them into the configuration"
             ),
-            Self::Override(why) => write!(f, "the limit that the request brought along cannot be used: {why}"),
+            Self::Override(why) => write!(f, "the limit in the request is invalid: {why}"),
             Self::Refused(Refusal::Scattered) => f.write_str(
-                "the limits of this request are on different nodes of the store's cluster, so no one step can decide on all \
-                 of them: start with --envoy-consume each",
+                "the limits of this request are on different nodes of the store's cluster and cannot be decided in one step; \
+                 start the server with --envoy-consume each",
             ),
             Self::Refused(refusal) => refusal.fmt(f),
         }

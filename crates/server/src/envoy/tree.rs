@@ -1,4 +1,4 @@
-//! The descriptors of all domains as a tree, and the way of a request through it.
+//! The tree of all domains' descriptors, and the lookup of a request's descriptors in it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub type Entry<'a> = (&'a str, &'a str);
 #[derive(Debug, Default)]
 pub struct Domains {
     list: Vec<Domain>,
-    /// Hashed quickly, not against collisions: whoever writes the configuration chooses the names.
+    /// The hash is fast but not safe against chosen collisions, because the operator chooses the names.
     by_name: RapidHashMap<Box<str>, usize>,
     rules: Vec<Rule>,
 }
@@ -21,75 +21,75 @@ pub struct Domains {
 /// One domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// What requests call it.
+    /// Its name in requests.
     pub name: String,
     pub(super) root: Level,
 }
 
-/// What may come next in a descriptor.
+/// The possible next entries of a descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     pub keys: RapidHashMap<Box<str>, ForKey>,
 }
 
-/// What one key leads to.
+/// The nodes for one key.
 #[derive(Debug, Default)]
 pub(super) struct ForKey {
     pub exact: RapidHashMap<Box<str>, Node>,
-    /// Beginnings of values, in the order of the file.
+    /// Prefixes of values, in the order of the file.
     pub wildcards: Vec<(Box<str>, Node)>,
     pub any: Option<Node>,
 }
 
-/// A descriptor of the configuration.
+/// A descriptor in the configuration.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Which of [`Domains::rules`].
+    /// Its index in [`Domains::rules`].
     pub rule: Option<usize>,
-    /// Whether the request's value is a part of the key.
+    /// Whether the request's value is a part of the limit's key.
     pub counts_apart: bool,
-    /// The value as metrics show it: the configuration's; `None` for a key alone.
+    /// The configured value, for metrics; `None` for a key without a value.
     pub shown: Option<Box<str>>,
-    /// Metrics show the request's value.
+    /// Whether metrics show the request's value.
     pub value_to_metric: bool,
     pub next: Level,
 }
 
 /// A descriptor with a rate limit.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own in the file")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate option in the file")]
 pub struct Rule {
     /// The domain's name.
     pub domain: String,
-    /// The keys and values of the descriptors that lead to it, as `key_value.key`: the name that metrics have for it.
+    /// The keys and values of its descriptors, as `key_value.key`: its name in metrics.
     pub path: String,
-    /// The name of the limit that decides; `None` if everything is admitted.
+    /// The name of its limit; `None` if everything is admitted.
     pub limit: Option<String>,
-    /// The unit, as answers name it; `None` if everything is admitted.
+    /// The unit for answers; `None` if everything is admitted.
     pub unit: Option<Unit>,
-    /// The number, as answers name it.
+    /// The number for answers.
     pub requests_per_unit: u32,
-    /// What other rules, and answers, call it; empty for none.
+    /// Its name for other rules and in answers; may be empty.
     pub name: String,
-    /// Rules of these names are left out where this one applies.
+    /// The names of rules that are ignored if this one applies.
     pub replaces: Vec<String>,
-    /// Counted and reported, but never denies.
+    /// Counts and reports, but never denies.
     pub shadow: bool,
-    /// Does not deny by itself: a request is denied when all of its rules of this kind deny.
+    /// Does not deny alone: a request is denied only if all its rules of this kind deny.
     pub quota: bool,
     /// Metrics show the values of all of a request's entries.
     pub detailed_metric: bool,
-    /// Some descriptor on the way shows the request's value in metrics.
+    /// At least one of its descriptors shows the request's value in metrics.
     pub value_to_metric: bool,
-    /// What the file says for whoever reads the answer's metadata.
+    /// Metadata for answers.
     pub metadata: Vec<(String, String)>,
-    /// For each descriptor on the way: its key, and its value as the file has it.
+    /// The key and the configured value of each of its descriptors.
     pub(super) way: Vec<(String, Option<String>)>,
-    /// The keys of the descriptors whose values tell the limit's keys apart; empty if there is one state for all.
+    /// The keys of the descriptors whose values distinguish the limit's keys; empty if there is one state for all.
     pub(super) values: Vec<String>,
 }
 
-/// Where a descriptor led.
+/// The rule for a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Match<'a> {
     /// The rule.
@@ -99,7 +99,7 @@ pub struct Match<'a> {
 }
 
 impl Domains {
-    /// The domains; their names differ.
+    /// The domains, whose names must differ.
     #[must_use]
     pub(super) fn new(domains: Vec<Domain>, rules: Vec<Rule>) -> Self {
         let names = domains.iter().enumerate();
@@ -107,7 +107,7 @@ impl Domains {
         Self { list: domains, by_name, rules }
     }
 
-    /// The domain of this name.
+    /// The domain with this name.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.by_name.get(name).map(|at| &self.list[*at])
@@ -125,15 +125,15 @@ impl Domains {
         &self.rules
     }
 
-    /// Whether there is no domain.
+    /// Whether there are no domains.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The rule that a descriptor leads to. Each entry is looked up once, below the one before it: its exact value, then the
-    /// wildcards in the order of the file, then its key alone; there is no way back. The last entry must have a rate limit.
-    /// The limit's key is written to `key`, which is cleared.
+    /// The rule for a descriptor. Each entry is looked up once, below the previous one: first its exact value, then the
+    /// wildcards in the order of the file, then its key alone; there is no backtracking. The last entry must have a rate
+    /// limit. The limit's key is written to `key`, which is cleared first.
     #[must_use]
     pub fn find<'e>(
         &self,
@@ -144,7 +144,7 @@ impl Domains {
         key.clear();
         let mut level = &self.domain(domain)?.root;
         let mut rule = None;
-        // The last value stands without its length; which one is the last is known at the end.
+        // The last value has no length in front, and only the end of the loop shows which one is last.
         let mut open = None;
         for (name, value) in entries {
             let node = level.step(name, value)?;
@@ -163,8 +163,8 @@ impl Domains {
         Some(Match { rule, index })
     }
 
-    /// The first rule, in the order of the files, that these entries lead to in whatever order they come. The limit's key is
-    /// written to `key`, which is cleared.
+    /// The first rule, in the order of the files, that matches these entries in any order. The limit's key is written to
+    /// `key`, which is cleared first.
     #[must_use]
     pub fn find_unordered(
         &self,
@@ -195,8 +195,8 @@ impl Domains {
         None
     }
 
-    /// What metrics call the rule for these entries, which led to it: the configuration's words, and of the request's values
-    /// those that the configuration wants to see.
+    /// The rule's name in metrics for these entries, which led to it: the configured values, and those request values that the
+    /// configuration includes.
     #[must_use]
     pub fn metric_path<'e>(
         &self,
@@ -215,7 +215,7 @@ impl Domains {
                 path.push('.');
             }
             path.push_str(name);
-            // Where a wildcard's values share a limit, metrics never tell them apart.
+            // If a wildcard's values share a limit, metrics do not distinguish them.
             let shared = node.shown.is_some() && !node.counts_apart;
             let shown = if (rule.detailed_metric || node.value_to_metric) && !shared {
                 Some(value)

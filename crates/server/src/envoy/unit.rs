@@ -1,4 +1,4 @@
-//! The units of time that a rate limit is given in.
+//! The units of time of rate limits.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All of them, shortest first.
+    /// All units, shortest first.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
@@ -40,13 +40,13 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in capitals or not.
+    /// Finds a unit by name, ignoring case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// How long it is.
+    /// The length of the unit.
     #[must_use]
     pub fn span(self) -> Duration {
         const DAY: u64 = 24 * 60 * 60;

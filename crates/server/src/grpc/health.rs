@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether this server wants requests, as `/readyz` says it over HTTP.
+//! `grpc.health.v1`: whether this server accepts requests, the same as `/readyz` over HTTP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,11 +8,11 @@ use tokio::{
 };
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{service::Service, shared::Readiness};
+use crate::service::{Readiness, Service};
 
-/// How often it is looked at.
+/// How often the state is checked.
 const EVERY: Duration = Duration::from_secs(1);
-/// What is served: the process as a whole, the services by their names in Envoy, and the name that envoyproxy/ratelimit uses.
+/// The service names: the whole process, the services by their Envoy names, and the name that envoyproxy/ratelimit uses.
 const NAMES: [&str; 4] = [
     "",
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -20,7 +20,7 @@ const NAMES: [&str; 4] = [
     "ratelimit",
 ];
 
-/// Reports until `stop` says so, and then that the server stops.
+/// Reports the state until `stop` is set, and then that the server is stopping.
 pub(super) async fn report(reporter: HealthReporter, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
     let mut looks = interval(EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

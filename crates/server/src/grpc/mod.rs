@@ -6,7 +6,7 @@
 //!                                                     └─► health  of the process and its store
 //! ```
 //!
-//! `wire` turns Envoy's messages into questions and answers into messages.
+//! `wire` converts between Envoy's messages and the server's questions and answers.
 
 mod health;
 mod rlqs;
@@ -15,39 +15,19 @@ mod routes;
 mod serve;
 mod wire;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize},
-};
+use std::sync::Arc;
 
 pub(crate) use serve::{GrpcConfig, serve};
 
-use crate::latency::Latency;
+use crate::metrics::GrpcStats;
 
-/// What gRPC counts. Relaxed throughout: a scrape needs no exact instant.
-#[derive(Debug, Default)]
-pub(crate) struct GrpcStats {
-    pub connections: AtomicUsize,
-    pub accepted: AtomicU64,
-    pub evicted: AtomicU64,
-    /// New connections for which not even an idle one could give way.
-    pub refused: AtomicU64,
-    /// Connections that broke the rules of HTTP/2, or went beyond its bounds.
-    pub failed: AtomicU64,
-    /// `ShouldRateLimit` by overall code: OK, over the limit, errors.
-    pub requests: [AtomicU64; 3],
-    pub latency: Latency,
-    /// Envoys that decide by themselves, and the buckets that they have shares for.
-    pub quota_streams: AtomicUsize,
-    pub quota_buckets: AtomicUsize,
-    pub quota_reports: AtomicU64,
-}
-
-/// What the routes share.
+/// The state that the routes share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
-    pub rates: Arc<crate::envoy::RateLimits>,
+    pub rates: Arc<crate::rate_limits::RateLimits>,
     pub stats: Arc<GrpcStats>,
     /// What clients may do.
     pub door: crate::access::Door,
+    /// Follows calls; `None` where nobody wants that.
+    pub telemetry: Option<Arc<crate::telemetry::Telemetry>>,
 }

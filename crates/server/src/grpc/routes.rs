@@ -1,4 +1,4 @@
-//! Which path leads to which service.
+//! Maps paths to services.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -19,28 +19,37 @@ use super::{Shared, rlqs::Quotas};
 use crate::{
     access::{Door, Rights, Role},
     http::{drain, http_rights},
+    service::Service,
+    telemetry::Telemetry,
 };
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// The longest report of quotas: Envoy puts all its buckets into one.
+/// The longest quota report: Envoy puts all its buckets into one.
 const MAX_REPORT: usize = 4 * 1024 * 1024;
-/// How long a call may take, most of all to arrive. A stream may last, once it has begun.
+/// The time limit of a call, including its arrival. A stream may last longer once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
+
+/// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients make up other names.
+const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
     door: Door,
+    service: Arc<Service>,
+    telemetry: Option<Arc<Telemetry>>,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
 }
 
-/// By hand, as `H` need not be `Clone`.
+/// By hand, because `H` need not be `Clone`.
 impl<H> Clone for Routes<H> {
     fn clone(&self) -> Self {
         Self {
             door: self.door.clone(),
+            service: Arc::clone(&self.service),
+            telemetry: self.telemetry.clone(),
             rls: self.rls.clone(),
             rlqs: self.rlqs.clone(),
             health: self.health.clone(),
@@ -51,18 +60,38 @@ impl<H> Clone for Routes<H> {
 impl<H: Health> Routes<H> {
     pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
         let door = shared.door.clone();
+        let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
         let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
         Self {
             door,
+            service,
+            telemetry,
             rls: TowerToHyperService::new(rls),
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
         }
     }
 
-    /// Answers one call; on a spare slot only about health. `names` are those in the client's certificate, if it has one.
+    /// Handles one call. On a spare slot, only health checks are served. `names` are those in the client's certificate, if
+    /// any.
     pub async fn call(
+        &self,
+        request: Request<Incoming>,
+        is_spare: bool,
+        names: Option<&[String]>,
+    ) -> Result<Response<Body>, Infallible> {
+        let Some(telemetry) = self.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED) else {
+            return self.answer(request, is_spare, names).await;
+        };
+        let started = self.service.now();
+        let traced = telemetry.call(&request);
+        let response = traced.within(self.answer(request, is_spare, names)).await?;
+        traced.ended(&response, self.service.now().saturating_since(started));
+        Ok(response)
+    }
+
+    async fn answer(
         &self,
         mut request: Request<Incoming>,
         is_spare: bool,
@@ -75,7 +104,7 @@ impl<H: Health> Routes<H> {
             return self.health.call(request).await;
         }
         if is_spare {
-            let what = "all connections are in use; ask again later, or raise --max-connections";
+            let what = "all connections are in use; retry later or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
         let rights = match permit(&self.door, request.headers(), names) {
@@ -102,11 +131,11 @@ impl<H: Health> Routes<H> {
     }
 }
 
-/// What the sender of a call may do; refused if that is not to ask for decisions.
+/// The rights of the caller, or an error if they do not include decisions.
 #[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
 fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
     let rights = http_rights(door, headers, names).map_err(|_| {
-        let what = "a token is needed (metadata `authorization: Bearer TOKEN`), or a client certificate, that the server knows";
+        let what = "the call needs a token that the server knows (metadata `authorization: Bearer TOKEN`), or such a client certificate";
         Status::unauthenticated(what)
     })?;
     if rights.may(Role::Decide) {

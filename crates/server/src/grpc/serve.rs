@@ -1,4 +1,4 @@
-//! The connections: how many, what a client may do to one, and how they end.
+//! The connections: their number, their bounds, and how they end.
 
 use std::{
     io,
@@ -31,35 +31,35 @@ use crate::{
     tls::{Above, Stream},
 };
 
-/// Calls that one connection may have under way.
+/// The maximum number of concurrent calls of a connection.
 const MAX_STREAMS: u32 = 1_000;
-/// Streams that a client may open and reset before they are served; beyond that the connection is closed.
+/// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
 const MAX_RESETS: usize = 100;
-/// Bytes of all header fields of a call.
+/// The maximum size of a call's header fields, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
-/// Bytes of a call, and of all calls of a connection, that are taken before they are read.
+/// How many bytes of a call, and of all calls of a connection, are buffered before they are read.
 const CALL_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of an answer that wait for the client.
+/// The maximum number of bytes of an answer that wait for the client.
 const SEND_BUFFER: usize = 64 * 1024;
-/// How often a connection is asked whether its client is still there, and how long that may take.
+/// How often the client is pinged, and how long the reply may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
-/// When the system has no descriptor to give, how long until it is asked again.
+/// The pause before `accept` is retried when the system has no free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
-/// How the listener behaves.
+/// The listener's options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrpcConfig {
-    /// Beyond so many the one that has been idle longest gives way.
+    /// Above this number, the connection that was idle longest is closed.
     pub max_connections: usize,
-    /// Beyond so many of one client's its new ones are closed.
+    /// Above this number of connections of one client, its new ones are closed.
     pub max_per_peer: Option<usize>,
-    /// How long a client may take nothing of its answers.
+    /// How long a client may read nothing of its answers.
     pub write_timeout: Duration,
 }
 
-/// Serves until `stop` says so, and then until every call that has begun is answered. Dropped, it cuts off all connections.
+/// Serves until `stop` is set, and then until every call in progress is answered. Dropping the future closes all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     shared: Shared,
@@ -83,15 +83,15 @@ pub(crate) async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Takes note of those that have ended.
+            // Collects connections that have ended.
             Some(_) = connections.join_next() => continue,
-            // An error means that whoever could stop the server is gone: then it stops, too.
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept gRPC connections; trying again in a second (are the open files used up?)");
+                tracing::warn!(%error, "cannot accept gRPC connections; retrying in a second (is the limit on open files reached?)");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
@@ -106,8 +106,8 @@ pub(crate) async fn serve(
         {
             tracing::warn!(
                 max_connections = config.max_connections,
-                "all gRPC connections are in use: each new one closes the one that has been idle longest; raise \
-                 --max-connections, or find out who holds them",
+                "all gRPC connections are in use: each new one closes the one that was idle longest; raise \
+                 --max-connections, or find out which clients hold them",
             );
         }
         let Some(Admission { slot, evicted }) = admission else {
@@ -122,7 +122,7 @@ pub(crate) async fn serve(
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         let calls = Arc::new(Calls::new(slot));
         let give_up = |stream: &TcpStream| {
-            // What the client has not taken is dropped with the connection, not kept by the system for it.
+            // Unread data is dropped with the connection instead of being kept by the system.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
         let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
@@ -149,7 +149,7 @@ pub(crate) async fn serve(
                     stats.failed.fetch_add(1, Ordering::Relaxed);
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
             }
             drop(of_peer);
             stats.connections.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Envoy's messages as questions, and answers as Envoy's messages.
+//! Converts Envoy's messages to questions, and answers to Envoy's messages.
 
 use envoy_types::pb::{
     envoy::{
@@ -15,10 +15,10 @@ use envoy_types::pb::{
 
 use crate::envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit};
 
-/// What a message asks.
+/// Converts a message to a question.
 ///
 /// # Errors
-/// When a limit that it brings along has no known unit.
+/// When an override in the message has an unknown unit.
 pub(super) fn question(request: &RateLimitRequest) -> Result<Question<'_>, Unanswered> {
     let descriptors = request.descriptors.iter().map(descriptor).collect::<Result<_, _>>()?;
     Ok(Question { domain: &request.domain, hits: request.hits_addend, descriptors })
@@ -50,7 +50,7 @@ fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
     Ok(Override { requests_per_unit: limit.requests_per_unit, unit })
 }
 
-/// The message that an answer makes.
+/// Converts an answer to a message.
 pub(super) fn response(answer: Answer) -> RateLimitResponse {
     let text = |text| Value { kind: Some(Kind::StringValue(text)) };
     let metadata = (!answer.metadata.is_empty()).then(|| Struct {

@@ -1,15 +1,15 @@
-//! The heavy keys of a limit: which keys ask most, and which are denied most, in bounded memory and at a bounded cost.
+//! The heavy keys of a limit: the keys with the most requests and the most denials, in bounded memory and at a bounded cost.
 //!
 //! ```text
-//! decision ─► Counts says whether it is sampled ─► HeavyKeys ─┬─► Summary of who asks
-//!             (two multiplications)               (a lock)    └─► Summary of who is denied
+//! decision ─► Counts says whether it is sampled ─► HeavyKeys ─┬─► Summary of requests
+//!             (two multiplications)               (a lock)    └─► Summary of denials
 //! ```
 //!
-//! Up to a budget of decisions in a second every decision is counted, and the counts are exact. Above
-//! it one in 2, 4, 8 … is, and weighs as many, so that the cost stays the same however busy the limit is. A hash of the
-//! decision's number says which ones, so no rhythm in the traffic hides a key.
+//! Up to a budget per second, every decision is counted, and the counts are exact. Above it, one in 2, 4, 8 … is counted with
+//! that weight, so the cost does not grow with the load. A hash of the decision's number selects which ones, so that no rhythm
+//! in the traffic hides a key.
 //!
-//! Counts are kept for [`PERIOD`]s. A [`Top`] covers the period under way and the one before.
+//! Counts are kept per [`PERIOD`]. A [`Top`] covers the current period and the previous one.
 
 mod summary;
 #[cfg(test)]
@@ -27,29 +27,29 @@ use tidegate_core::Nanos;
 
 use self::summary::Summary;
 
-/// How many keys of each limit are remembered by name, unless told otherwise.
+/// The default number of keys of each limit that are tracked by name.
 pub const TOP_KEYS: usize = 1_000;
-/// How long counts are gathered before a new count begins. The last complete period is shown, too.
+/// The length of a counting period. The last complete period is shown, too.
 pub const PERIOD: Nanos = Nanos::from_secs(300);
-/// Decisions of one limit that are counted in a second at most, all limits together sharing [`BUDGET_OF_ALL`].
+/// The maximum number of counted decisions of one limit per second. All limits together share [`BUDGET_OF_ALL`].
 const BUDGET: u32 = 4_096;
-/// Decisions of all limits that are counted in a second.
+/// The maximum number of counted decisions of all limits per second.
 const BUDGET_OF_ALL: u32 = 32_768;
-/// The least that a limit has of it.
+/// The minimum part of it for each limit.
 const LEAST_BUDGET: u32 = 32;
 /// The multipliers of `SplitMix64`.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 const SPREAD: u64 = 0xBF58_476D_1CE4_E5B9;
-/// At most one decision in so many is sampled, as a power of two.
+/// The sparsest sampling, as a power of two.
 const SPARSEST: u32 = 24;
 
-/// Which decisions are sampled. Read by every decision, and so beside the counters that every decision changes.
+/// Selects the sampled decisions. Every decision reads it, so it is beside the counters that every decision changes.
 #[derive(Debug)]
 pub(crate) struct Sampling {
-    /// A decision is sampled when the hash of its number is at most this. Relaxed: a decision that sees an old value is
-    /// sampled by the old rate, and weighed by the new one, for as long as a store takes to be seen.
+    /// A decision is sampled if the hash of its number is at most this. Relaxed: a decision that sees an old value is sampled
+    /// at the old rate and weighed at the new one, for as long as a store takes to become visible.
     threshold: AtomicU64,
-    /// Begins the hash: unknown to clients, so none can count its requests past it.
+    /// The seed of the hash. Clients do not know it, so they cannot predict which requests are sampled.
     seed: u64,
 }
 
@@ -61,7 +61,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether the decision of this number is one of the sample.
+    /// Whether the decision with this number is sampled.
     #[inline]
     pub fn takes(&self, number: u64) -> bool {
         let mixed = number.wrapping_mul(GOLDEN).wrapping_add(self.seed);
@@ -85,12 +85,12 @@ pub(crate) struct HeavyKeys {
 struct Kept {
     current: Period,
     before: Period,
-    /// Where the limit was first looked at or asked; nothing was counted earlier.
+    /// When counting began.
     since: Option<Nanos>,
     budget: u32,
     /// One decision in 2ⁿ is sampled.
     power: u32,
-    /// The second under way, and how many were sampled in it.
+    /// The current second, and how many decisions were sampled in it.
     second: u64,
     samples: u32,
 }
@@ -101,7 +101,7 @@ struct Period {
     number: u64,
     asked: Summary,
     denied: Summary,
-    /// The sparsest sampling in it.
+    /// The sparsest sampling in the period.
     power: u32,
 }
 
@@ -112,7 +112,7 @@ impl Period {
 }
 
 impl HeavyKeys {
-    /// Remembers up to `capacity` keys by name in each of its counts; 0 turns it off.
+    /// Tracks up to `capacity` keys by name in each of its counts; 0 turns it off.
     pub fn new(capacity: usize, sampling: &Sampling) -> Self {
         if capacity > 0 {
             sampling.set(0);
@@ -131,18 +131,18 @@ impl HeavyKeys {
         }
     }
 
-    /// Divides what all limits may cost among so many of them.
+    /// Divides the budget of all limits among this many.
     pub fn share_among(&self, limits: usize) {
         let share = BUDGET_OF_ALL / u32::try_from(limits.max(1)).unwrap_or(u32::MAX);
         self.set_budget(share.clamp(LEAST_BUDGET, BUDGET));
     }
 
-    /// How many decisions are counted in a second at most.
+    /// Sets the maximum number of counted decisions per second.
     fn set_budget(&self, budget: u32) {
         self.lock().budget = budget;
     }
 
-    /// Counts a decision that the sampling takes.
+    /// Counts a sampled decision.
     #[cold]
     pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) {
         if self.capacity == 0 {
@@ -158,7 +158,7 @@ impl HeavyKeys {
         }
     }
 
-    /// The `most` keys that asked most and that were denied most; `None` where heavy keys are off.
+    /// The `most` keys with the most requests and the most denials; `None` if heavy keys are off.
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         if self.capacity == 0 {
             return None;
@@ -169,7 +169,7 @@ impl HeavyKeys {
         let from = Nanos::new(kept.before.number.saturating_mul(PERIOD.get())).max(since);
         let halves = |of: fn(&Period) -> &Summary| [of(&kept.current), of(&kept.before)].map(Half::of);
         let (asked, denied) = (halves(|period| &period.asked), halves(|period| &period.denied));
-        // Only references were copied; decisions need not wait for what follows.
+        // Only references were copied, so decisions need not wait for the rest.
         drop(kept);
         let total = |halves: &[Half; 2]| halves.iter().map(|half| half.total).sum();
         Some(Top {
@@ -189,7 +189,7 @@ impl HeavyKeys {
 }
 
 impl Kept {
-    /// Begins a new period when its time has come. Since when there are counts.
+    /// Starts a new period if it is time. Returns when the counts began.
     fn roll(&mut self, capacity: usize, now: Nanos) -> Nanos {
         let since = *self.since.get_or_insert(now);
         let number = now.get() / PERIOD.get();
@@ -204,7 +204,7 @@ impl Kept {
         since
     }
 
-    /// Follows the limit's traffic: samples sparser in a second that had its budget, and denser after one that used less
+    /// Adapts the sampling to the traffic: sparser in a second that has used its budget, and denser after one that used less
     /// than half of it.
     fn pace(&mut self, sampling: &Sampling, now: Nanos) {
         let second = now.get() / 1_000_000_000;
@@ -239,10 +239,10 @@ impl Half {
     }
 }
 
-/// A key's count and error in each half that has it.
+/// A key's count and error in each half that contains it.
 type Sums = [Option<(u64, u64)>; 2];
 
-/// The heaviest keys of both halves. A key that is in one of them may have weighed the least of the other there.
+/// The heaviest keys of both halves. A key that is in only one of them may have had up to the least weight of the other.
 fn merged(halves: &[Half; 2], power: u32, most: usize) -> Vec<TopKey> {
     let mut sums: HashMap<&Arc<[u8]>, Sums> = HashMap::new();
     for (at, half) in halves.iter().enumerate() {
@@ -263,41 +263,41 @@ fn merged(halves: &[Half; 2], power: u32, most: usize) -> Vec<TopKey> {
     keys
 }
 
-/// The keys of a limit that asked most, and those that were denied most.
+/// The keys of a limit with the most requests, and those with the most denials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Top {
-    /// How long they have been counted.
+    /// How long the keys have been counted.
     pub span: Nanos,
-    /// One decision in so many was counted, where that was fewest: 1 if all were.
+    /// The lowest sampling rate: one decision in this many was counted; 1 if all were.
     pub one_in: u64,
-    /// How many keys each count remembers.
+    /// The number of keys that each count tracks.
     pub capacity: usize,
-    /// About how many decisions there were.
+    /// The approximate number of decisions.
     pub requests: u64,
-    /// About how many of them were denials.
+    /// The approximate number of denials.
     pub denials: u64,
-    /// Those that asked most, the first the most.
+    /// The keys with the most requests, in descending order.
     pub asked: Vec<TopKey>,
-    /// Those that were denied most.
+    /// The keys with the most denials.
     pub denied: Vec<TopKey>,
 }
 
-/// How often a key came.
+/// The count of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopKey {
     /// The key.
     pub key: Arc<[u8]>,
     /// The estimate.
     pub count: u64,
-    /// The true number is no smaller: always where all decisions are counted, else in 997 of 1,000 cases.
+    /// A lower bound of the true number: always if all decisions are counted, otherwise in 997 of 1,000 cases.
     pub at_least: u64,
-    /// The true number is no larger, likewise.
+    /// An upper bound of the true number, likewise.
     pub at_most: u64,
 }
 
 impl TopKey {
-    /// `count` may be too large by `error`, and was sampled. The margin is three standard deviations of a binomial sample
-    /// of one in 2ⁿ; whoever was sampled came at least as often as that.
+    /// `count` was sampled and may be too large by `error`. The margin is three standard deviations of a binomial sample of
+    /// one in 2ⁿ. The true number is at least the number of samples.
     fn new(key: Arc<[u8]>, count: u64, error: u64, power: u32) -> Self {
         #[allow(clippy::cast_sign_loss, reason = "roots are not negative")]
         let margin = (3.0 * (count as f64 * ((1_u64 << power) - 1) as f64).sqrt()).ceil() as u64;

@@ -1,23 +1,23 @@
-//! The keys that were counted most, in bounded memory: the space-saving algorithm of Metwally, Agrawal and El Abbadi,
-//! "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! The most frequent keys in bounded memory: the space-saving algorithm of Metwally, Agrawal and El Abbadi, "Efficient
+//! Computation of Frequent and Top-k Elements in Data Streams" (2005).
 //!
-//! A summary of `capacity` keys after a total weight of `total` promises, for each key:
+//! For a summary of `capacity` keys after a total weight of `total`:
 //!
-//! 1. A key in the summary weighs at most its `count`, and at least `count - error`.
-//! 2. A key that is not in it weighs at most [`least`](Summary::least), which is at most `total / capacity`.
+//! 1. A key in the summary weighs at most its `count` and at least `count - error`.
+//! 2. A key outside the summary weighs at most [`least`](Summary::least), which is at most `total / capacity`.
 
 use std::{collections::HashMap, sync::Arc};
 
-/// A bounded count of the weight of keys.
+/// A bounded count of the weights of keys.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     capacity: usize,
     total: u64,
-    /// Never moved, so `places` and `heap` can name them by index.
+    /// Slots never move, so `places` and `heap` can refer to them by index.
     slots: Vec<Slot>,
-    /// Indices of slots; a binary heap with the smallest count first.
+    /// Indices of slots: a binary heap with the smallest count first.
     heap: Vec<u32>,
-    /// Hashed with a random key: clients choose the keys.
+    /// Hashed with a random key, because clients choose the keys.
     places: HashMap<Arc<[u8]>, u32>,
 }
 
@@ -26,18 +26,17 @@ pub(super) struct Slot {
     pub key: Arc<[u8]>,
     pub count: u64,
     pub error: u64,
-    /// Where the heap has it.
+    /// Its position in the heap.
     at: u32,
 }
 
 impl Summary {
-    /// An empty summary of at most so many keys. Memory is taken as keys come.
+    /// An empty summary of at most this many keys. It allocates memory as keys arrive.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, ..Self::default() }
     }
 
-    /// Adds weight to a key. A new key in a full summary takes the place of the one that weighs least, with its count as
-    /// the error.
+    /// Adds weight to a key. A new key in a full summary replaces the lightest one, and inherits its count as the error.
     pub fn add(&mut self, key: &[u8], weight: u64) {
         if self.capacity == 0 {
             return;
@@ -59,7 +58,7 @@ impl Summary {
         self.total
     }
 
-    /// What a key weighs at most that is not in the summary.
+    /// The maximum weight of a key outside the summary.
     pub fn least(&self) -> u64 {
         if self.slots.len() < self.capacity {
             0
@@ -68,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// The keys in it, in no order. The keys themselves are shared, not copied.
+    /// The keys in it, unordered. The keys are shared, not copied.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
@@ -83,7 +82,7 @@ impl Summary {
         self.slots.push(Slot { key: Arc::clone(&key), count: 0, error: 0, at: slot });
         self.heap.push(slot);
         self.places.insert(key, slot);
-        // Nothing counts less than zero.
+        // No count is less than zero.
         self.sift_up(slot as usize);
         slot
     }
@@ -147,7 +146,7 @@ mod tests {
             let mut summary = Summary::new(capacity);
             let mut exact: BTreeMap<u8, u64> = BTreeMap::new();
             for (key, weight) in adds {
-                // Squared, so that some keys come much more often than others.
+                // Squared, so that some keys are much more frequent than others.
                 let key = (u16::from(key) * u16::from(key) / 60) as u8;
                 summary.add(&[key], weight);
                 *exact.entry(key).or_default() += weight;
@@ -178,7 +177,7 @@ mod tests {
         told.sort_unstable();
         assert_eq!(told, [(&b"a"[..], 3, 0), (b"b", 2, 0), (b"c", 1, 0)]);
         summary.add(b"d", 1);
-        assert_eq!(summary.least(), 2, "the new key may be the one that gave way");
+        assert_eq!(summary.least(), 2, "the new key may be the one that was replaced");
         let newest = summary.slots().iter().find(|slot| *slot.key == *b"d").unwrap();
         assert_eq!((newest.count, newest.error), (2, 1));
     }

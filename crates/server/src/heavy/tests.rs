@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The heavy keys of a limit, asked as its counters would.
+/// The heavy keys of a limit, sampled as its counters would.
 struct Asked {
     sampling: Sampling,
     heavy: HeavyKeys,
@@ -37,7 +37,7 @@ fn bounds(keys: &[TopKey]) -> Vec<(&[u8], u64, u64, u64)> {
 }
 
 #[test]
-fn who_asks_and_who_is_denied_are_told_apart() {
+fn requests_and_denials_are_counted_separately() {
     let mut asked = Asked::new(10);
     for second in 0..100 {
         let now = Nanos::from_secs(1_000_000 + second);
@@ -81,7 +81,8 @@ fn time_that_jumps_back_counts_in_the_period_under_way() {
 fn a_flood_costs_no_more_than_the_budget_and_its_keys_are_still_found() {
     let mut asked = Asked::new(100);
     let mut exact: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
-    // Three seconds of a million requests: a key in ten is one of three, in a rhythm that a plain stride would miss.
+    // Three seconds of a million requests: one request in ten is for one of three keys, in a rhythm that sampling at a fixed
+    // stride would miss.
     for number in 0..3_000_000_u64 {
         let now = Nanos::new(5_000 * PERIOD.get() + number * 1_000);
         let key = match number % 16 {
@@ -93,7 +94,7 @@ fn a_flood_costs_no_more_than_the_budget_and_its_keys_are_still_found() {
         }
         asked.ask(key.as_bytes(), number % 16 == 1, now);
     }
-    // At the budget the rate is halved; so the first second has a budget, and half of one for each halving.
+    // At the budget the sampling rate is halved. So the first second has a budget, and half of one for each halving.
     assert!(asked.sampled < u64::from(BUDGET) * 10, "{} were sampled", asked.sampled);
     let top = asked.top(Nanos::new(5_000 * PERIOD.get() + 3_000_000_000));
     assert!(top.one_in > 1);
@@ -101,7 +102,7 @@ fn a_flood_costs_no_more_than_the_budget_and_its_keys_are_still_found() {
     for key in heavy {
         let exact = exact.get(&*key.key).unwrap_or_else(|| panic!("{key:?} is none of the heavy ones"));
         assert!((key.at_least..=key.at_most).contains(exact), "{exact} is not within {key:?}");
-        assert!(key.at_least > 100_000, "the bound says something: {key:?}");
+        assert!(key.at_least > 100_000, "the bound is useful: {key:?}");
     }
     assert_eq!(&*top.denied[0].key, b"heavy-1");
     assert_eq!(top.denied.len(), 1);
@@ -127,14 +128,14 @@ fn after_a_flood_all_decisions_are_counted_again() {
 }
 
 #[test]
-fn a_limit_without_room_for_names_keeps_none_and_says_so() {
+fn a_limit_without_room_for_names_returns_none() {
     let mut asked = Asked::new(0);
     asked.ask(b"a", true, Nanos::from_secs(1));
     assert_eq!(asked.heavy.top(10, Nanos::from_secs(1)), None);
 }
 
 proptest! {
-    /// The promise of the bounds over two periods, when all decisions are counted.
+    /// The bounds over two periods when all decisions are counted.
     #[test]
     fn exact_counts_lie_within_the_bounds_of_both_periods(
         capacity in 1_usize..8,
@@ -161,7 +162,7 @@ proptest! {
         }
     }
 
-    /// Whatever the rhythm of the traffic, a sample holds about its share of each beat.
+    /// Whatever the rhythm of the traffic, a sample contains about its share of each beat.
     #[test]
     fn no_rhythm_hides_from_the_sample(beats in 2_u64..64, power in 1_u32..7, seed: u64) {
         let sampling = Sampling { seed, ..Sampling::default() };

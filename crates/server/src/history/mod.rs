@@ -1,5 +1,5 @@
-//! What each limit decided, second by second, and how long answers took: in memory, bounded, and without a cost for decisions,
-//! which only count. Once a second the counters are read and what they grew by is kept.
+//! The history: the decisions of each limit per second, and the latency of answers. It is in memory, bounded, and costs
+//! decisions nothing beyond counting: once a second the counters are read and their growth is stored.
 
 mod series;
 
@@ -13,19 +13,19 @@ use tidegate_core::Nanos;
 
 use self::series::Series;
 pub use self::series::{Points, Step};
-use crate::{latency, limits::counts::CountsRead, service::Service};
+use crate::{counts::CountsRead, latency, limits::Limits};
 
 /// How often the counters are read.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
-/// How many bytes histories take together, unless told otherwise.
+/// The default size of all histories together, in bytes.
 pub const HISTORY_BYTES: u64 = 64 << 20;
 
-/// Of a limit: admitted at once, after a delay, denied, would have been denied by a shadow limit, and decided without the
-/// store, which gave no answer.
+/// The outcomes of a limit: admitted without delay, admitted after a delay, denied, admitted by a shadow limit that would have
+/// denied, and decided without the store because it did not reply.
 pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
 type Outcomes = [u64; OUTCOMES.len()];
 
-/// What one limit's history takes.
+/// The size of one limit's history.
 const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES;
 const LATENCY_BYTES: u64 = Series::<{ latency::BUCKETS }>::BYTES;
 
@@ -40,7 +40,7 @@ pub struct History {
 struct Kept {
     limits: HashMap<String, OfLimit>,
     latency: Option<OfLatency>,
-    /// Limits for which there was no room.
+    /// The number of limits without room for a history.
     left_out: usize,
 }
 
@@ -56,14 +56,14 @@ struct OfLatency {
     series: Series<{ latency::BUCKETS }>,
 }
 
-/// How much memory histories take, and what did not fit.
+/// The memory of histories, and what did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes that are taken.
+    /// The bytes in use.
     pub bytes: u64,
     /// The bound.
     pub max_bytes: u64,
-    /// Limits that have no history, as the bound leaves no room for it.
+    /// Limits without a history, because of the bound.
     pub left_out: usize,
 }
 
@@ -74,19 +74,18 @@ impl Default for History {
 }
 
 impl History {
-    /// Histories of at most so many bytes; 0 keeps none.
+    /// Histories of at most this many bytes; 0 keeps none.
     #[must_use]
     pub fn new(max_bytes: u64) -> Self {
         Self { max_bytes, kept: Mutex::default() }
     }
 
-    /// Reads the counters. To be called [every second](EVERY), with the answers that were counted by how long they took.
-    pub(crate) fn look(&self, service: &Service, answers: [u64; latency::BUCKETS]) {
-        let end = service.now().get() / 1_000_000_000;
-        let limits = service.limits();
+    /// Reads the counters. Call this [every second](EVERY), with the answers counted by latency.
+    pub(crate) fn look(&self, limits: &Limits, answers: [u64; latency::BUCKETS], now: Nanos) {
+        let end = now.get() / 1_000_000_000;
         let mut kept = self.lock();
         let Kept { limits: of, latency, left_out } = &mut *kept;
-        // Those that are gone make room first.
+        // Limits that no longer exist make room first.
         of.retain(|name, _| limits.limit(name.as_bytes()).is_some());
         let begin = end.saturating_sub(1);
         if latency.is_none() && LATENCY_BYTES <= self.max_bytes {
@@ -116,23 +115,23 @@ impl History {
             tracing::warn!(
                 limits = without,
                 max_bytes = self.max_bytes,
-                "some limits have no history, as there is no room for it: raise --history-memory",
+                "some limits have no history for lack of memory; raise --history-memory",
             );
         }
         *left_out = without;
     }
 
-    /// What a limit decided; `None` where it has no history.
+    /// The decisions of a limit; `None` if it has no history.
     pub fn of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
         Some(self.lock().limits.get(limit)?.series.read(step, most))
     }
 
-    /// How many answers took how long, by [`latency_bounds`]; `None` where no history is kept.
+    /// The latencies of answers, in the buckets of [`latency_bounds`]; `None` if no history is kept.
     pub fn latency(&self, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
         Some(self.lock().latency.as_ref()?.series.read(step, most))
     }
 
-    /// How much memory it takes.
+    /// The memory in use.
     pub fn size(&self) -> Size {
         let kept = self.lock();
         let latency = if kept.latency.is_some() { LATENCY_BYTES } else { 0 };
@@ -145,7 +144,7 @@ impl History {
     }
 }
 
-/// The upper bounds in seconds of the buckets that answers are counted in; the last bucket has none.
+/// The upper bounds of the latency buckets in seconds; the last bucket has none.
 pub fn latency_bounds() -> impl Iterator<Item = f64> {
     latency::BOUNDS.iter().map(|nanos| Nanos::new(*nanos).get() as f64 / 1e9)
 }
@@ -155,7 +154,7 @@ fn outcomes(counts: &CountsRead) -> Outcomes {
     [allowed, delayed, denied, shadow_denied, errors]
 }
 
-/// By how much counters grew. Where one is smaller than before, all were begun anew, as their limit was.
+/// The growth of counters. If one is smaller than before, all were reset along with their limit.
 fn growth<const N: usize>(before: &mut [u64; N], now: [u64; N]) -> [u64; N] {
     if now.iter().zip(&*before).any(|(now, before)| now < before) {
         *before = [0; N];
@@ -172,7 +171,7 @@ mod tests {
     use tidegate_core::{Clock, ManualClock};
 
     use super::*;
-    use crate::{limits::Limits, rules, service::Act, throttle::Throttle};
+    use crate::{limits::Act, rules, service::Service, throttle::Throttle};
 
     struct Watched {
         clock: Arc<ManualClock>,
@@ -200,7 +199,7 @@ mod tests {
 
         fn second(&self) {
             self.clock.advance(EVERY);
-            self.history.look(&self.service, NONE);
+            self.history.look(&self.service.limits(), NONE, self.service.now());
         }
 
         fn change(&self, text: &str) {
@@ -217,7 +216,7 @@ mod tests {
         "limits: [{name: a, limit: 2/1h, algorithm: sliding-log}, {name: b, limit: 1/1h, shadow: true}]";
 
     #[test]
-    fn each_second_has_what_was_decided_in_it() {
+    fn each_second_has_its_decisions() {
         let watched = Watched::new(TWO, HISTORY_BYTES);
         watched.ask("a", 1);
         watched.second();
@@ -232,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_rules_keeps_the_history_and_a_limit_that_begins_anew_counts_on() {
+    fn a_change_of_rules_keeps_the_history_even_of_a_limit_that_is_reset() {
         let watched = Watched::new(TWO, HISTORY_BYTES);
         watched.ask("a", 3);
         watched.second();
-        // The quota changes, and `b` becomes another limit: its counters begin at zero again.
+        // The quota changes, and `b` becomes another limit: its counters start at zero again.
         watched.ask("b", 3);
         watched.second();
         watched.change("limits: [{name: a, limit: 9/1h}, {name: b, limit: 5/1h, global: true}]");
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_without_room_are_left_out_and_told() {
+    fn limits_without_room_are_left_out_and_reported() {
         let watched = Watched::new(TWO, LATENCY_BYTES + LIMIT_BYTES);
         watched.second();
         assert_eq!(
@@ -262,7 +261,7 @@ mod tests {
             watched.history.of("a", Step::Second, 1).is_some()
                 && watched.history.of("b", Step::Second, 1).is_none()
         );
-        // Room that becomes free is used.
+        // Freed memory is used.
         watched.change("limits: [{name: b, limit: 1/1h}]");
         watched.second();
         assert!(watched.history.of("b", Step::Second, 1).is_some());
@@ -273,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_by_how_long_they_took() {
+    fn answers_are_counted_by_latency() {
         let watched = Watched::new(TWO, HISTORY_BYTES);
         let mut answers = NONE;
         for second in 1..=3 {
             answers[2] += second;
             watched.clock.advance(EVERY);
-            watched.history.look(&watched.service, answers);
+            watched.history.look(&watched.service.limits(), answers, watched.service.now());
         }
         let told = watched.history.latency(Step::Second, 2).unwrap();
         assert_eq!(

@@ -1,36 +1,36 @@
-//! Numbers of each second, in two resolutions and bounded memory.
+//! Numbers for each second, in two resolutions and bounded memory.
 
 use std::collections::VecDeque;
 
-/// Seconds that are kept one by one: a quarter of an hour.
+/// How many seconds are kept individually: a quarter of an hour.
 pub(super) const SECONDS: usize = 15 * 60;
-/// Seconds in a step of the coarse resolution.
+/// The number of seconds in a step of the coarse resolution.
 pub(super) const STEP: u64 = 10;
-/// Steps that are kept: six hours.
+/// The number of steps that are kept: six hours.
 pub(super) const STEPS: usize = 6 * 60 * 60 / STEP as usize;
 
 /// `N` numbers for each second of the last 15 minutes, and for each 10 seconds of the last 6 hours.
 #[derive(Debug)]
 pub(super) struct Series<const N: usize> {
     seconds: VecDeque<[u32; N]>,
-    /// The last one is under way where `end` is not a multiple of [`STEP`].
+    /// The last step is incomplete unless `end` is a multiple of [`STEP`].
     steps: VecDeque<[u32; N]>,
     /// The second after the last one, since the epoch.
     end: u64,
 }
 
-/// Numbers in steps of the same length.
+/// Numbers in steps of equal length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Points<const N: usize> {
     /// The length of a step in seconds: 1 or 10.
     pub step: u64,
-    /// When the last one ended, in seconds since the epoch.
+    /// When the last step ended, in seconds since the epoch.
     pub end: u64,
-    /// The oldest first.
+    /// Oldest first.
     pub points: Vec<[u32; N]>,
 }
 
-/// How detailed an answer is.
+/// The resolution of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Each second of the last 15 minutes.
@@ -40,7 +40,7 @@ pub enum Step {
 }
 
 impl<const N: usize> Series<N> {
-    /// What one series takes, all of it from the beginning.
+    /// The size of one series, all of which is allocated at the start.
     pub const BYTES: u64 = ((SECONDS + STEPS) * N * size_of::<u32>()) as u64;
 
     /// A series whose first second is `begin`.
@@ -48,15 +48,14 @@ impl<const N: usize> Series<N> {
         Self { seconds: VecDeque::with_capacity(SECONDS), steps: VecDeque::with_capacity(STEPS), end: begin }
     }
 
-    /// Adds what happened until the second `end`. What happened in several seconds is divided evenly among them: nobody
-    /// looked in between.
+    /// Adds the events until the second `end`. If several seconds have passed, their events are divided evenly among them.
     pub fn push(&mut self, end: u64, sums: [u64; N]) {
         let elapsed = end.saturating_sub(self.end);
         if elapsed == 0 {
             return;
         }
         let (each, rest) = (sums.map(|sum| sum / elapsed), sums.map(|sum| sum % elapsed));
-        // What is older than all that is kept need not be added to be dropped again.
+        // Seconds older than everything that is kept are skipped.
         self.end = self.end.max(end.saturating_sub(SECONDS.max(STEPS * STEP as usize) as u64));
         while self.end < end {
             let is_last = self.end + 1 == end;
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_and_complete_steps_are_told_with_their_end() {
+    fn seconds_and_complete_steps_have_their_end() {
         let mut series = Series::<1>::new(100);
         for second in 1..=25 {
             series.push(100 + second, [second]);
@@ -128,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn seconds_that_nobody_looked_at_share_what_happened() {
+    fn seconds_without_a_reading_share_the_events() {
         let mut series = Series::<1>::new(0);
         series.push(4, [11]);
         assert_eq!(seconds(&series, 10), [2, 2, 2, 5]);
     }
 
     #[test]
-    fn a_jump_of_years_is_no_work_and_leaves_what_is_kept_full() {
+    fn a_jump_of_years_is_cheap_and_fills_the_series_with_zeros() {
         let mut series = Series::<1>::new(0);
         series.push(1, [7]);
         series.push(1_000_000_000, [0]);
@@ -149,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_kept_for_too_long(begin in 0_u64..50, looks in prop::collection::vec((1_u64..40, 0_u64..5_000), 1..400)) {
+        fn no_event_is_lost_and_no_step_is_kept_for_too_long(begin in 0_u64..50, looks in prop::collection::vec((1_u64..40, 0_u64..5_000), 1..400)) {
             let mut series = Series::<1>::new(begin);
             let (mut end, mut sum) = (begin, 0);
             for (elapsed, count) in looks {

@@ -1,5 +1,4 @@
-//! What the control plane does beside answering about health: metrics, the rules, and what operators change while the server
-//! runs.
+//! The actions of the control plane: metrics, rules, and the operators' changes at run time.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -15,16 +14,19 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    answer, ask,
+    answer,
+    app::App,
+    ask,
+    body::{body, text},
     problem::{Problem, Refused},
-    routes::{App, Endpoint, body, text},
+    table::Endpoint,
 };
 use crate::{limits::Limit, reload::Reloaded, rules::LimitSpec, service::Refusal};
 
-/// How long an order to load the rules waits for its outcome: a file system may hang.
+/// How long a request to reload the rules waits for the result, because a file system may hang.
 const RELOAD_TIME: Duration = Duration::from_secs(30);
 
-/// `permitted` says whether the client's rights concern a limit.
+/// `permitted` says whether the client's rights cover a limit.
 pub(super) async fn run(
     app: &App,
     endpoint: Endpoint,
@@ -54,9 +56,9 @@ pub(super) async fn run(
             permitted(&named.limit)?;
             let key = named.key.map(String::into_bytes);
             let its = Arc::clone(&app.service);
-            // A whole limit may hold many keys: not on a thread that serves.
+            // A limit may hold many keys, so the reset must not block a serving thread.
             let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
-            // A panic was told by the panic itself.
+            // A panic has already logged itself.
             done.await.unwrap_or(Ok(())).map_err(refused)?;
             Ok(answer::json(&json!({"reset": true})))
         }
@@ -71,7 +73,7 @@ fn refused(refusal: Refusal) -> Refused {
     Problem::from_refusal(refusal, "#").into()
 }
 
-/// Loads the rules again, and waits for what comes of it.
+/// Reloads the rules, and waits for the result.
 async fn reload(app: &App) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
@@ -89,13 +91,13 @@ async fn reload(app: &App) -> Result<Response<Body>, Refused> {
             Err(Problem::new(StatusCode::CONFLICT, "Nothing to load", detail).into())
         }
         None => {
-            let detail = "the server is stopping, or its file system does not answer; its log says why";
+            let detail = "the server is stopping, or its file system does not respond; see its log";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not loaded", detail).into())
         }
     }
 }
 
-/// The rules in force that concern the client, as they would be written.
+/// The rules in force that the client's rights cover, as a rules file has them.
 fn rules(app: &App, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Value {
     let limits = app.service.limits();
     let loaded_at = app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;

@@ -1,5 +1,4 @@
-//! An answer on the wire: the decision as JSON, and the header fields of the IETF draft
-//! `draft-ietf-httpapi-ratelimit-headers`, version 10.
+//! Responses with decisions: JSON, and the header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
 
 use std::time::Duration;
 
@@ -12,24 +11,24 @@ use tidegate_tower::headers;
 
 use crate::service::{Answer, JointAnswer};
 
-/// A decision as clients read it. Times are rounded up; `null` where no time can be named.
+/// A decision in JSON. Times are rounded up; `null` means unknown.
 #[derive(Debug, Serialize)]
 pub(super) struct DecisionBody<'a> {
     allowed: bool,
     limit_name: &'a str,
     limit: u64,
     remaining: u64,
-    /// Of a denial: when asking again is admitted.
+    /// For a denial: when a retry would be admitted.
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
-    /// Leaky bucket: how long to wait before going ahead.
+    /// Leaky bucket: how long to wait before starting.
     delay_ms: u64,
-    /// Only on limits that are counted but not enforced.
+    /// Only for limits in shadow mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow: Option<ShadowBody>,
 }
 
-/// What a shadow limit would have said.
+/// What a shadow limit would have decided.
 #[derive(Debug, Serialize)]
 struct ShadowBody {
     would_deny: bool,
@@ -63,12 +62,12 @@ impl<'a> DecisionBody<'a> {
     }
 }
 
-/// The answer of one limit, with this status for an admission or a denial alike, or the usual ones.
+/// The response for one limit, with the given status for admissions and denials alike, or the default ones.
 pub(super) fn one(answer: &Answer, status: Option<StatusCode>) -> Response<Body> {
     respond(&DecisionBody::new(answer), answer, std::slice::from_ref(answer), status)
 }
 
-/// The answer of several limits: that of the one that bound, and all of them under `decisions`.
+/// The response for several limits: the decision that bound, and all decisions in `decisions`.
 pub(super) fn all(joint: &JointAnswer, status: Option<StatusCode>) -> Response<Body> {
     let bound = &joint.answers[joint.bound];
     let body = JointBody {
@@ -89,7 +88,7 @@ fn respond(
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
     let mut set = |name: &'static str, value: &str| {
-        // Limit names are plain letters, so no value is ever refused.
+        // Limit names are plain ASCII, so the value is always valid.
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
         }
@@ -106,14 +105,14 @@ fn respond(
 
 /// Any value as a JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response<Body> {
-    // The bodies here are structs of numbers and strings, which always serialize.
+    // The bodies are structs of numbers and strings, which always serialize.
     let text = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// The answers as members of a structured field's list; a limit that is asked for several keys gives one each.
+/// The answers as members of a structured list. A limit that was asked for several keys appears once per key.
 fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
     let mut text = String::new();
     for answer in answers {

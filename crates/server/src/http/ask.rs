@@ -1,4 +1,4 @@
-//! What a request's body asks. A refusal says which field is wrong, and what it should be.
+//! Parses request bodies. An error names the wrong field and what it should be.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -13,10 +13,10 @@ use tidegate_core::parse_duration;
 
 use super::problem::{Problem, Refused};
 
-/// The most limits in one `all`.
+/// The maximum number of limits in one `all`.
 pub const MAX_ALL: usize = 32;
 
-/// One limit that is asked, by its name.
+/// A question to one limit, by name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
 pub(super) struct Ask {
@@ -33,7 +33,7 @@ pub(super) enum Asks {
     All(Vec<Ask>),
 }
 
-/// Either form of [`Asks`], as it is written.
+/// Either form of [`Asks`], as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
 struct AsksBody {
@@ -50,12 +50,12 @@ struct AsksBody {
 pub(super) struct Block {
     pub limit: String,
     pub key: Option<String>,
-    /// For how long; `None` until it is unblocked.
+    /// For how long; `None` blocks until it is unblocked.
     #[serde(default, rename = "for", deserialize_with = "span")]
     pub span: Option<Duration>,
 }
 
-/// A limit, and perhaps one of its keys.
+/// A limit, with an optional key.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
 pub(super) struct Named {
@@ -63,7 +63,7 @@ pub(super) struct Named {
     pub key: Option<String>,
 }
 
-/// Reads `{"limit", "key", "cost"}`, or `{"all": [...]}` of them.
+/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.
 pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
     let AsksBody { limit, key, cost, all } = read(body)?;
     let Some(all) = all else {
@@ -71,19 +71,22 @@ pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
         return Ok(Asks::One(Ask { limit, key, cost: cost.unwrap_or_else(one_unit) }));
     };
     if limit.is_some() || key.is_some() || cost.is_some() {
-        return Err(field("#", "`limit`, `key` and `cost` belong into the objects of `all`, not beside it"));
+        return Err(field(
+            "#",
+            "`limit`, `key` and `cost` belong inside the objects of `all`, not next to it",
+        ));
     }
     if all.is_empty() {
         return Err(field("#/all", "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}"));
     }
     if all.len() > MAX_ALL {
-        let detail = format!("`all` has {} limits; at most {MAX_ALL} go together", all.len());
+        let detail = format!("`all` has {} limits; at most {MAX_ALL} are allowed", all.len());
         return Err(field("#/all", detail));
     }
     Ok(Asks::All(all))
 }
 
-/// Reads the one form that a path takes.
+/// Parses the body that a path requires.
 pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     if body.trim_ascii().is_empty() {
         let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
@@ -150,12 +153,12 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     match parse_duration(&text) {
         Ok(span) if !span.is_zero() => Ok(Some(span)),
-        Ok(_) => Err(D::Error::custom("`for` must be above zero; leave it out to block until unblocked")),
+        Ok(_) => Err(D::Error::custom("`for` must be above zero; omit it to block until unblocked")),
         Err(error) => Err(D::Error::custom(error)),
     }
 }
 
-/// What a proxy asks in the head of a request.
+/// The question in the head of a proxy's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InHead<'a> {
     pub limit: &'a str,
@@ -163,11 +166,11 @@ pub(super) struct InHead<'a> {
     pub cost: u32,
 }
 
-/// The header fields that say what the query may say, too.
+/// The header fields that can replace the query.
 const KEY: &str = "x-tidegate-key";
 const COST: &str = "x-tidegate-cost";
 
-/// Reads `/v1/check/LIMIT?key=KEY&cost=N`, where key and cost may be header fields instead. A key is bytes, of any encoding.
+/// Parses `/v1/check/LIMIT?key=KEY&cost=N`, where header fields can replace key and cost. A key is any bytes.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refused> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
     let mut told: [Option<Cow<'_, [u8]>>; 2] = [None, None];
@@ -186,9 +189,8 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
     for (at, name) in [KEY, COST].into_iter().enumerate() {
         for value in request.headers().get_all(name) {
             if told[at].replace(value.as_bytes().into()).is_some() {
-                let what = format!(
-                    "{name} is there twice, or beside the query that says the same; keep one of them"
-                );
+                let what =
+                    format!("{name} occurs twice, or in addition to the same query field; keep one of them");
                 return Err(field("#", what));
             }
         }
@@ -204,7 +206,7 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
     Ok(InHead { limit, key, cost })
 }
 
-/// A name's beginning, as a client may make one up.
+/// The first characters of a name that a client may have made up.
 fn shown(name: &str) -> &str {
     name.get(..16).unwrap_or(name)
 }
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_not_given_is_one_and_a_key_may_be_absent() {
+    fn the_default_cost_is_one_and_a_key_is_optional() {
         let ask = |key: Option<&str>, cost| Ask { limit: "a".into(), key: key.map(Into::into), cost };
         assert_eq!(asks(br#"{"limit":"a","key":"k"}"#).unwrap(), Asks::One(ask(Some("k"), 1)));
         assert_eq!(asks(br#"{"limit":"a","key":null}"#).unwrap(), Asks::One(ask(None, 1)));
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_their_position() {
         for (body, told) in [
             (r#"{"limit":"a""#, "the body is not JSON: EOF"),
             (r#"{"limit":"a"} x"#, "the body is not JSON: trailing"),
@@ -249,7 +251,7 @@ mod tests {
             (r#"{"all":[{"limit":"a"},{"limit":"b","cost":-1}]}"#, "#/all/1/cost"),
             (r#"{"all":[3]}"#, "#/all/0"),
             (r#"{"all":[{"key":"a"}]}"#, "#/all/0"),
-            (r#"{"all":[{"limit":"a"}],"limit":"b"}"#, "belong into the objects of `all`"),
+            (r#"{"all":[{"limit":"a"}],"limit":"b"}"#, "belong inside the objects of `all`"),
         ] {
             assert!(detail(body).contains(told), "{body}: {}", detail(body));
         }
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_asks_by_query_or_header_and_each_field_once() {
+    fn a_proxy_can_use_the_query_or_headers_and_each_field_once() {
         let head = |uri: &str, fields: &[(&str, &str)]| {
             let request =
                 fields.iter().fold(http::Request::get(uri), |head, (name, value)| head.header(*name, *value));
@@ -304,7 +306,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(body: Vec<u8>) {
+        fn any_bytes_are_parsed_or_refused(body: Vec<u8>) {
             let _ = asks(&body);
             let _ = read::<Block>(&body);
             let _ = read::<Named>(&body);

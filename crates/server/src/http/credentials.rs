@@ -1,4 +1,4 @@
-//! Who asks: a token in the head of a request, or the certificate of the connection.
+//! A client's credentials: a token in the head of a request, or the certificate of the connection.
 
 use std::sync::Arc;
 
@@ -7,10 +7,11 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 use crate::access::{Door, Rights, Shown, Stranger, digest_of};
 
-/// The longest `Authorization` field that is read.
+/// The longest `Authorization` field that is parsed.
 const MAX_FIELD: usize = 1024;
 
-/// The rights of whoever sent this head on a connection with a certificate of these names. A token goes before a certificate.
+/// The rights of a request with these headers, on a connection whose certificate has these names. A token takes precedence
+/// over a certificate.
 pub(crate) fn http_rights(
     door: &Door,
     headers: &HeaderMap,
@@ -35,7 +36,7 @@ pub(crate) fn http_rights(
     {
         return door.rights(Shown::Token(Some(&pair[..at]), &digest_of(&pair[at + 1..])));
     }
-    // Where nothing is asked for, what is shown does not matter either.
+    // If no credentials are required, wrong ones do not matter.
     door.rights(Shown::Nothing).map_err(|_| Stranger::Wrong)
 }
 

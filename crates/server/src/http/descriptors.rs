@@ -1,4 +1,4 @@
-//! `POST /json`: a request of descriptors in the JSON form of `RateLimitRequest`, answered as envoyproxy/ratelimit does.
+//! `POST /json`: descriptors in the JSON form of `RateLimitRequest`, answered as by envoyproxy/ratelimit.
 
 use std::fmt;
 
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     access::Rights,
-    envoy::{Answer, Descriptor, Override, Question, RateLimits, Status, Unanswered, Unit},
+    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit},
+    rate_limits::RateLimits,
     service::Refusal,
 };
 
@@ -69,7 +70,7 @@ struct LimitBody {
     unit: UnitName,
 }
 
-/// A whole number, which this form of JSON may write as a text.
+/// A whole number, which this JSON form may write as a string.
 struct Number(u64);
 
 impl<'de> Deserialize<'de> for Number {
@@ -79,7 +80,7 @@ impl<'de> Deserialize<'de> for Number {
             type Value = Number;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number, or one in quotes")
+                f.write_str("a whole number, optionally in quotes")
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
@@ -159,7 +160,7 @@ fn respond(told: &Answer) -> Response<Body> {
     response
 }
 
-/// As the JSON form of a message has it: what is zero or empty is left out.
+/// In the JSON form of a protobuf message, zero and empty fields are omitted.
 fn status(status: &Status) -> Value {
     let mut body = Map::new();
     body.insert("code".to_owned(), code(status.is_over));
@@ -190,7 +191,7 @@ fn code(is_over: bool) -> Value {
 fn refused(error: &Unanswered) -> Problem {
     let (status, title) = match error {
         Unanswered::Refused(Refusal::NoAnswer { .. }) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "The store gave no answer")
+            (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store")
         }
         Unanswered::Refused(_) | Unanswered::TooManyOverrides { .. } => {
             (StatusCode::CONFLICT, "No decision possible")

@@ -1,4 +1,4 @@
-//! `GET /v1/history`: what a limit decided in each second, and how long answers took.
+//! `GET /v1/history`: the decisions of a limit in each second, and the latencies of responses.
 
 use axum::{
     body::Body,
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer,
+    app::App,
     problem::{Problem, Refused},
     query,
-    routes::App,
 };
 use crate::{
     history::{OUTCOMES, Size, Step, latency_bounds},
     service::{Refusal, resolve},
 };
 
-/// Which part of the history is asked for.
+/// The requested part of the history.
 struct Asked {
     step: Step,
     most: usize,
@@ -37,7 +37,7 @@ impl From<Size> for SizeBody {
     }
 }
 
-/// `permitted` says whether the client's rights concern a limit.
+/// `permitted` says whether the client's rights cover a limit.
 pub(super) fn answer(
     app: &App,
     uri: &Uri,
@@ -47,7 +47,7 @@ pub(super) fn answer(
     let step = match query::number(step.as_deref(), "step", 1, 1..=10)? {
         1 => Step::Second,
         10 => Step::TenSeconds,
-        _ => return Err(Problem::bad_field("#", "`step` must be 1 or 10: seconds").into()),
+        _ => return Err(Problem::bad_field("#", "`step` must be 1 or 10 (seconds)").into()),
     };
     let asked = Asked { step, most: query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)? };
     match limit {

@@ -1,37 +1,45 @@
-//! HTTP/1.1 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane (`--admin`:
-//! metrics, rules, blocks, resets). Both answer about the server's health.
+//! HTTP/1.1 and HTTP/2 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane
+//! (`--admin`: metrics, rules, blocks, resets). Both serve health checks.
 //!
-//! A new path is a row of [`ROUTES`], which says where it is served, and an arm in `routes` (data) or `admin` (control).
+//! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in `routes` (data) or `admin`
+//! (control).
 //!
-//! `credentials` reads who asks, `ask` and `descriptors` read what a body asks and `query` the query of a GET. `routes` says which
-//! path does what, `answer` and `problem` write what comes back. `top` answers which keys are heavy, `history` what was decided
-//! when, `overview` how all limits are.
-//! `serve` has the connections: `slots` says how many there may be and who gives way, `write_deadline` how long an answer
-//! waits for a client that does not read.
+//! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
+//! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
+//! of a path, with the [`App`] that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
+//! `history` the decisions over time, and `overview` the state of all limits. `serve` handles the connections: `slots` bounds
+//! their number and decides which one is closed for a new one, and `write_deadline` bounds how long a response waits for a
+//! client that does not read.
 
 mod admin;
 mod answer;
+mod app;
 mod ask;
+mod body;
 mod credentials;
 mod descriptors;
 mod history;
 mod overview;
+mod permit;
 mod problem;
 mod query;
 mod routes;
 mod serve;
 mod slots;
+mod table;
 mod top;
 mod write_deadline;
 
+pub(crate) use app::App;
 pub use ask::MAX_ALL;
-pub(crate) use overview::health_name;
-pub(crate) use query::texts as query_fields;
+pub use body::MAX_BODY;
 #[cfg(feature = "grpc")]
-pub(crate) use routes::drain;
-pub(crate) use routes::{App, router};
-pub use routes::{Endpoint, MAX_BODY, Plane, ROUTES, Route, Served};
+pub(crate) use body::drain;
+pub(crate) use overview::health_name;
+pub(crate) use query::{QueryError, texts as query_fields};
+pub(crate) use routes::router;
 pub(crate) use serve::{HttpConfig, serve};
+pub use table::{Endpoint, Plane, ROUTES, Route, Served};
 #[cfg(feature = "grpc")]
 pub(crate) use {
     credentials::http_rights,

@@ -1,4 +1,4 @@
-//! `GET /v1/limits`: every limit with its rule, its counts and what it has decided of late.
+//! `GET /v1/limits`: every limit with its rule, its counts and its recent decisions.
 
 use axum::{
     body::Body,
@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use tidegate_redis::Health;
 
-use super::{answer, problem::Refused, query, routes::App};
+use super::{answer, app::App, problem::Refused, query};
 use crate::{
     access::Rights,
     history::{Points, Step},
@@ -16,11 +16,11 @@ use crate::{
     rules::LimitSpec,
 };
 
-/// Rates are a mean over so many seconds.
+/// Rates are the mean over this many seconds.
 const RATE_SECONDS: usize = 10;
 
-/// One limit. Rates and the list of seconds are left out where the limit has no history, the heaviest key where no names
-/// are kept.
+/// One limit. Rates and the list of seconds are omitted if the limit has no history, and the heaviest key if no names are
+/// kept.
 #[derive(Debug, Serialize)]
 struct LimitBody<'a> {
     name: &'a str,
@@ -29,7 +29,7 @@ struct LimitBody<'a> {
     options: String,
     global: bool,
     shadow: bool,
-    /// `local`, or how servers share it.
+    /// `local`, or how servers share the limit.
     sharing: &'static str,
     keys: u64,
     max_keys: u64,
@@ -49,7 +49,7 @@ struct LimitBody<'a> {
     heaviest: Option<HeaviestBody>,
 }
 
-/// The latest seconds, the oldest first. What a shadow limit would have denied counts as denied here.
+/// The latest seconds, oldest first. Requests that a shadow limit would have denied count as denied.
 #[derive(Debug, Serialize)]
 struct RecentBody {
     end: u64,
@@ -57,11 +57,11 @@ struct RecentBody {
     denied: Vec<u32>,
 }
 
-/// The key that asks most.
+/// The key with the most requests.
 #[derive(Debug, Serialize)]
 struct HeaviestBody {
     key: String,
-    /// Of all requests to the limit.
+    /// The fraction of all requests to the limit.
     share: f64,
 }
 
@@ -76,7 +76,7 @@ impl RecentBody {
     }
 }
 
-/// Admitted and denied in a second, of late.
+/// The recent admissions and denials per second.
 fn rates(recent: &RecentBody) -> [f64; 2] {
     [&recent.admitted, &recent.denied].map(|numbers| {
         let last = &numbers[numbers.len().saturating_sub(RATE_SECONDS)..];
@@ -84,7 +84,7 @@ fn rates(recent: &RecentBody) -> [f64; 2] {
     })
 }
 
-/// The limits that the client's rights concern.
+/// The limits that the client's rights cover.
 pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
     let [recent] = query::fields(uri, ["recent"])?;
     let recent = query::number(recent.as_deref(), "recent", 0, 0..=900)?;
@@ -144,7 +144,7 @@ fn limit_body<'a>(app: &App, limit: &'a Limit, recent: usize) -> LimitBody<'a> {
     }
 }
 
-/// A store's health as `/readyz` and the overview name it.
+/// A store's health, as `/readyz` and the overview name it.
 pub(crate) fn health_name(health: Health) -> &'static str {
     match health {
         Health::Up => "up",

@@ -1,4 +1,4 @@
-//! Refusals in the form of RFC 9457: `application/problem+json`.
+//! Error responses in the form of RFC 9457: `application/problem+json`.
 
 use axum::{
     body::Body,
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::{access::Stranger, service::Refusal};
 
-/// What was wrong with a request, and what to do about it.
+/// What is wrong with a request, and what to do about it.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: String,
-    /// Where in the body, as a JSON pointer.
+    /// The place in the body, as a JSON pointer.
     pointer: Option<String>,
-    /// The limits with the nearest names, where an unknown one was asked.
+    /// The limits with the most similar names, if the request names an unknown one.
     nearest: Option<Vec<String>>,
 }
 
@@ -34,7 +34,7 @@ impl Problem {
         Self { pointer, ..Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail) }
     }
 
-    /// What the service refused, at this place of the body.
+    /// A refusal by the service, for this place in the body.
     pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
         let detail = refusal.to_string();
         let at = |field: &str| Some(format!("{place}/{field}"));
@@ -55,12 +55,11 @@ impl Problem {
             }
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
             Refusal::NoAnswer { .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "The store gave no answer", detail)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
             }
-            Refusal::NotExact { .. } => Self {
-                pointer: at("limit"),
-                ..Self::new(StatusCode::CONFLICT, "Nothing is given back", detail)
-            },
+            Refusal::NotExact { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No refund possible", detail) }
+            }
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }
@@ -77,18 +76,18 @@ impl Problem {
         }
     }
 
-    /// The client has not shown who it is.
+    /// The client has not authenticated.
     pub fn stranger(why: Stranger) -> Self {
         let detail = match why {
             Stranger::Unknown => {
-                "show a token (`Authorization: Bearer TOKEN`, or Basic with the client's name and the token), or a client certificate"
+                "send a token (`Authorization: Bearer TOKEN`, or Basic with the client's name and the token), or a client certificate"
             }
-            Stranger::Wrong => "the server does not know this token or certificate: see its --access file",
+            Stranger::Wrong => "the server does not know this token or certificate; see its --access file",
         };
         Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
     }
 
-    /// The client may not do this.
+    /// The client lacks permission.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Not permitted", detail)
     }
@@ -115,7 +114,7 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         if self.status == StatusCode::UNAUTHORIZED {
-            // Browsers ask their user for a name and a password, which are the client's name and its token.
+            // Browsers ask their user for a name and a password: the client's name and its token.
             let how = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         }
@@ -123,7 +122,7 @@ impl Problem {
     }
 }
 
-/// A [`Problem`], boxed: the way out of a handler that rarely goes this way.
+/// A boxed [`Problem`], because handlers rarely return one.
 #[derive(Clone, Debug)]
 pub(super) struct Refused(Box<Problem>);
 

@@ -1,53 +1,66 @@
-//! The query of a GET: fields that a handler knows, each at most once.
+//! Parses the query of a GET: fields that a handler knows, each at most once.
 
 use std::borrow::Cow;
 
-use axum::http::Uri;
+use axum::http::{Uri, uri::InvalidUri};
 
 use super::problem::{Problem, Refused};
+
+/// Why a query is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueryError {
+    #[error("the query has no field `{name}`: {}", known.join(", "))]
+    UnknownField { name: String, known: Vec<String> },
+    #[error("`{name}` is not UTF-8")]
+    NotUtf8 { name: String },
+    #[error("the query has `{name}` twice")]
+    Twice { name: String },
+    #[error(transparent)]
+    Uri(#[from] InvalidUri),
+}
 
 /// The values of these fields, in this order, percent-decoded.
 ///
 /// # Errors
-/// When the query has another field, one twice, or a value that is not UTF-8.
+/// When the query has another field, a field twice, or a value that is not UTF-8.
 pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
 ) -> Result<[Option<Cow<'u, str>>; N], Refused> {
-    read(uri, names).map_err(bad)
+    read(uri, names).map_err(|error| bad(error.to_string()))
 }
 
-fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], String> {
+fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], QueryError> {
     let mut values = [const { None }; N];
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(at) = names.iter().position(|known| *known == name) else {
             let shown: String = name.chars().take(16).collect();
-            return Err(format!("the query has no field `{shown}`: {}", names.join(", ")));
+            return Err(QueryError::UnknownField { name: shown, known: names.map(str::to_owned).to_vec() });
         };
         let value = percent_encoding::percent_decode_str(value).decode_utf8();
-        let value = value.map_err(|_| format!("`{name}` is not UTF-8"))?;
+        let value = value.map_err(|_| QueryError::NotUtf8 { name: name.to_owned() })?;
         if values[at].replace(value).is_some() {
-            return Err(format!("the query has `{name}` twice"));
+            return Err(QueryError::Twice { name: name.to_owned() });
         }
     }
     Ok(values)
 }
 
-/// As [`fields`], for pages: what is wrong is in words.
+/// Like [`fields`], for pages.
 ///
 /// # Errors
-/// As [`fields`].
-pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], String> {
-    // A form writes a blank as `+`, and encodes a plus.
-    let plain = uri.to_string().replace('+', "%20").parse::<Uri>().map_err(|error| error.to_string())?;
+/// The same as [`fields`].
+pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], QueryError> {
+    // A form writes a blank as `+` and encodes a plus sign.
+    let plain = uri.to_string().replace('+', "%20").parse::<Uri>()?;
     Ok(read(&plain, names)?.map(|value| value.map(Cow::into_owned)))
 }
 
-/// A whole number within bounds, or what it is without the field.
+/// A whole number within bounds, or the default without the field.
 ///
 /// # Errors
-/// When it is something else.
+/// When the value is anything else.
 pub(super) fn number(
     value: Option<&str>,
     name: &str,
@@ -60,10 +73,10 @@ pub(super) fn number(
     })
 }
 
-/// The value of a field that must be there.
+/// The value of a required field.
 ///
 /// # Errors
-/// When it is not.
+/// When it is missing.
 pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Refused> {
     value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
 }
@@ -84,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_read_whole_or_refused() {
+    fn a_query_is_parsed_completely_or_refused() {
         let told = |limit: &str, n: Option<&str>| Ok([Some(limit.to_owned()), n.map(str::to_owned)]);
         assert_eq!(read("?limit=per%2Duser&n=3"), told("per-user", Some("3")));
         assert_eq!(read("?&n=&limit=a"), told("a", Some("")));

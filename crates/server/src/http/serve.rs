@@ -1,4 +1,4 @@
-//! The connections: how many, how slow they may be, and how they end.
+//! The connections: their number, their time limits, and how they end.
 
 use std::{convert::Infallible, io, sync::Arc, sync::atomic::Ordering, time::Duration};
 
@@ -38,46 +38,46 @@ use crate::{
     tls::{Above, Stream},
 };
 
-/// How long a client may take to send a request's head, and how long a connection may wait between requests.
+/// How long a client may take to send the head of a request, and how long a connection may wait between requests.
 const HEAD_TIME: Duration = Duration::from_mins(1);
-/// The same on a spare slot, which is for whoever asks at once.
+/// The same on a spare slot, which is for clients that send their request immediately.
 const SPARE_HEAD_TIME: Duration = Duration::from_secs(5);
-/// What a connection may hold of a head, or of a body on its way.
+/// The buffer of a connection for a head, or for a body in progress.
 const BUFFER: usize = 16 * 1024;
-/// Requests that one HTTP/2 connection may have under way.
+/// The maximum number of concurrent requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
-/// Streams that a client may open and reset before they are served; beyond that the connection is closed.
+/// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
 const MAX_RESETS: usize = 100;
-/// Bytes of all header fields of a request over HTTP/2.
+/// The maximum size of a request's header fields over HTTP/2, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
-/// Bytes of all bodies of an HTTP/2 connection that are taken before they are read.
+/// How many bytes of all bodies of an HTTP/2 connection are buffered before they are read.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// How often an HTTP/2 connection is asked whether its client is still there, and how long that may take.
+/// How often the client of an HTTP/2 connection is pinged, and how long the reply may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
-/// When the system has no descriptor to give, how long until it is asked again.
+/// The pause before `accept` is retried when the system has no free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
-/// What is served on a spare slot.
+/// The paths that are served on a spare slot.
 const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
 
-/// How the listener behaves.
+/// The listener's options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpConfig {
-    /// What it is called in the log.
+    /// The listener's name in the log.
     pub name: &'static str,
-    /// Beyond so many the one that has been idle longest gives way.
+    /// Above this number, the connection that was idle longest is closed.
     pub max_connections: usize,
-    /// Beyond so many of one client's its new ones are closed.
+    /// Above this number of connections of one client, its new ones are closed.
     pub max_per_peer: Option<usize>,
-    /// How long a client may take nothing of its answer.
+    /// How long a client may read nothing of its response.
     pub write_timeout: Duration,
 }
 
-/// The names in the certificate of a connection's client, for its requests.
+/// The names in the client's certificate, for the requests of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Certificate(pub Arc<[String]>);
 
-/// Serves until `stop` says so, and then until every request that has begun is answered. Dropped, it cuts off all
+/// Serves until `stop` is set, and then until every request in progress is answered. Dropping the future closes all
 /// connections.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -97,15 +97,15 @@ pub(crate) async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Takes note of those that have ended.
+            // Collects connections that have ended.
             Some(_) = connections.join_next() => continue,
-            // An error means that whoever could stop the server is gone: then it stops, too.
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(listener = config.name, %error, "cannot accept HTTP connections; trying again in a second (are the open files used up?)");
+                tracing::warn!(listener = config.name, %error, "cannot accept HTTP connections; retrying in a second (is the limit on open files reached?)");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
@@ -121,8 +121,8 @@ pub(crate) async fn serve(
             tracing::warn!(
                 listener = config.name,
                 max_connections = config.max_connections,
-                "all HTTP connections are in use: each new one closes the one that has been idle longest, and while all are \
-                 busy only health checks and metrics are answered; raise --max-connections, or find out who holds them",
+                "all HTTP connections are in use: each new one closes the one that was idle longest, and while all are \
+                 busy only health checks and metrics are answered; raise --max-connections, or find out which clients hold them",
             );
         }
         let Some(Admission { slot, evicted }) = admission else {
@@ -139,7 +139,7 @@ pub(crate) async fn serve(
             if slot.is_spare { (spare_http.clone(), SPARE_HEAD_TIME) } else { (http.clone(), HEAD_TIME) };
         let calls = Arc::new(Calls::new(slot));
         let give_up = |stream: &TcpStream| {
-            // What the client has not taken is dropped with the connection, not kept by the system for it.
+            // Unread data is dropped with the connection instead of being kept by the system.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
         let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
@@ -161,8 +161,8 @@ pub(crate) async fn serve(
                 ended = served => if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection gives way to a new one"),
-                // HTTP/1 has this deadline itself. The choice between the versions and HTTP/2 have none.
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
                 () = calls.are_absent_for(idle_time) => tracing::debug!(%peer, "connection was idle for too long"),
             }
             drop(of_peer);
@@ -173,7 +173,7 @@ pub(crate) async fn serve(
     graceful.shutdown().await;
 }
 
-/// HTTP/1.1 and HTTP/2, whichever the client begins with, and what a client may do to a connection.
+/// Serves HTTP/1.1 or HTTP/2, as the client begins, within the bounds of a connection.
 fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http1().timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(BUFFER);
@@ -191,7 +191,7 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
     http
 }
 
-/// What each request passes before it reaches its route.
+/// Handles what all routes have in common before a request reaches its route.
 fn edge(
     router: Router,
     calls: Arc<Calls>,
@@ -224,7 +224,7 @@ fn edge(
     })
 }
 
-/// What is refused whatever the route.
+/// Requests that are refused on every route.
 fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
     let hosts = request.headers().get_all(header::HOST).iter().count();
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
@@ -232,7 +232,7 @@ fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
         return Some(Problem::new(StatusCode::BAD_REQUEST, "Host missing or repeated", detail));
     }
     if is_spare && !ON_SPARE_SLOTS.contains(&request.uri().path()) {
-        let detail = "all connections are in use; ask again later, or raise --max-connections";
+        let detail = "all connections are in use; retry later or raise --max-connections";
         return Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail));
     }
     None

@@ -1,4 +1,4 @@
-//! How many connections there may be, and which of them give way to a new one.
+//! Bounds the number of connections, and decides which one is closed for a new one.
 //!
 //! ```text
 //! a new connection ─┬─ a slot is free ────────────────► full service
@@ -7,8 +7,8 @@
 //!                   └─ no spare slot is free or idle ─► closed
 //! ```
 //!
-//! A connection is busy from a request's head to its answer, and idle otherwise: also one that sends its head slowly, or does
-//! not read its answer.
+//! A connection is busy from a request's head to its response, and otherwise idle, even if it sends its head slowly or does
+//! not read its response.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::idle::LongestIdle;
 
-/// Slots kept for health checks and metrics when all others are taken.
+/// Slots for health checks and metrics when all others are taken.
 pub const SPARE: usize = 32;
 
 /// The stamp of a busy connection.
@@ -34,7 +34,7 @@ const BUSY: u64 = 0;
 pub(crate) struct Slots {
     regular: Mutex<Kind>,
     spare: Mutex<Kind>,
-    /// Counts up whenever a connection becomes idle, so that stamps tell who did so first.
+    /// Incremented whenever a connection becomes idle, so that stamps have the order of those moments.
     stamps: AtomicU64,
 }
 
@@ -48,28 +48,28 @@ struct Kind {
 
 #[derive(Debug)]
 struct Connection {
-    /// Since when it has been idle; [`BUSY`] while a request is served.
+    /// When it became idle; [`BUSY`] while it serves a request.
     idle_since: AtomicU64,
-    /// Its slot is another's.
+    /// Another connection has its slot.
     evicted: AtomicBool,
     give_way: Notify,
 }
 
-/// A connection's place; it is free again when this is dropped.
+/// A connection's slot, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     connection: Arc<Connection>,
     at: usize,
-    /// Only health checks and metrics are served.
+    /// Whether only health checks and metrics are served.
     pub is_spare: bool,
 }
 
-/// What a new connection gets.
+/// The slot of a new connection.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub slot: Slot,
-    /// Another connection was told to give way.
+    /// Whether another connection was closed for it.
     pub evicted: bool,
 }
 
@@ -79,8 +79,8 @@ impl Slots {
         Arc::new(Self { regular: kind(most), spare: kind(SPARE), stamps: AtomicU64::new(BUSY + 1) })
     }
 
-    /// A slot for a new connection, at the cost of the one that has been idle longest if need be; `None` when all are
-    /// busy, the spare ones too.
+    /// A slot for a new connection. If necessary, the connection that was idle longest is closed. `None` if all are busy,
+    /// including the spare ones.
     pub fn admit(self: &Arc<Self>) -> Option<Admission> {
         self.admit_to(&self.regular, false).or_else(|| self.admit_to(&self.spare, true))
     }
@@ -95,9 +95,9 @@ impl Slots {
                 Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
             };
             let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
-            // The task that serves it may take a while to notice; the slot is given on at once.
+            // The task that serves it may notice late, but the slot is reused immediately.
             let gives_way = taken.remove(at);
-            // Relaxed: the notification, which comes after, carries it over.
+            // Relaxed: the notification that follows publishes it.
             gives_way.evicted.store(true, Ordering::Relaxed);
             gives_way.give_way.notify_one();
         }
@@ -111,7 +111,7 @@ impl Slots {
     }
 
     fn stamp(&self) -> u64 {
-        // Relaxed: the order of stamps is all that matters, and one word has one order.
+        // Relaxed: only the order of the stamps matters, and a single word has one order.
         self.stamps.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -123,7 +123,7 @@ impl Slot {
         Busy(Arc::clone(&self.slots), Arc::clone(&self.connection))
     }
 
-    /// Until this connection has to give way to another. A request that began just then is answered first.
+    /// Waits until this connection must be closed for another. A request that just began is answered first.
     pub async fn must_give_way(&self) {
         loop {
             self.connection.give_way.notified().await;
@@ -135,12 +135,12 @@ impl Slot {
     }
 }
 
-/// The requests under way on one connection, of which HTTP/2 may have several. It is busy as long as there is one.
+/// The requests in progress on one connection, of which HTTP/2 can have several. The connection is busy while there are any.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub slot: Slot,
     under_way: Mutex<UnderWay>,
-    /// How many have begun, ever.
+    /// How many requests have begun so far.
     begun: AtomicU64,
 }
 
@@ -155,7 +155,7 @@ impl Calls {
         Self { slot, under_way: Mutex::default(), begun: AtomicU64::new(0) }
     }
 
-    /// Marks a request as under way until the guard is dropped.
+    /// Marks a request as in progress until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> Call {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.calls += 1;
@@ -163,12 +163,12 @@ impl Calls {
             under_way.busy = Some(self.slot.busy());
         }
         drop(under_way);
-        // Relaxed: it is compared with itself alone.
+        // Relaxed: it is only compared with itself.
         self.begun.fetch_add(1, Ordering::Relaxed);
         Call(Arc::clone(self))
     }
 
-    /// Until no request has begun, nor been under way, for this long; at most twice as long.
+    /// Waits until no request has begun or been in progress for this long; takes at most twice as long.
     pub async fn are_absent_for(&self, span: Duration) {
         loop {
             let begun = self.begun.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Calls {
     }
 }
 
-/// One request under way.
+/// One request in progress.
 #[derive(Debug)]
 pub(crate) struct Call(Arc<Calls>);
 
@@ -195,13 +195,13 @@ impl Drop for Call {
     }
 }
 
-/// While it lives, a connection is busy.
+/// Keeps a connection busy until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Slots>, Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // Relaxed: whoever reads an older stamp takes the connection for busy, or for idle as it was a moment ago.
+        // Relaxed: with a stale value, a reader sees the state of a moment ago.
         self.1.idle_since.store(self.0.stamp(), Ordering::Relaxed);
         self.1.give_way.notify_one();
     }
@@ -211,7 +211,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let kind = if self.is_spare { &self.slots.spare } else { &self.slots.regular };
         let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have given way, and its place be another's.
+        // It may have been evicted, and its slot taken by another connection.
         if kind.taken.get(self.at).is_some_and(|there| Arc::ptr_eq(there, &self.connection)) {
             kind.taken.remove(self.at);
         }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_that_was_idle_longest_gives_way_and_busy_ones_do_not() {
+    fn the_connection_that_was_idle_longest_is_evicted_and_busy_ones_are_not() {
         let slots = Slots::new(3);
         let admit = || slots.admit().unwrap();
         let [one, two, three] = [admit(), admit(), admit()].map(|admission| {
@@ -234,7 +234,7 @@ mod tests {
         });
         drop(one.busy());
         let working = two.busy();
-        // The third has been idle longest, then the first; the second works.
+        // The third has been idle longest, then the first. The second is busy.
         let fourth = admit();
         assert!(fourth.evicted && three.must_give_way().now_or_never().is_some());
         drop(three);
@@ -244,14 +244,14 @@ mod tests {
         let _fifth_works = fifth.slot.busy();
         let spare: Vec<_> = (0..SPARE).map(|_| admit()).collect();
         assert!(spare.iter().all(|admission| admission.slot.is_spare && !admission.evicted));
-        assert!(admit().evicted, "a spare one gives way, too");
+        assert!(admit().evicted, "a spare one is evicted, too");
         let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
         drop(working);
         assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
     }
 
     #[test]
-    fn slots_are_free_again_when_their_connections_end() {
+    fn slots_are_freed_when_their_connections_end() {
         let slots = Slots::new(2);
         for _ in 0..10 {
             let both = [slots.admit().unwrap(), slots.admit().unwrap()];

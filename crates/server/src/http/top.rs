@@ -1,4 +1,4 @@
-//! `GET /v1/top`: which keys of a limit ask most, and which are denied most.
+//! `GET /v1/top`: the keys of a limit with the most requests and the most denials.
 
 use axum::{
     body::Body,
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use super::{
     answer,
+    app::App,
     problem::{Problem, Refused},
     query,
-    routes::App,
 };
 use crate::heavy::TopKey;
 
-/// How many keys are told when the query does not say.
+/// The default number of keys.
 const USUAL: usize = 10;
 
 #[derive(Debug, Serialize)]
@@ -22,9 +22,9 @@ struct TopBody<'a> {
     limit_name: &'a str,
     /// How long the keys have been counted.
     seconds: f64,
-    /// One decision in so many was counted.
+    /// The sampling rate: one decision in this many was counted.
     one_in: u64,
-    /// How many names each count remembers.
+    /// The number of names that each count remembers.
     names: usize,
     requests: u64,
     denials: u64,
@@ -35,7 +35,7 @@ struct TopBody<'a> {
 #[derive(Debug, Serialize)]
 struct KeyBody {
     key: String,
-    /// Bytes of the key are not UTF-8, and shown as U+FFFD.
+    /// The key has bytes that are not UTF-8, shown as U+FFFD.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     not_utf8: bool,
     count: u64,
@@ -56,7 +56,7 @@ impl From<TopKey> for KeyBody {
     }
 }
 
-/// `permitted` says whether the client's rights concern a limit.
+/// `permitted` says whether the client's rights cover a limit.
 pub(super) fn answer(
     app: &App,
     uri: &Uri,

@@ -1,4 +1,4 @@
-//! A client that does not read its answers is not waited for without end.
+//! Bounds how long a response waits for a client that does not read it.
 
 use std::{
     io,
@@ -13,27 +13,27 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// How long a client may let an answer wait once the server stops.
+/// How long a response may wait for a client once the server is stopping.
 const WHILE_STOPPING: Duration = Duration::from_secs(1);
 
-/// A stream whose writes fail when the peer has taken nothing for so long.
+/// A stream whose writes fail when the peer has read nothing for a given time.
 #[derive(Debug)]
 pub(crate) struct WriteDeadline<S> {
     stream: S,
     patience: Duration,
-    /// Runs while the peer takes nothing.
+    /// Runs while the peer reads nothing.
     waiting: Option<Pin<Box<Sleep>>>,
     stopping: watch::Receiver<bool>,
     give_up: fn(&S),
 }
 
 impl<S> WriteDeadline<S> {
-    /// `give_up` is called when the peer has had enough time, just before the write fails.
+    /// `give_up` is called when the time is over, just before the write fails.
     pub fn new(stream: S, patience: Duration, stopping: watch::Receiver<bool>, give_up: fn(&S)) -> Self {
         Self { stream, patience, waiting: None, stopping, give_up }
     }
 
-    /// The peer takes nothing: pending until it has had enough time.
+    /// The peer reads nothing: pending until the time is over.
     fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let patience = self.patience;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
@@ -43,7 +43,7 @@ impl<S> WriteDeadline<S> {
         }
         ready!(waiting.as_mut().poll(context));
         (self.give_up)(&self.stream);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read the response")))
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_is_given_up_and_one_that_takes_a_little_is_not() {
+    async fn a_peer_that_reads_nothing_times_out_and_one_that_reads_a_little_does_not() {
         let (mut here, mut there) = duplex(4);
         let (stop, stopping) = watch::channel(false);
         let mut stream = WriteDeadline::new(&mut here, Duration::from_secs(10), stopping, |_| ());

@@ -1,8 +1,8 @@
-//! How many keys each limit has room for, and so how much memory.
+//! How many keys each limit has room for, and how much memory that takes.
 //!
-//! Without a bound on the memory, a limit has its own `max_keys` or the server's. With one, limits that have no `max_keys` of
-//! their own begin with equal parts of one half of what the others leave. The other half goes to those that need more,
-//! while the server runs: see [`Division`](super::Division).
+//! Without a bound on memory, a limit has its own `max_keys` or the server's. With a bound, limits without their own
+//! `max_keys` start with equal parts of half of what the others leave. The other half goes to limits that need more while the
+//! server runs: see [`Division`](super::Division).
 
 use tidegate_core::Policy;
 use tidegate_limiter::{BuildError, KeyedLimiter};
@@ -11,17 +11,17 @@ use super::{Limits, memory};
 use crate::heavy::TOP_KEYS;
 use crate::rules::{Keeping, LimitSpec, Problem, RulesError};
 
-/// The fewest keys that a limit begins with, and that it is made smaller to.
+/// The minimum number of keys of a limit, at the start and after shrinking.
 pub(super) const LEAST_KEYS: usize = 64;
 
-/// How much limits may hold that have no bound of their own.
+/// The bounds for limits without their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Keys in one limit.
+    /// The maximum number of keys in one limit.
     pub max_keys: usize,
-    /// Bytes of all states together, divided by use; `None` reserves `max_keys` for each limit.
+    /// The bytes of all states together, divided by use; `None` reserves `max_keys` for each limit.
     pub max_memory: Option<u64>,
-    /// Heavy keys that each limit remembers by name; 0 for none.
+    /// The number of heavy keys that each limit tracks by name; 0 for none.
     pub top_keys: usize,
 }
 
@@ -31,27 +31,27 @@ impl From<usize> for Capacity {
     }
 }
 
-/// Bytes that the states of so many keys may take, records of evicted keys included.
+/// The bytes that the states of this many keys can take, including records of evicted keys.
 pub(super) fn bytes_of(policy: Policy, max_keys: usize) -> Result<u64, BuildError> {
-    // Memory is reserved for a moment, and never touched.
+    // The memory is only reserved briefly and never touched.
     Ok(KeyedLimiter::builder(policy).max_keys(max_keys).clock(()).build()?.stats().bytes)
 }
 
-/// The fewest keys that a limit can have: those that the rules name have a place.
+/// The minimum number of keys of a limit: there must be room for those in the rules.
 pub(super) fn least_keys(spec: &LimitSpec) -> usize {
     (spec.overrides.len() + spec.deny.len()).next_power_of_two().max(LEAST_KEYS)
 }
 
-/// The bound that the rules give a limit.
+/// The bound in the limit's own rule.
 fn own_bound(spec: &LimitSpec) -> Option<usize> {
     if spec.global { Some(1) } else { spec.max_keys }
 }
 
-/// The room for keys of each limit of some rules.
+/// The room for keys of each limit.
 pub(super) struct Rooms {
     max_keys: usize,
     keeping: Keeping,
-    /// With a bound on the memory: what each limit begins with that has no bound of its own.
+    /// With a bound on memory: the initial bytes of each limit without its own bound.
     part: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Rooms {
     ) -> Result<Self, RulesError> {
         let mut rooms = Self { max_keys, keeping, part: None };
         let Some(max_memory) = max_memory else { return Ok(rooms) };
-        // The buckets of `CL.THROTTLE` are divided with the others.
+        // The buckets of `CL.THROTTLE` get a part like the limits.
         let (mut fixed, mut least, mut parts, mut held) = (0, 0, 1, 0);
         for spec in limits {
             if let Some(keys) = own_bound(spec) {
@@ -96,12 +96,12 @@ impl Rooms {
         Ok(rooms)
     }
 
-    /// The bound of a limit, where it does not follow its use.
+    /// The bound of a limit, unless it follows its use.
     pub fn bound(&self, spec: &LimitSpec) -> Option<usize> {
         own_bound(spec).or_else(|| self.part.is_none().then_some(self.max_keys))
     }
 
-    /// How many keys a new limit begins with.
+    /// The initial number of keys of a new limit.
     pub fn begins_with(&self, spec: &LimitSpec) -> usize {
         let Some(part) = self.part else { return self.bound(spec).unwrap_or(self.max_keys) };
         if let Some(bound) = own_bound(spec) {
@@ -114,7 +114,7 @@ impl Rooms {
         keys
     }
 
-    /// How many keys `CL.THROTTLE` begins with.
+    /// The initial number of keys of `CL.THROTTLE`.
     pub fn throttle_keys(&self) -> usize {
         let Some(part) = self.part else { return self.max_keys };
         let fits = |keys| bytes_of(Policy::concurrency(1), keys).is_ok_and(|bytes| bytes <= part);

@@ -1,28 +1,31 @@
-//! Memory that limits share, divided by use while the server runs.
+//! Divides the memory for limits by use while the server runs.
 //!
-//! A limit that runs out of room is made twice as large, as long as there is memory for the larger table beside the one that
-//! it replaces. Where there is none, limits that need less than they have are made smaller first. So the tables never
-//! reserve more than the bound in all, those that are being replaced included. States move from table to table under their
-//! keys' locks: no decision is lost, and none waits for more than its own key's move.
+//! A limit that runs out of room gets twice as much, as long as there is memory for the larger table beside the one it
+//! replaces. If there is none, limits that need less than they have shrink first. So the tables, including those being
+//! replaced, never reserve more than the bound in total. States move between tables under their keys' locks: no decision is
+//! lost, and none waits longer than for the move of its own key.
 
 use std::{collections::HashMap, time::Duration};
 
 use tidegate_core::Nanos;
 use tidegate_limiter::{Entry, KeyedLimiter, Stats};
 
-use super::capacity::{LEAST_KEYS, bytes_of, least_keys};
+use super::{
+    Limits,
+    capacity::{LEAST_KEYS, bytes_of, least_keys},
+};
 use crate::{
     once_a_minute::OnceAMinute,
-    service::{Service, THROTTLE},
+    throttle::{THROTTLE, Throttle},
 };
 
-/// How often limits are looked at.
+/// How often the limits are checked.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
-/// How long a limit that needs all that it has is not counted again.
+/// After a count, a limit that needs all of its room is not counted again for this long.
 const COUNTED_AGAIN: Nanos = Nanos::from_secs(10);
 
-/// What was seen of each limit.
+/// The last observations of each limit.
 #[derive(Debug, Default)]
 pub(crate) struct Division {
     seen: HashMap<String, Seen>,
@@ -33,7 +36,7 @@ pub(crate) struct Division {
 struct Seen {
     added: u64,
     evicted: u64,
-    /// Not before then are its keys counted again, to make it smaller.
+    /// The earliest time to count its keys again in order to shrink it.
     count_again: Nanos,
 }
 
@@ -45,13 +48,11 @@ struct Member<'a> {
 }
 
 impl Division {
-    /// Looks at all limits once, and moves memory to where it is needed. To be called every [`EVERY`], on a thread that may
-    /// be busy for a while.
-    pub fn look(&mut self, service: &Service) {
-        let limits = service.limits();
+    /// Checks all limits once, and moves memory to where it is needed. Call this every [`EVERY`] on a thread that may block
+    /// for a while.
+    pub fn look(&mut self, limits: &Limits, throttle: &Throttle, now: Nanos) {
         let Some(max_memory) = limits.max_memory() else { return };
-        let now = service.now();
-        let throttle = service.throttle().limiter();
+        let throttle = throttle.limiter();
         let elastic = limits.limits().iter().filter(|limit| limit.max_keys.is_none());
         let mut members: Vec<_> = elastic
             .map(|limit| Member {
@@ -65,7 +66,7 @@ impl Division {
             let all = limits.limits().iter().map(|limit| limit.limiter().stats().bytes);
             all.sum::<u64>() + throttle.stats().bytes
         };
-        // Rules that were loaded meanwhile may have brought more limits than there was room for.
+        // A reload of the rules may have brought more limits than there was memory for.
         if used() > max_memory {
             self.make_room(&members, &used, max_memory, 0, now);
         }
@@ -78,7 +79,7 @@ impl Division {
             if larger <= max_keys as usize {
                 continue;
             }
-            // A table of twice the keys takes at most twice the bytes.
+            // A table for twice the keys takes at most twice the bytes.
             self.make_room(&members, &used, max_memory, 2 * bytes, now);
             if used() + 2 * bytes > max_memory {
                 if self.short.is_due(now) {
@@ -86,7 +87,7 @@ impl Division {
                         limit = member.name,
                         max_keys,
                         max_memory,
-                        "a limit runs out of room for keys, and all of max_memory is in use: raise it, or find out who makes up \
+                        "a limit runs out of room for keys, and all of max_memory is in use: raise it, or find out which client sends so many \
                          keys",
                     );
                 }
@@ -97,7 +98,7 @@ impl Division {
         self.seen.retain(|name, _| members.iter().any(|member| member.name == name));
     }
 
-    /// Whether new keys come to a limit that is nearly full, or keys had to go from it.
+    /// Whether new keys arrive at a limit that is nearly full, or it had to evict keys.
     fn runs_out(&mut self, member: &Member<'_>) -> bool {
         let stats = member.limiter.stats();
         let seen = self.seen.entry(member.name.to_owned()).or_default();
@@ -107,7 +108,7 @@ impl Division {
         came || went
     }
 
-    /// Makes limits smaller that use little of what they have, the largest first, until so many bytes are free.
+    /// Shrinks limits that use little of their room, the largest first, until this many bytes are free.
     fn make_room(
         &mut self,
         members: &[Member<'_>],
@@ -129,7 +130,7 @@ impl Division {
             }
             let enough = (2 * in_use(member.limiter, now)).next_power_of_two().max(member.least);
             let fits = bytes_of(member.limiter.policy(), enough).is_ok_and(|bytes| {
-                // A server that has more limits than before may be over its bound for as long as it takes to be within it.
+                // A server with more limits than before may be over its bound until enough of them have shrunk.
                 used() + bytes <= max_memory || wanted == 0
             });
             if enough < max_keys && fits {
@@ -143,7 +144,7 @@ impl Division {
     }
 }
 
-/// Keys and evicted keys that have something in use.
+/// The number of keys and evicted keys that have something in use.
 fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
     let mut count = 0;
     limiter.snapshot_at(now, |entry| {
@@ -159,7 +160,7 @@ fn resize(member: &Member<'_>, max_keys: usize, now: Nanos) {
             tracing::debug!(limit = member.name, max_keys, "room for keys follows use");
         }
         Err(error) => {
-            tracing::warn!(limit = member.name, max_keys, %error, "the room for keys stays as it is");
+            tracing::warn!(limit = member.name, max_keys, %error, "cannot change a limit's room for keys");
         }
     }
 }
@@ -171,15 +172,11 @@ mod tests {
     use tidegate_core::{Clock, ManualClock};
 
     use super::*;
-    use crate::{
-        limits::{Capacity, Limits},
-        rules,
-        throttle::Throttle,
-    };
+    use crate::{limits::Capacity, rules, service::Service};
 
     const MEMORY: u64 = 8 << 20;
 
-    /// So many limits of one request an hour, which share `max_memory`.
+    /// This many limits of one request per hour, which share `max_memory`.
     fn sharing(limits: usize, max_memory: u64, clock: &Arc<ManualClock>) -> Service {
         let lines: Vec<_> = (0..limits)
             .map(|at| format!("  - {{name: l{at}, limit: 1/1h, algorithm: fixed-window}}\n"))
@@ -200,14 +197,14 @@ mod tests {
         limits + service.throttle().limiter().stats().bytes
     }
 
-    /// Uses up the limit of so many keys, a hundred between two looks. All of them are denied then.
+    /// Uses up the limit for this many keys, a hundred between two checks. All of them are denied then.
     fn use_up(service: &Service, division: &mut Division, at: usize, keys: u32) {
         for key in 0..keys {
             limiter(service, at, |l| {
                 assert!(l.acquire_at(key.to_le_bytes(), 1, service.now()).is_allowed(), "{key}");
             });
             if key % 100 == 0 {
-                division.look(service);
+                division.look(&service.limits(), service.throttle(), service.now());
                 assert!(reserved(service) <= MEMORY);
             }
         }
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_to_the_limits_that_are_used_and_no_key_gets_a_fresh_allowance() {
+    fn memory_moves_to_the_limits_in_use_and_no_key_gets_a_fresh_allowance() {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(7_200)));
         let service = sharing(8, MEMORY, &clock);
         let mut division = Division::default();
@@ -234,20 +231,21 @@ mod tests {
         let first = keys_of(0);
         use_up(&service, &mut division, 0, 20_000);
         assert!(keys_of(0) >= 4 * first, "{} of {first}", keys_of(0));
-        // Its windows end; another limit is used instead, and gets what the first does not need any more.
+        // The windows of the first limit end. Another limit is used instead, and gets the memory that the first no longer
+        // needs.
         clock.advance(Duration::from_hours(2));
         use_up(&service, &mut division, 1, 20_000);
         assert!(keys_of(1) >= 4 * first && keys_of(0) < keys_of(1), "{} and {}", keys_of(0), keys_of(1));
     }
 
     #[test]
-    fn memory_that_is_too_small_for_the_limits_is_refused_with_the_mend() {
+    fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
         let rules = |text: &str| rules::parse(text).unwrap();
         let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes), ..Capacity::from(0) };
         let text = "limits: [{name: a, limit: 1/1h, max_keys: 1000000}, {name: b, limit: 1/1h}]";
         let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO).err().unwrap();
         assert!(refused.to_string().contains("raise max_memory"), "{refused}");
-        // The rules may say it, too, and the option goes first.
+        // The rules can set it, too, but the option takes precedence.
         let text = "max_memory: 1MiB\nlimits: [{name: b, limit: 1/1h}]";
         let limits = Limits::new(rules(text), 1 << 20, |_| None, Nanos::ZERO).unwrap();
         assert_eq!(limits.max_memory(), Some(1 << 20));
@@ -261,19 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_rules_under_load_never_lets_one_through_twice() {
+    fn a_change_of_the_rules_under_load_never_admits_a_key_twice() {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(7_200)));
         let service = sharing(4, MEMORY, &clock);
         let mut division = Division::default();
         use_up(&service, &mut division, 0, 3_000);
-        // One limit gets a bound of its own, another loses it, and there is one more.
+        // One limit gets its own bound, another one loses it, and there is a new limit.
         for text in [
             "limits: [{name: l0, limit: 1/1h, algorithm: fixed-window, max_keys: 5000}, {name: l1, limit: 1/1h}]",
             "limits: [{name: l0, limit: 1/1h, algorithm: fixed-window}, {name: new, limit: 1/1h}]",
         ] {
             let next = service.limits().follow(rules::parse(text).unwrap(), clock.now()).unwrap();
             service.set_limits(next);
-            division.look(&service);
+            division.look(&service.limits(), service.throttle(), service.now());
             assert!(reserved(&service) <= MEMORY);
             limiter(&service, 0, |l| {
                 for key in 0..3_000_u32 {

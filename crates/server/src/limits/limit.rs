@@ -1,4 +1,4 @@
-//! One limit at work: the only place where a single decision is taken and counted, whoever keeps the states.
+//! One limit in use: the only place that makes and counts a single decision, wherever the states are.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -6,22 +6,23 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{counts::CountsRead, memory::Memory};
+use super::{Act, memory::Memory};
 use crate::{
+    counts::CountsRead,
     heavy::Top,
+    refusal::Refusal,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
-    service::{Act, Refusal},
     shared::StoreLimit,
 };
 
-/// One limit at work. Its states are in this server's memory, or in a store that servers share.
+/// One limit in use. Its states are in this server's memory or in a shared store.
 pub struct Limit {
     pub(super) spec: LimitSpec,
-    /// How many keys it may have; `None` where that follows its use.
+    /// The maximum number of keys; `None` if it follows the use.
     pub(super) max_keys: Option<usize>,
-    /// What a change of the rules leaves alone.
+    /// The part that survives a change of the rules.
     pub(super) memory: Arc<Memory>,
-    /// `None`: the states are in `memory`. Else `memory` only knows who is blocked.
+    /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
     pub(super) store: Option<Arc<StoreLimit>>,
 }
 
@@ -32,28 +33,28 @@ impl fmt::Debug for Limit {
 }
 
 impl Limit {
-    /// What the rules say.
+    /// The limit's definition in the rules.
     #[must_use]
     pub fn spec(&self) -> &LimitSpec {
         &self.spec
     }
 
-    /// The keys and their states. A global limit has one key, the empty one. Where the states are in a store this limiter
-    /// only knows who is blocked.
+    /// The keys and their states. A global limit has one key, the empty one. If the states are in a store, this limiter only
+    /// records blocked keys.
     #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.memory.limiter
     }
 
-    /// The limit in the store that servers share, if its states are there.
+    /// The limit in the shared store, if its states are there.
     #[must_use]
     pub fn store(&self) -> Option<&StoreLimit> {
         self.store.as_deref()
     }
 
-    /// Answers from memory, and counts the decision. `None` when only the store can answer: then call [`decide`](Self::decide).
+    /// Decides in memory and counts the decision. `None` if only the store can decide: then call [`decide`](Self::decide).
     ///
-    /// Memory answers for all limits that this server keeps, and for blocked keys of shared ones. It never waits and does
+    /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits. It never waits and does
     /// not allocate.
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
@@ -83,15 +84,15 @@ impl Limit {
         Some(decision)
     }
 
-    /// Decides wherever the states are: at once in memory, or in the store.
+    /// Decides wherever the states are: immediately in memory, or in the store.
     ///
     /// # Errors
-    /// When what was to be given back may not be: see [`Refusal`].
+    /// When a refund is refused: see [`Refusal`].
     pub async fn decide(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Result<Decision, Refusal> {
         self.decide_after(Duration::ZERO, act, key, cost, now).await
     }
 
-    /// [`decide`](Self::decide), after so much of the store's deadline is spent.
+    /// [`decide`](Self::decide), with `spent` of the store's deadline already used.
     pub(crate) async fn decide_after(
         &self,
         spent: Duration,
@@ -114,11 +115,11 @@ impl Limit {
                 self.count(act, key, cost, &decision, now);
                 Ok(decision)
             }
-            (None, None) => unreachable!("without a store memory always answers"),
+            (None, None) => unreachable!("without a store, memory always decides"),
         }
     }
 
-    /// Takes each of these costs of one key in this order, each if it is admitted, in one call to the store.
+    /// Takes each of these costs of one key, in this order, if it is admitted, in one call to the store.
     pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32], now: Nanos) -> Vec<Decision> {
         let Some(store) = &self.store else {
             let take = |&cost| self.decide_in_memory(Act::Take, key, cost, now);
@@ -132,7 +133,7 @@ impl Limit {
         decisions
     }
 
-    /// A decision of the store, or of what stands in for it while it does not answer, which is counted as an error.
+    /// A decision by the store, or by its replacement while it does not reply, which is counted as an error.
     pub(crate) fn by_store(&self, told: &SharedDecision) -> Decision {
         if matches!(told.source, Source::Failed(_) | Source::Local(_)) {
             self.memory.counts.add_error();
@@ -140,7 +141,7 @@ impl Limit {
         told.decision
     }
 
-    /// How servers share it: `local` where they do not.
+    /// How servers share it: `local` if they do not.
     #[must_use]
     pub fn sharing(&self) -> &'static str {
         match (&self.store, self.spec.sharing.mode.unwrap_or_default()) {
@@ -149,7 +150,7 @@ impl Limit {
         }
     }
 
-    /// What a blocked key of a shared limit is told without asking the store. A refund is the store's to answer.
+    /// The decision for a blocked key of a shared limit, without the store. Only the store can decide a refund.
     #[inline(never)]
     fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
         let blocked = if act == Act::Refund { None } else { self.block_of(key, now) }?;
@@ -157,13 +158,13 @@ impl Limit {
         Some(blocked)
     }
 
-    /// The denial of a key that is on the deny list, or blocked.
+    /// The denial of a key that is on the deny list or blocked.
     pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        // A cost of 0 is always admitted otherwise.
+        // A cost of 0 is otherwise always admitted.
         Some(self.memory.limiter.peek_at(key, 0, now)).filter(Decision::is_denied)
     }
 
-    /// Whether `cost` would be admitted, with what remains now, before it.
+    /// Whether `cost` would be admitted, with what remains before it.
     fn standing(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
         let standing = limiter.peek_at(key, 0, now);
@@ -175,7 +176,7 @@ impl Limit {
         Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
     }
 
-    /// Counts a decision: what takes something, and nothing else. A cost of 0 is a peek.
+    /// Counts a decision that takes units, and no other. A cost of 0 is a peek.
     #[inline]
     pub(crate) fn count(&self, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
         if act != Act::Take || cost == 0 {
@@ -188,33 +189,33 @@ impl Limit {
         }
     }
 
-    /// The `most` keys that asked most and that were denied most of late. `None` where no names are kept: the limit is
-    /// global, or heavy keys are off.
+    /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
+    /// limit is global, or heavy keys are off.
     #[must_use]
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         self.memory.heavy.top(most, now)
     }
 
-    /// What the key is held to: its override, or the limit's own policy.
+    /// The policy of the key: its override, or the limit's own.
     #[must_use]
     pub fn policy_of(&self, key: &[u8]) -> &PolicySpec {
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
         own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy)
     }
 
-    /// Whether the rules deny this key for good.
+    /// Whether the rules deny this key permanently.
     #[must_use]
     pub fn is_denied(&self, key: &[u8]) -> bool {
         !self.spec.deny.is_empty() && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
     }
 
-    /// How often it admitted and denied.
+    /// How often the limit admitted and denied.
     #[must_use]
     pub fn counts(&self) -> CountsRead {
         self.memory.counts.read()
     }
 
-    /// Shows every state that is not as good as fresh, except what the rules themselves say (the deny list).
+    /// Passes every state that is not fresh to `show`, except those that follow from the rules (the deny list).
     pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(Entry)) {
         let hash = self.limiter().hash_keys();
         let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes()).get()).collect();
@@ -224,17 +225,17 @@ impl Limit {
         });
     }
 
-    /// Makes the states follow these rules, where they followed those of `old`, or are new.
+    /// Applies these rules to the states, which followed those of `old` or are new.
     pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
         self.memory.change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
     }
 
-    /// Makes the states follow the rules of `old` again, as far as that is possible.
+    /// Applies the rules of `old` again, as far as possible.
     pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
         if let Some(old) = old
             && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, old.max_keys, now)
         {
-            tracing::error!(limit = old.spec.name, %error, "a change of rules could not be undone");
+            tracing::error!(limit = old.spec.name, %error, "cannot undo a change of rules");
         }
     }
 }

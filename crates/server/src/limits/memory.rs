@@ -1,17 +1,17 @@
-//! A limit's states in this server's memory, and its counts: what a change of the rules leaves alone.
+//! A limit's states in this server's memory, and its counters: the part that survives a change of the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
-use super::counts::Counts;
 use crate::{
+    counts::Counts,
     heavy::HeavyKeys,
     rules::{Keeping, LimitSpec, PolicySpec, RulesError},
 };
 
-/// The states of a limit and its counts. Where the states are in a store, the limiter only knows who is blocked.
+/// The states of a limit and its counters. If the states are in a store, the limiter only records blocked keys.
 pub(super) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
@@ -19,9 +19,9 @@ pub(super) struct Memory {
     keeping: Keeping,
 }
 
-/// The policy of the states in the server's own memory. Where the limit itself is decided in a store, that is one with the
-/// limit's number (denials show it) and the smallest state: a log of thousands of entries for each of a million keys must
-/// not be reserved for nothing.
+/// The policy of the states in the server's own memory. If a store decides, this is a policy with the limit's number (denials
+/// show it) and the smallest state. Otherwise a log of thousands of entries would be reserved for each of a million keys
+/// without being used.
 pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
     let policy = spec.policy()?;
     match keeping {
@@ -30,10 +30,10 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
     }
 }
 
-/// With a store, how many keys a limit may have blocked, unless its rules themselves name more.
+/// With a store, the maximum number of blocked keys of a limit, unless its rules name more.
 const MOST_BLOCKED: usize = 1 << 16;
 
-/// For how many keys there should be room. Where the states are in a store, only the exceptions need some.
+/// The number of keys to make room for. If the states are in a store, only the exceptions need room.
 fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
     match keeping {
         Keeping::Memory => max_keys,
@@ -45,7 +45,8 @@ fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
 }
 
 impl Memory {
-    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys. Its overrides and its deny list come with [`change`](Self::change).
+    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys. [`change`](Self::change) adds its overrides
+    /// and its deny list.
     pub fn new(
         spec: &LimitSpec,
         max_keys: usize,
@@ -63,13 +64,13 @@ impl Memory {
         }
         let limiter = builder.build().map_err(|error| refuse(error.into()))?;
         let counts = Counts::default();
-        // A global limit has one key, and that has no name.
+        // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
         Ok(Self { limiter, counts, heavy, keeping })
     }
 
-    /// Makes the limiter do what `to` says, where it did what `from` says (`None` for fresh states of `to`'s policy), with
-    /// room for `max_keys` keys (`None`: as many as it has).
+    /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to those in `to`, with room for
+    /// `max_keys` keys (`None`: as before).
     pub fn change(
         &self,
         from: Option<&LimitSpec>,
@@ -82,7 +83,7 @@ impl Memory {
             limiter.set_max_keys_at(room(to, self.keeping, max_keys), now)?.finish_at(now);
         }
         limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
-        // The specification was checked when it was read.
+        // The specification was checked when it was parsed.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
             limiter.set_policy_at(policy, now)?.finish_at(now);
@@ -123,7 +124,7 @@ mod tests {
         let plain = "limits: [{name: a, limit: 5/1s}]";
         assert_eq!(of(plain, Keeping::Memory), 10_000_000);
         assert_eq!(of(plain, Keeping::Store), 65_536);
-        // Rules that deny more keys than that are followed.
+        // If the rules deny more keys than that, all of them are denied.
         let deny: Vec<String> = (0..70_000).map(|key| format!("k{key}")).collect();
         let many = format!("limits: [{{name: a, limit: 5/1s, deny: [{}]}}]", deny.join(", "));
         assert_eq!(of(&many, Keeping::Store), 140_000);

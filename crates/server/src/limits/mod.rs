@@ -1,12 +1,12 @@
-//! The limits at work: what the rules say, and the states that outlive a change of the rules.
+//! The limits in use: the rules, and the states that survive a change of the rules.
 //!
 //! ```text
-//! Limits ── by name ─► Limit ─┬─► Memory       states and counts; outlives a change of the rules
-//!                             └─► StoreLimit   instead of the states, where servers share them
+//! Limits ── by name ─► Limit ─┬─► Memory       states and counts; survives a change of the rules
+//!                             └─► StoreLimit   instead of the states, if servers share them
 //! ```
 
+mod act;
 mod capacity;
-pub mod counts;
 mod division;
 mod limit;
 mod memory;
@@ -18,48 +18,48 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
-pub use self::{capacity::Capacity, limit::Limit};
+pub use self::{act::Act, capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
 };
 
-/// How many keys of a shared limit are remembered at most while the store does not answer.
+/// The maximum number of keys of a shared limit in memory while the store does not reply.
 const LOCAL_KEYS: usize = 1 << 16;
 
-/// All limits by their names. Replaced as a whole when the rules change.
+/// All limits by name. Replaced as a whole when the rules change.
 pub struct Limits {
     /// In the order of the file.
     in_order: Vec<Arc<Limit>>,
-    /// Hashed quickly, not against collisions: whoever writes the rules chooses the names.
+    /// The hash is fast but not safe against chosen collisions, because the operator chooses the names.
     by_name: RapidHashMap<Box<[u8]>, usize>,
-    /// For limits without a bound of their own, as the server was started.
+    /// The bounds for limits without their own, from the server's options.
     capacity: Capacity,
-    /// What all states together may take, if that is bounded.
+    /// The bound on the memory of all states, if any.
     max_memory: Option<u64>,
-    /// How many keys `CL.THROTTLE` begins with.
+    /// The initial number of keys of `CL.THROTTLE`.
     throttle_keys: usize,
-    /// Where the limits are shared, if they are.
+    /// The store, if the limits are shared.
     shared: Option<Arc<SharedStore>>,
 }
 
-/// What limits are made from, beside their rules.
+/// What limits are built from, beside their rules.
 struct Plan<'a, H> {
     capacity: Capacity,
     hash_keys: H,
     keeping: Keeping,
     shared: Option<Arc<SharedStore>>,
-    /// The limits whose states are taken over.
+    /// The limits whose states are kept.
     before: Option<&'a Limits>,
 }
 
 impl Limits {
-    /// Fresh limits. Those without a bound of their own hold as many keys as `capacity` says; those whose states are about
-    /// to be restored need the hash keys that `hash_keys` has for their name.
+    /// Fresh limits. Those without their own bound hold as many keys as `capacity` says. Limits whose states will be restored
+    /// need the hash keys that `hash_keys` returns for their name.
     ///
     /// # Errors
-    /// When the memory for a limit's states cannot be reserved, or is more than `capacity` or the rules allow in all.
+    /// When the memory for a limit's states cannot be reserved, or exceeds what `capacity` or the rules allow in total.
     pub fn new(
         rules: Rules,
         capacity: impl Into<Capacity>,
@@ -71,19 +71,19 @@ impl Limits {
         Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, before: None }, now)
     }
 
-    /// Limits as a server has them that shares them over a store, but without it: what they need of memory can be seen.
+    /// Limits as in a server with a store, but without the store, to see how much memory they need.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// When there is not enough memory.
     pub fn for_a_store(rules: Rules, capacity: impl Into<Capacity>, now: Nanos) -> Result<Self, RulesError> {
         Self::stored(rules, capacity.into(), None, now)
     }
 
-    /// Limits that are kept in a store. While it does not answer they hold up to their bound of keys in memory, or as many
-    /// as `capacity` says.
+    /// Limits in a store. While it does not reply, they hold up to their bound of keys in memory, or as many as `capacity`
+    /// says.
     ///
     /// # Errors
-    /// When the store cannot decide by a limit, or there is no memory.
+    /// When the store cannot implement a limit, or there is not enough memory.
     pub fn shared_over(
         store: Arc<SharedStore>,
         rules: Rules,
@@ -103,30 +103,30 @@ impl Limits {
         Self::build(rules, &Plan { capacity, hash_keys, keeping: Keeping::Store, shared, before: None }, now)
     }
 
-    /// The store that the limits are kept in, if it is not this server's memory.
+    /// The store that holds the limits, if they are shared.
     #[must_use]
     pub fn shared(&self) -> Option<&Arc<SharedStore>> {
         self.shared.as_ref()
     }
 
-    /// How many bytes all states may take together, where that is bounded.
+    /// The bound on the bytes of all states, if any.
     #[must_use]
     pub fn max_memory(&self) -> Option<u64> {
         self.max_memory
     }
 
-    /// How many keys `CL.THROTTLE` should begin with beside these limits.
+    /// The initial number of keys of `CL.THROTTLE` beside these limits.
     #[must_use]
     pub fn throttle_keys(&self) -> usize {
         self.throttle_keys
     }
 
-    /// The limits of other rules, in place of these: what is unchanged keeps its state, a changed quota keeps what was
-    /// used (in the one limiter that both share, so a change of numbers already counts before the new limits are put in
-    /// place). A limit that becomes global, or stops being so, begins anew.
+    /// Creates the limits of changed rules. Unchanged limits keep their states, and a limit with a changed quota keeps its
+    /// use. Both share one limiter, so a change of numbers applies even before the new limits are in force. A limit that
+    /// becomes global, or stops being global, starts fresh.
     ///
     /// # Errors
-    /// When the memory for a limit's states cannot be reserved; these limits are then as they were.
+    /// When the memory for a limit's states cannot be reserved. These limits are then unchanged.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
         let (shared, before) = (self.shared.clone(), Some(self));
         let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
@@ -145,7 +145,7 @@ impl Limits {
         let max_memory = plan.capacity.max_memory.or(rules.max_memory);
         let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
         let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
-        // First what may fail for want of memory, without touching what is at work.
+        // First do everything that can fail for lack of memory, without touching the limits in use.
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
             let old = before(&spec);
@@ -188,10 +188,10 @@ impl Limits {
         })
     }
 
-    /// A limit that is none of these, kept where they are.
+    /// A limit that does not belong to these, kept in the same place.
     ///
     /// # Errors
-    /// As [`follow`](Self::follow).
+    /// The same as [`follow`](Self::follow).
     pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
         let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let rules = Rules { limits: vec![spec], ..Rules::default() };
@@ -201,14 +201,14 @@ impl Limits {
         Ok(Arc::clone(&built.in_order[0]))
     }
 
-    /// The limit of this name.
+    /// The limit with this name.
     #[must_use]
     #[inline]
     pub fn limit(&self, name: &[u8]) -> Option<&Arc<Limit>> {
         self.by_name.get(name).map(|at| &self.in_order[*at])
     }
 
-    /// The limit of the same name and kind, whose states a limit of new rules takes over.
+    /// The limit of the same name and kind, whose states a new limit takes over.
     fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
         self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| old.spec.global == spec.global)
     }
@@ -219,7 +219,7 @@ impl Limits {
         &self.in_order
     }
 
-    /// Their names.
+    /// The limits' names.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.in_order.iter().map(|limit| limit.spec.name.clone()).collect()

@@ -1,23 +1,19 @@
-//! What envoyproxy/ratelimit counts, by domain and rule.
+//! The counters of envoyproxy/ratelimit, by domain and rule.
 
 use std::fmt;
 
-use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
-
-use super::counter;
+use super::{Kind, Labels, Sink};
 use crate::envoy::{counts::NAMES, descriptors::Descriptors};
 
-pub(super) fn encode(out: &mut DescriptorEncoder<'_>, descriptors: &Descriptors) -> fmt::Result {
+pub(super) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
     let read: Vec<_> = descriptors.counted().collect();
-    if read.is_empty() {
-        return Ok(());
-    }
+    let labels: Vec<_> =
+        read.iter().map(|(domain, path, _)| [("domain", *domain), ("rule", path.as_str())]).collect();
     for (at, (name, help)) in NAMES.iter().enumerate() {
         let name = format!("envoy_{name}");
-        let mut family = out.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        for (domain, path, counts) in &read {
-            counter(&mut family, &[("domain", domain), ("rule", path)], counts[at])?;
-        }
+        let values: Vec<(Labels<'_>, u64)> =
+            labels.iter().zip(&read).map(|(labels, (.., counts))| (&labels[..], counts[at])).collect();
+        sink.family(&name, help, Kind::Counter, &values)?;
     }
     Ok(())
 }

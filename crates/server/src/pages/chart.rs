@@ -1,22 +1,22 @@
-//! What was admitted and denied over time, as SVG: denied stands on admitted.
+//! Charts of admitted and denied requests over time, as SVG, with the denied ones stacked on top.
 
 use std::fmt::Write;
 
 use maud::{Markup, html};
 
-/// Admitted and denied in one step.
+/// The numbers of admitted and denied requests in one step.
 pub(super) type Pair = [u64; 2];
 
-/// How a chart is drawn.
+/// The dimensions of a chart.
 #[derive(Clone, Copy)]
 pub(super) struct Size {
     pub width: usize,
     pub height: usize,
-    /// At most so many steps are drawn; several are added up where there are more.
+    /// The maximum number of bars. If there are more steps, several are added up.
     pub steps: usize,
 }
 
-/// A chart with words that say the same. The whole width stands for `full` points: a short history is at the right.
+/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is at the right.
 pub(super) fn chart(points: &[Pair], full: usize, size: Size, words: &str) -> Markup {
     let Size { width, height, steps } = size;
     let each = full.div_ceil(steps).max(1);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_stands_on_admitted_and_the_newest_is_at_the_right() {
+    fn denied_is_stacked_on_admitted_and_the_newest_is_at_the_right() {
         let svg = drawn(&[[5, 5]], 4, 4);
         assert!(svg.contains(r#"class="admitted" d="M75.0 10.0V5.0H100.0V10.0Z""#), "{svg}");
         assert!(svg.contains(r#"class="denied" d="M75.0 5.0V0.0H100.0V5.0Z""#), "{svg}");
@@ -72,7 +72,7 @@ mod tests {
     fn more_points_than_steps_are_added_up() {
         let svg = drawn(&[[1, 0], [1, 0], [1, 0], [1, 0]], 4, 2);
         assert!(svg.contains(r#"d="M0.0 10.0V0.0H50.0V10.0ZM50.0 10.0V0.0H100.0V10.0Z""#), "{svg}");
-        // Nothing at all is drawn as nothing.
+        // Zeros draw nothing.
         assert!(drawn(&[[0, 0]; 10], 10, 5).contains(r#"class="denied" d="""#));
         drawn(&[], 0, 1);
     }

@@ -1,10 +1,10 @@
-//! What all pages have around them.
+//! The frame of all pages.
 
 use maud::{DOCTYPE, Markup, html};
 
 use super::shown;
 
-/// One page: its title, which entry of the navigation it is, where its changes come from, and what it shows.
+/// One page: its title, its entry in the navigation, the source of its updates, and its content.
 pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -19,7 +19,7 @@ pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup,
                 script type="module" src="/assets/page.js" {}
             }
             body {
-                a class="skip" href="#main" { "Skip to the content" }
+                a class="skip" href="#main" { "Skip to content" }
                 header {
                     nav aria-label="Pages" {
                         strong { "Tidegate" }
@@ -51,13 +51,13 @@ pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup,
     }
 }
 
-/// The page for what there is not.
+/// The page for a missing limit or path.
 pub(super) fn missing(why: &str) -> Markup {
     let body = html! { p { a href="/" { "All limits" } } };
     layout("Not found", "", None, &html! { h1 { "Not found" } p { (shown::text(why)) } }, &body)
 }
 
-/// A button that posts these fields after a question.
+/// A button that posts these fields after a confirmation.
 pub(super) fn post(path: &str, label: &str, question: &str, fields: &[(&str, &str)]) -> Markup {
     html! {
         form method="post" action=(path) data-question=(question) {

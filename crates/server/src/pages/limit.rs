@@ -1,4 +1,4 @@
-//! One limit: what it decided, who asks, a key looked up, its rule.
+//! The page of one limit: its decisions, its heavy keys, a key lookup, its rule.
 
 use axum::http::Uri;
 use maud::{Markup, html};
@@ -19,11 +19,11 @@ use crate::{
     service::{Act, Ask, Refusal, reset_after, resolve},
 };
 
-/// How many heavy keys are listed.
+/// The number of heavy keys to list.
 const KEYS: usize = 20;
 
 pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
-    let [name, key] = query_fields(uri, ["name", "key"]).map_err(Missing)?;
+    let [name, key] = query_fields(uri, ["name", "key"])?;
     let name =
         name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
     let (rule, global) = {
@@ -58,7 +58,7 @@ fn found<'l>(limits: &'l crate::limits::Limits, name: &str) -> Result<&'l Limit,
     resolved.map(|resolved| &**resolved.limit).map_err(|refusal| Missing(refusal.to_string()))
 }
 
-/// Where a key stands, and what can be done about it.
+/// The state of a key, and the actions on it.
 async fn standing(app: &App, name: &str, key: &str) -> Markup {
     let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
     let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
@@ -74,7 +74,7 @@ async fn standing(app: &App, name: &str, key: &str) -> Markup {
                         ", remaining " (decision.remaining()) " of " (decision.limit())
                         @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
                         @else if decision.is_denied() { "; blocked, or no time is known" }
-                        @if let Some(reset) = reset_after(&decision) { "; as good as new in " (format!("{reset:.1?}")) }
+                        @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
                     }
                     (actions(name, key, true))
                 }
@@ -83,7 +83,7 @@ async fn standing(app: &App, name: &str, key: &str) -> Markup {
     }
 }
 
-/// What can be done about a key: all of it, or only what is done in a hurry.
+/// The actions on a key: all of them, or only the urgent one.
 fn actions(name: &str, key: &str, all: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
@@ -99,7 +99,7 @@ fn actions(name: &str, key: &str, all: bool) -> Markup {
     }
 }
 
-/// The part that changes each second.
+/// The part that is updated each second.
 pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
@@ -134,7 +134,7 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
         }
         @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {
             (Some(minutes), Some(hours)) => { (minutes) (hours) },
-            _ => p { "No history is kept of this limit (--history-memory)." },
+            _ => p { "This limit has no history (--history-memory)." },
         }
         @if let Some(top) = top {
             p {
@@ -143,8 +143,8 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
                 @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
             }
             div class="columns" {
-                (keys(name, "Denied most", &top.denied))
-                (keys(name, "Asked most", &top.asked))
+                (keys(name, "Most denials", &top.denied))
+                (keys(name, "Most requests", &top.asked))
             }
         }
     })
@@ -169,7 +169,7 @@ fn keys(name: &str, title: &str, keys: &[TopKey]) -> Markup {
 fn key_row(name: &str, top: &TopKey) -> Markup {
     let text = str::from_utf8(&top.key).ok();
     let key = shown::text(&String::from_utf8_lossy(&top.key));
-    // A key that is shown as it is can be named in a request.
+    // A request can only name a key that is displayed unchanged.
     let named = text.filter(|text| *text == key);
     html! {
         tr {

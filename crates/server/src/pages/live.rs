@@ -19,7 +19,7 @@ use crate::http::{App, query_fields};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What is rendered.
+/// The part to render.
 enum Part {
     Overview { q: String },
     Limit { name: String },
@@ -38,7 +38,7 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
     let part = match query_fields(uri, ["q", "name"]) {
         Ok([_, Some(name)]) => Part::Limit { name },
         Ok([q, None]) => Part::Overview { q: q.unwrap_or_default() },
-        Err(why) => return page(Err(Missing(why))),
+        Err(error) => return page(Err(error.into())),
     };
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,7 +48,7 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
 
 type Going = (Arc<App>, Part, Interval);
 
-/// The next event. The stream ends when the server stops, or when the limit is gone.
+/// The next event. The stream ends when the server stops or the limit no longer exists.
 async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallible>, Going)> {
     ticks.tick().await;
     if !app.ready.load(Ordering::Acquire) {
@@ -58,7 +58,7 @@ async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallibl
     Some((Ok(event(&html)), (app, part, ticks)))
 }
 
-/// Each line of the data is a field of its own.
+/// Each line of the data is a separate field.
 fn event(data: &str) -> String {
     let mut lines = String::with_capacity(data.len() + 64);
     for line in data.split(['\n', '\r']) {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_with_line_ends_stays_one_event() {
+    fn data_with_line_breaks_stays_one_event() {
         assert_eq!(event("a\nb\r\nevent: c"), "data: a\ndata: b\ndata: \ndata: event: c\n\n");
     }
 }

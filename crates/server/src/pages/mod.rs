@@ -1,8 +1,8 @@
 //! The dashboard that the control plane serves at `/`: every limit, one limit with its heavy keys, and the rules.
 //!
-//! The server renders all of it (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). A page's part that changes is
-//! rendered again each second and sent as a server-sent event (`live`); `page.js` puts it in place and asks before it blocks a
-//! key. Nothing comes from another host, and the policy of the pages forbids it.
+//! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). The changing part of a
+//! page is rendered again each second and sent as a server-sent event (`live`); `page.js` inserts it, and asks before it
+//! blocks a key. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod chart;
 mod layout;
@@ -23,13 +23,13 @@ use axum::{
 };
 use maud::Markup;
 
-use crate::http::App;
+use crate::http::{App, QueryError};
 
-/// What a browser may load for these pages: what this server sends, and nothing else.
+/// The content security policy: a browser may load only what this server sends.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// One file that pages need.
+/// A static file for the pages.
 struct Asset {
     path: &'static str,
     kind: &'static str,
@@ -42,8 +42,9 @@ const ASSETS: [Asset; 3] = [
     Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
 ];
 
-/// The pages beside the control plane's other paths.
-pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
+/// The routes of the pages.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    let mut router = Router::new();
     for Asset { path, kind, text } in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
     }
@@ -67,7 +68,7 @@ pub(crate) fn add(mut router: Router<Arc<App>>) -> Router<Arc<App>> {
         )
 }
 
-/// A page, or what is wrong with the question.
+/// A page, or what is wrong with the request.
 fn page(page: Result<Markup, Missing>) -> Response<Body> {
     let kind = "text/html; charset=utf-8";
     match page {
@@ -76,8 +77,14 @@ fn page(page: Result<Markup, Missing>) -> Response<Body> {
     }
 }
 
-/// What there is not, in words.
+/// Why there is no such page.
 struct Missing(String);
+
+impl From<QueryError> for Missing {
+    fn from(error: QueryError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
@@ -99,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_pages_load_is_small_and_ours() {
+    fn all_assets_are_small_and_our_own() {
         let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
         assert!(bytes < 32 * 1024, "{bytes} bytes; a page has less than 64 KiB beside them");
         for Asset { path, text, .. } in ASSETS {

@@ -1,4 +1,4 @@
-//! Every limit, what hurts first.
+//! The overview of all limits, those with the most denials first.
 
 use axum::http::Uri;
 use maud::{Markup, html};
@@ -15,12 +15,12 @@ use crate::{
     limits::Limit,
 };
 
-/// Seconds in the small charts.
+/// The number of seconds in the small charts.
 const RECENT: usize = 60;
-/// Rates are a mean over so many seconds.
+/// Rates are the mean over this many seconds.
 const RATE: usize = 10;
 
-/// What a limit decided in each step, admitted and denied. What a shadow limit would have denied counts as denied.
+/// A limit's admitted and denied requests in each step. Requests that a shadow limit would have denied count as denied.
 pub(super) fn pairs(points: &Points<5>) -> Vec<Pair> {
     let pair = |point: &[u32; 5]| {
         let [allowed, delayed, denied, shadow, _] = point.map(u64::from);
@@ -41,9 +41,9 @@ struct Row<'a> {
     rates: [f64; 2],
 }
 
-/// What the page is asked for: names that contain this.
+/// The filter of the page: names that contain this text.
 pub(super) fn filter(uri: &Uri) -> Result<String, Missing> {
-    let [q] = query_fields(uri, ["q"]).map_err(Missing)?;
+    let [q] = query_fields(uri, ["q"])?;
     Ok(q.unwrap_or_default())
 }
 
@@ -61,7 +61,7 @@ pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
     Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &q)))
 }
 
-/// The part that changes each second.
+/// The part that is updated each second.
 pub(super) fn changing(app: &App, q: &str) -> Markup {
     let limits = app.service.limits();
     let row = |limit| {
@@ -76,7 +76,7 @@ pub(super) fn changing(app: &App, q: &str) -> Markup {
         .filter(|limit| limit.spec().name.contains(q))
         .map(|limit| row(limit))
         .collect();
-    // Where equally much is denied, in the order of the file.
+    // Among equals, in the order of the file.
     rows.sort_by(|one, other| other.rates[1].total_cmp(&one.rates[1]));
     html! {
         ul class="facts" {
@@ -133,7 +133,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     }
 }
 
-/// How long answers took in the last minute.
+/// The latencies of answers in the last minute.
 fn answers(app: &App) -> Option<String> {
     let told = app.service.history().latency(Step::Second, RECENT)?;
     let mut sums = vec![0_u64; latency_bounds().count() + 1];

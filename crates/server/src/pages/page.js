@@ -1,4 +1,4 @@
-// Puts what the server sends in place each second, and asks before a key is blocked.
+// Inserts the server's updates each second, and asks before a key is blocked.
 
 const live = document.getElementById('live');
 const status = document.getElementById('status');
@@ -8,8 +8,7 @@ const pause = document.getElementById('pause');
 let paused = false;
 let held = false;
 
-// Replaces the changing part. What has the focus keeps it, and nothing is replaced under an open question or in the middle of
-// a click.
+// Replaces the changing part and keeps the focus. Nothing is replaced while a question is open or during a click.
 function show(html) {
   if (paused || held || ask.open) return;
   const focused = live.contains(document.activeElement) ? place(document.activeElement) : null;

@@ -1,4 +1,4 @@
-//! The rules in force, and what came of the last attempt to load them.
+//! The rules in force, and the result of the last attempt to load them.
 
 use std::{fmt::Write, sync::atomic::Ordering};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{http::App, limits::Limit};
 
-/// A limit as a rules file has it.
+/// A limit in the form of a rules file.
 pub(super) fn yaml(limit: &Limit) -> String {
     let spec = limit.spec();
     let mut text = format!("- name: {}\n", spec.name);
@@ -30,7 +30,7 @@ pub(super) fn yaml(limit: &Limit) -> String {
     if let Some(max_keys) = spec.max_keys {
         let _ = writeln!(text, "  max_keys: {max_keys}");
     }
-    // A JSON string is one in YAML, too: keys may have any characters.
+    // A JSON string is also a YAML string, with any characters.
     if !spec.overrides.is_empty() {
         text.push_str("  overrides:\n");
         for (key, policy) in &spec.overrides {
@@ -57,11 +57,11 @@ pub(super) fn page(app: &App) -> Markup {
         @if rejected.is_empty() { } @else {
             section class="card" aria-label="Mistakes" {
                 h2 class="bad" { "The file has changed since, and was rejected" }
-                p { "These rules stay active until the file is mended:" }
+                p { "These rules stay active until the file is fixed:" }
                 ul { @for problem in &rejected { li { (shown::text(problem)) } } }
             }
         }
-        div class="buttons" { (post("/v1/reload", "Load the file again", "Load the file again?", &[])) }
+        div class="buttons" { (post("/v1/reload", "Reload the file", "Reload the file?", &[])) }
         pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
     };
     layout("Rules", "/rules", None, &head, &body)
@@ -75,7 +75,7 @@ mod tests {
     use crate::{limits::Limits, rules};
 
     #[test]
-    fn the_rules_that_are_shown_are_those_in_force() {
+    fn the_displayed_rules_are_those_in_force() {
         let text = "limits:
             - {name: a, limit: 5/1m, algorithm: token-bucket, burst: 7, overrides: {\"x: y\": {limit: 9/1m}}, deny: [eve, \"a b\"]}
             - {name: b, limit: 100/1h, algorithm: sliding-window, slots: 60, shadow: true, max_keys: 100}

@@ -24,23 +24,21 @@ use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnorde
 use super::{
     Protocol,
     limiting::{write_cell, write_decision},
+    question::{Question, Reply},
     reply::Replies,
     session::Session,
 };
-use crate::{
-    service::Service,
-    shared::{Question, Reply},
-};
+use crate::service::Service;
 
-/// How many questions of one connection are under way at most.
+/// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;
-/// With so many bytes of replies kept between them, a batch is sent off too.
+/// A batch is also sent when this many bytes of replies are buffered.
 const BETWEEN: usize = 64 * 1024;
 
-/// What a connection has asked the store, and what else it has replied since.
+/// A connection's questions to the store, and the replies to its other commands since.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Each with its place in `between`.
+    /// Each with its position in `between`.
     pub questions: Vec<(usize, Question)>,
     pub between: Vec<u8>,
 }
@@ -54,9 +52,9 @@ impl Batch {
         self.questions.len() >= MOST || self.between.len() >= BETWEEN
     }
 
-    /// Asks all of it, and puts the replies together in the order of the commands.
+    /// Asks all questions, and assembles the replies in the order of the commands.
     ///
-    /// Questions about one key are asked in the order in which the commands came; all else at once.
+    /// Questions about one key are asked in the order of the commands, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
         if let [(_, question)] = &self.questions[..] {
             let reply = question.ask(service).await;
@@ -70,7 +68,7 @@ impl Batch {
             about.entry(question.is_about()).or_default().push(at);
         }
         let mut order: Vec<Vec<usize>> = about.into_values().collect();
-        // By the first command of each key: the store's own queue keeps this order.
+        // Sorted by the first command of each key, an order that the store's own queue keeps.
         order.sort_unstable();
         let asked = order.into_iter().map(async |chain| {
             let questions: Vec<&Question> = chain.iter().map(|&at| &self.questions[at].1).collect();

@@ -1,4 +1,4 @@
-//! The table of all commands, and how one is run.
+//! The table of all commands, and how a command is run.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::{
     handshake, heavy, introspection, limiting,
     session::{Command, Context, Flow, Needs, find},
 };
-use crate::{access::Role, service::THROTTLE};
+use crate::{access::Role, throttle::THROTTLE};
 
 const MANY: usize = super::MAX_ARGS;
 
@@ -37,13 +37,13 @@ macro_rules! command {
     };
 }
 
-/// All commands, the busiest first: a lookup goes through them in this order.
+/// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 19] = [
     command!(decide
         "acquire"(1, 3),
         2,
         "limit key [cost]",
-        "Take cost (1) from a limit if it admits that",
+        "Take a cost (default 1) from a limit if it admits",
         limiting::acquire
     ),
     Command {
@@ -52,7 +52,7 @@ pub(super) static COMMANDS: [Command; 19] = [
             "cl.throttle"(4, 5),
             1,
             "key max_burst count period [quantity]",
-            "Take from a bucket given here, as redis-cell does",
+            "Take from a bucket given in the command, as redis-cell does",
             limiting::cl_throttle
         )
     },
@@ -60,29 +60,29 @@ pub(super) static COMMANDS: [Command; 19] = [
         "peek"(1, 3),
         2,
         "limit key [cost]",
-        "Whether a limit would admit, taking nothing",
+        "Ask whether a limit would admit, without taking anything",
         limiting::peek
     ),
     command!(decide
         "refund"(1, 3),
         2,
         "limit key [cost]",
-        "Give back up to cost (1) that was taken",
+        "Refund up to a cost (default 1)",
         limiting::refund
     ),
     command!(operate
         "block"(2, 3),
         2,
         "limit key [milliseconds]",
-        "Deny a key, for a time or until it is unblocked",
+        "Deny a key for a time, or until it is unblocked",
         limiting::block
     ),
-    command!(operate "unblock"(2, 2), 2, "limit key", "Let a blocked key ask again", limiting::unblock),
-    command!(observe "top"(1, 2), 0, "limit [count]", "The keys that ask most, and that are denied most", heavy::top),
-    command!("ping"(0, 1), 0, "[message]", "Answer PONG, or the message", handshake::ping),
-    command!("echo"(1, 1), 0, "message", "Answer the message", handshake::echo),
-    command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol's version", handshake::hello),
-    command!(open "auth" (1, 2), 0, "[user] password", "Give the password", handshake::auth),
+    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", limiting::unblock),
+    command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
+    command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
+    command!("echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),
+    command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol version", handshake::hello),
+    command!(open "auth" (1, 2), 0, "[user] password", "Authenticate the connection", handshake::auth),
     command!(
         "client"(1, MANY),
         0,
@@ -90,13 +90,13 @@ pub(super) static COMMANDS: [Command; 19] = [
         "About this connection",
         handshake::client
     ),
-    command!("select"(1, 1), 0, "0", "Choose the one database there is", handshake::select),
+    command!("select"(1, 1), 0, "0", "Choose the only database", handshake::select),
     command!(open "quit" (0, MANY), 0, "", "Close the connection", handshake::quit),
-    command!(open "reset" (0, 0), 0, "", "Begin the connection anew", handshake::reset),
+    command!(open "reset" (0, 0), 0, "", "Reset the connection", handshake::reset),
     command!("command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
     command!("info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
-    command!("config"(1, MANY), 0, "GET pattern", "Settings that clients ask for", introspection::config),
-    command!("dbsize"(0, 0), 0, "", "How many keys are remembered", introspection::dbsize),
+    command!("config"(1, MANY), 0, "GET pattern", "Settings that some clients query", introspection::config),
+    command!("dbsize"(0, 0), 0, "", "The number of keys in memory", introspection::dbsize),
 ];
 
 /// Runs one command; `args` begins with its name.
@@ -131,7 +131,7 @@ fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
 
 #[cold]
 fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
-    // As Redis words it, cut short alike.
+    // Redis's wording, truncated in the same way.
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
     let mut beginning = String::new();
     for arg in args {
@@ -142,20 +142,20 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         let _ = write!(beginning, "'{}' ", shown(arg));
     }
     let name = shown(name);
-    // Clients that know transactions must not take an unknown command for one that was queued.
+    // A client that uses transactions must not mistake an unknown command for a queued one.
     let transaction = match name.to_ascii_uppercase().as_str() {
         "MULTI" => Some(
-            "ERR MULTI is not supported: no transaction has begun and nothing is queued; each command that follows takes \
-             effect by itself",
+            "ERR MULTI is not supported: no transaction was started and nothing is queued; each following command takes \
+             effect immediately",
         ),
         "EXEC" => {
-            Some("ERR EXEC without MULTI: nothing was queued; commands sent before took effect by themselves")
+            Some("ERR EXEC without MULTI: nothing was queued; earlier commands have already taken effect")
         }
         "DISCARD" => Some(
-            "ERR DISCARD without MULTI: nothing was queued, and nothing is undone; commands sent before took effect by \
-             themselves",
+            "ERR DISCARD without MULTI: nothing was queued and nothing is undone; earlier commands have already \
+             taken effect",
         ),
-        "WATCH" | "UNWATCH" => Some("ERR there are no transactions here: nothing is watched"),
+        "WATCH" | "UNWATCH" => Some("ERR transactions are not supported: nothing is watched"),
         _ => None,
     };
     if let Some(error) = transaction {

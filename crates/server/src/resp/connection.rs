@@ -1,4 +1,4 @@
-//! One connection: what was read but not answered, what was answered but not sent, and the bounds of both.
+//! One connection: unanswered input, unsent output, and the bounds of both.
 
 use std::{cell::Cell, io, mem, sync::atomic::Ordering};
 
@@ -17,21 +17,21 @@ use crate::{limits::Limits, tls::HANDSHAKE_TIME};
 
 /// How much is read from a socket at a time.
 const READ: usize = 64 * 1024;
-/// The size of the buffer that all connections of a reactor read into: a read, and an unfinished frame before it.
+/// The size of the read buffer that all connections of a reactor share: one read, after an unfinished frame.
 pub(super) const BUFFER: usize = READ + MAX_FRAME;
-/// With this much to send, no further command of the connection runs until it is sent.
+/// With this much unsent output, the connection runs no further command until it is sent.
 const OUTPUT_FULL: usize = 256 * 1024;
-/// An output buffer that has grown beyond this is given back when it is empty.
+/// An output buffer larger than this is freed when it is empty.
 const OUTPUT_KEPT: usize = 4 * 1024;
-/// How many commands of a pipeline are looked at before they run.
+/// How many commands of a pipeline are parsed in advance.
 const AHEAD: usize = 16;
-/// Reads in one turn before the other connections have theirs.
+/// The number of reads before the other connections get their turn.
 const READS_A_TURN: usize = 4;
 /// How long a frame may stay unfinished, or a reply unsent.
 const STUCK: Nanos = Nanos::from_secs(30);
 
-/// A client behind a stream that never blocks.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own; most combinations occur")]
+/// A client behind a non-blocking stream.
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent fact; most combinations occur")]
 pub(super) struct Connection<S> {
     pub stream: S,
     session: Session,
@@ -39,42 +39,42 @@ pub(super) struct Connection<S> {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// What is to be asked of the shared store, and the replies behind it.
+    /// Questions to the shared store, and the replies after them.
     batch: Batch,
-    /// The store is being asked: no command runs until its answers are here.
+    /// The store is being asked. No command runs until it has replied.
     asking: bool,
-    /// When the store was asked, and how many questions.
+    /// When the store was asked, and with how many questions.
     asked: (Nanos, u64),
-    /// Complete frames in `input` wait for output to be sent, or for the store.
+    /// Complete frames in `input` wait until output is sent or the store has replied.
     waiting: bool,
     /// The socket may have more to read, and no further event would tell: it was not read when one came, or not emptied.
     unread: bool,
-    /// To be closed when the output is sent.
+    /// To be closed once the output is sent.
     closing: bool,
-    /// Its handshake is over, and who it is has been looked up.
+    /// The handshake is over, and the client's rights were looked up.
     met: bool,
     /// Registered for writing instead of reading.
     pub blocked: bool,
-    /// Has output and a place in the reactor's list of those.
+    /// Has output and is in the reactor's list of such connections.
     pub listed: bool,
     last_command: Nanos,
-    /// Bytes were answered or sent since it was last looked whether the connection is stuck.
+    /// Whether bytes were answered or sent since the last check for a stuck connection.
     moved: bool,
     stuck_since: Option<Nanos>,
 }
 
-/// What a turn left.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Nothing more to read now.
+    /// There is nothing more to read now.
     Done,
-    /// There is more; the others come first.
+    /// There is more to read, after the other connections.
     More,
-    /// The peer is gone.
+    /// The peer has disconnected.
     Gone,
 }
 
-/// What a connection runs commands with.
+/// What a connection needs to run commands.
 #[derive(Clone, Copy)]
 pub(super) struct World<'a> {
     pub shared: &'a Shared,
@@ -107,9 +107,9 @@ impl<S: Transport> Connection<S> {
         }
     }
 
-    /// Reads what the socket has and answers every complete frame in it; `buffer` is [`BUFFER`] long.
+    /// Reads from the socket and answers every complete frame; `buffer` is [`BUFFER`] long.
     ///
-    /// A read that does not fill the buffer has emptied the socket, unless the peer closed: `closed` says so.
+    /// A read that does not fill the buffer has emptied the socket, unless the peer has closed it, as `closed` says.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
         if self.asking || self.session.held_until.is_some() {
             self.unread = true;
@@ -131,7 +131,7 @@ impl<S: Transport> Connection<S> {
             buffer[..held].copy_from_slice(&self.input);
             let read = match self.stream.read(&mut buffer[held..held + READ]) {
                 Ok(0) => {
-                    // A client may close its half and still wait for its answers.
+                    // A client may close its half and still wait for replies.
                     self.closing = true;
                     return Turn::Done;
                 }
@@ -154,7 +154,7 @@ impl<S: Transport> Connection<S> {
         Turn::More
     }
 
-    /// Runs the commands in `data`; how many bytes of it are done with.
+    /// Runs the commands in `data`. Returns how many bytes it has consumed.
     fn answer(&mut self, data: &[u8], world: World<'_>) -> usize {
         let stats = &world.shared.stats;
         let mut args = Args::new();
@@ -162,7 +162,7 @@ impl<S: Transport> Connection<S> {
         let mut looked = 0;
         let questions = self.batch.questions.len();
         while used < data.len() && !self.closing && !self.must_wait() {
-            // Replies behind a question wait for its answer.
+            // Replies after a question wait for its reply.
             let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
             match parse(&data[used..], &mut args) {
                 Ok(Some(length)) => {
@@ -219,7 +219,7 @@ impl<S: Transport> Connection<S> {
         self.output.len() - self.sent >= OUTPUT_FULL
     }
 
-    /// Whether no further command may run until something has been sent or answered, or a time has come.
+    /// Whether no further command may run until output is sent, the store has replied, or a hold is over.
     fn must_wait(&self) -> bool {
         self.is_full() || self.batch.is_full() || self.is_held()
     }
@@ -228,22 +228,22 @@ impl<S: Transport> Connection<S> {
         self.session.held_until.is_some()
     }
 
-    /// Until when nothing is sent to the client.
+    /// The time until which nothing is sent to the client.
     pub fn held_until(&self) -> Option<Nanos> {
         self.session.held_until
     }
 
-    /// Ends the hold: what was answered may be sent.
+    /// Ends the hold, so that replies may be sent.
     pub fn release(&mut self) {
         self.session.held_until = None;
     }
 
-    /// Which connection of all that there ever were.
+    /// The connection's number, unique for the life of the server.
     pub fn id(&self) -> u64 {
         self.session.id
     }
 
-    /// Since when the client has not completed a command; `None` while the store is asked for it.
+    /// When the client last completed a command; `None` while the store is being asked.
     pub fn idle_since(&self) -> Option<u64> {
         (!self.asking).then(|| self.last_command.get())
     }
@@ -252,12 +252,12 @@ impl<S: Transport> Connection<S> {
         self.sent < self.output.len() || self.stream.has_unsent()
     }
 
-    /// Whether the client still has to show who it is.
+    /// Whether the handshake is still in progress.
     pub fn is_beginning(&self) -> bool {
         self.stream.is_beginning()
     }
 
-    /// Whether commands wait in memory for output to be sent.
+    /// Whether commands in memory wait until output is sent.
     pub fn has_waiting(&self) -> bool {
         self.waiting && !self.asking
     }
@@ -267,12 +267,12 @@ impl<S: Transport> Connection<S> {
         self.waiting || self.unread
     }
 
-    /// Whether the connection ends when its output is sent.
+    /// Whether the connection ends once its output is sent.
     pub fn is_closing(&self) -> bool {
         self.closing && !self.asking
     }
 
-    /// What the store is to be asked now. Until [`answered`](Self::answered), no further command runs.
+    /// The questions for the store. No further command runs until [`answered`](Self::answered) is called.
     pub fn ask(&mut self, now: Nanos) -> Option<(Batch, &Session)> {
         if self.batch.is_empty() {
             return None;
@@ -286,8 +286,8 @@ impl<S: Transport> Connection<S> {
         self.asking
     }
 
-    /// The replies to what was asked under this number are here. When it was asked and how many questions there were;
-    /// `None` if it was not this connection that asked.
+    /// Takes in the replies to the questions of this number. Returns when they were asked and how many there were, or `None`
+    /// if another connection asked them.
     pub fn answered(&mut self, id: u64, replies: &[u8]) -> Option<(Nanos, u64)> {
         if !self.asking || self.session.id != id {
             return None;
@@ -298,15 +298,15 @@ impl<S: Transport> Connection<S> {
         Some(self.asked)
     }
 
-    /// No further command runs; what has been answered is still sent.
+    /// Runs no further command. Pending replies are still sent.
     pub fn close_when_sent(&mut self) {
         self.closing = true;
     }
 
-    /// Sends what the socket takes; whether that was everything.
+    /// Sends as much as the socket takes. Returns whether that was everything.
     ///
     /// # Errors
-    /// When the peer is gone.
+    /// When the peer has disconnected.
     pub fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
@@ -332,13 +332,13 @@ impl<S: Transport> Connection<S> {
         Ok(true)
     }
 
-    /// Whether the connection has been idle, or stuck in a frame or a reply, for too long. Asked every second or so.
+    /// Whether the connection has been idle for too long, or stuck in a frame or a reply. Called about once a second.
     pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
         if self.is_beginning() {
             return now.saturating_since(self.last_command) >= HANDSHAKE_TIME.into();
         }
         let at_rest = self.input.is_empty() && !self.has_output() && !self.closing;
-        // The store has a deadline of its own.
+        // The store has its own deadline.
         if at_rest || self.asking || mem::take(&mut self.moved) {
             self.stuck_since = None;
         } else if now.saturating_since(*self.stuck_since.get_or_insert(now)) >= STUCK {
@@ -348,10 +348,10 @@ impl<S: Transport> Connection<S> {
     }
 }
 
-/// Begins to fetch the states that the next commands are about; how many bytes of commands that was.
+/// Prefetches the states for the next commands. Returns how many bytes of commands were read.
 ///
-/// A pipeline tells early which keys it asks for. Their memory is fetched all at once, instead of one wait after the
-/// other; that costs a second reading of the frames, a fifth of one such wait. The states of shared limits are elsewhere.
+/// A pipeline's keys are known in advance, so their memory is fetched in parallel instead of one after another. This parses
+/// the frames twice, which costs a fifth of one such fetch. The states of shared limits are elsewhere.
 fn look_ahead(data: &[u8], world: World<'_>) -> usize {
     if world.shared.service.store().is_some() {
         return data.len();

@@ -1,4 +1,4 @@
-//! A connection over a scripted stream: reads come in any pieces, writes take any number of bytes.
+//! A connection over a scripted stream: input arrives in arbitrary pieces, and writes take any number of bytes.
 
 use std::{
     collections::VecDeque,
@@ -20,13 +20,13 @@ use crate::{
     throttle::Throttle,
 };
 
-/// What arrives, piece by piece, and how much each write takes.
+/// The input, piece by piece, and how many bytes the stream takes.
 #[derive(Default)]
 struct Script {
     arriving: VecDeque<Vec<u8>>,
-    /// The peer has closed its half behind what arrives.
+    /// The peer has closed its half after the last piece.
     closed: bool,
-    /// How many bytes are taken until a write would block.
+    /// How many bytes can be written before a write would block.
     room: usize,
     sent: Vec<u8>,
 }
@@ -105,7 +105,7 @@ fn read_all(connection: &mut Connection<Script>, shared: &Shared) -> Turn {
     }
 }
 
-/// What a client that sends these pieces is answered.
+/// The replies to a client that sends these pieces.
 fn answers(pieces: Vec<Vec<u8>>) -> Vec<u8> {
     let shared = shared();
     let script = Script { arriving: pieces.into(), closed: true, room: usize::MAX, ..Script::default() };
@@ -124,7 +124,7 @@ fn command(words: &[&str]) -> Vec<u8> {
     frame.into_bytes()
 }
 
-/// Not `INFO`: it tells how many commands have run, and those of one read are counted together.
+/// Without `INFO`: it reports how many commands have run, and commands of one read are counted together.
 fn requests() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just("acquire"),
@@ -165,7 +165,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever a client sends, and however the network cuts it up, the answers are the same, and nothing panics.
+    /// However the network splits a client's bytes, the replies are the same, and nothing panics.
     #[test]
     fn any_split_into_reads_gives_the_same_answers(
         bytes in requests(),
@@ -187,7 +187,7 @@ proptest! {
 #[test]
 fn a_client_that_does_not_read_is_not_read_from() {
     let shared = shared();
-    // Each asks for a long answer: far more than the output may hold.
+    // Each asks for a long reply. Together they far exceed the output bound.
     let script =
         Script { arriving: (0..10_000).map(|_| b"COMMAND DOCS\r\n".to_vec()).collect(), ..Script::default() };
     let mut connection = connection(&shared, script);
@@ -196,7 +196,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
     assert!(connection.output.len() <= OUTPUT_FULL + longest, "{}", connection.output.len());
     let left = connection.stream.arriving.len();
     assert!(left > 8_000, "only {left} are left unread");
-    // When the client reads after all, everything is answered, in order.
+    // Once the client reads, everything is answered in order.
     let mut turns = 0;
     while !connection.stream.arriving.is_empty() || connection.has_output() || connection.has_waiting() {
         connection.stream.room = 100_000;
@@ -209,7 +209,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
 }
 
 #[test]
-fn frames_that_waited_for_room_are_answered_without_a_further_read() {
+fn frames_that_waited_for_output_space_are_answered_without_another_read() {
     let shared = shared();
     let script = Script { arriving: [b"COMMAND DOCS\r\n".repeat(1_000)].into(), ..Script::default() };
     let mut connection = connection(&shared, script);
@@ -227,7 +227,7 @@ fn frames_that_waited_for_room_are_answered_without_a_further_read() {
 }
 
 #[test]
-fn buffers_are_given_back_when_they_are_empty() {
+fn empty_buffers_are_freed() {
     let shared = shared();
     let script = Script {
         arriving: [b"COMMAND DOCS\r\n".repeat(3), b"*2\r\n$4\r\nECHO".to_vec(), b"\r\n$1\r\nx\r\n".to_vec()]
@@ -244,7 +244,7 @@ fn buffers_are_given_back_when_they_are_empty() {
 }
 
 #[test]
-fn malformed_input_is_answered_with_an_error_and_the_end() {
+fn malformed_input_gets_an_error_and_closes_the_connection() {
     let sent = answers(vec![b"PING\r\n*1\r\n:5\r\nPING\r\n".to_vec()]);
     assert_eq!(
         sent.escape_ascii().to_string(),
@@ -253,7 +253,7 @@ fn malformed_input_is_answered_with_an_error_and_the_end() {
 }
 
 #[test]
-fn a_client_that_closes_its_half_still_gets_its_answers() {
+fn a_client_that_closes_its_half_still_gets_its_replies() {
     let sent = answers(vec![b"PING\r\nPING\r\n*1\r\n$4\r\nPI".to_vec()]);
     assert_eq!(sent, b"+PONG\r\n+PONG\r\n");
 }
@@ -279,7 +279,7 @@ fn an_unfinished_frame_and_an_unread_reply_are_overdue_after_half_a_minute() {
 }
 
 #[test]
-fn a_slow_client_that_goes_on_reading_is_not_stuck() {
+fn a_slow_client_that_keeps_reading_is_not_stuck() {
     let shared = shared();
     let script = Script { arriving: [b"COMMAND DOCS\r\n".to_vec()].into(), ..Script::default() };
     let mut connection = connection(&shared, script);
@@ -292,7 +292,7 @@ fn a_slow_client_that_goes_on_reading_is_not_stuck() {
 }
 
 #[test]
-fn a_connection_is_idle_since_its_last_command_and_only_where_that_matters() {
+fn a_connection_is_idle_since_its_last_command_and_only_with_a_timeout() {
     let shared = shared();
     let mut connection = connection(&shared, Script::default());
     assert!(!connection.is_overdue(None, Nanos::from_secs(1_000_000)));

@@ -1,8 +1,8 @@
-//! When to wait a moment before answering.
+//! When to pause before answering.
 //!
-//! A reactor that answers each request the moment it comes wakes for almost every one of them, and wakes the client for
-//! almost every answer; both wakeups cost more than the decision. With many connections busy at once it pays to let a few
-//! requests gather. Nobody waits for company that is not there: as long as few connections are busy there is no pause.
+//! A reactor that answers each request on arrival wakes up for almost every request, and wakes the client for almost every
+//! reply. Both wakeups cost more than the decision. With many busy connections, it is cheaper to gather a few requests first.
+//! With few busy connections there is no pause.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use tidegate_core::Nanos;
 
 /// How long requests gather. The system makes it somewhat longer.
 pub(super) const PAUSE: Duration = Duration::from_micros(20);
-/// How long it is looked who is busy.
+/// The period over which busy connections are counted.
 const PERIOD: Nanos = Nanos::from_millis(1);
-/// From this many busy connections on in one period it pays.
+/// From this many busy connections per period, a pause is cheaper.
 const MANY: u32 = 8;
 
-/// Which connections were busy lately.
+/// Which connections were recently busy.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    /// One bit for each connection (of those whose numbers are equal modulo 64) that had something to read.
+    /// One bit for each connection (modulo 64) that had something to read.
     busy: u64,
     period_ends: Nanos,
     pays: bool,
 }
 
 impl Gather {
-    /// A connection had something to read.
+    /// Records that a connection had something to read.
     #[inline]
     pub fn saw(&mut self, connection: usize) {
         self.busy |= 1 << (connection % 64);
     }
 
-    /// Whether to pause before the next look at the sockets.
+    /// Whether to pause before the next poll.
     #[inline]
     pub fn pays(&mut self, now: Nanos) -> bool {
         if now >= self.period_ends {

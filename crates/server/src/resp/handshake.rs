@@ -1,4 +1,4 @@
-//! What clients send by themselves when they connect, and about their connection.
+//! Commands that clients send when they connect, and commands about the connection.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use super::{
     session::{Context, Flow},
 };
 
-/// With so many wrong passwords in a row a connection is closed.
+/// A connection is closed after this many consecutive wrong passwords.
 const MOST_FAILURES: u32 = 5;
-/// How long the answer to the first wrong password waits; each further one takes twice as long.
+/// How long the reply to the first wrong password is delayed. The delay doubles with each further one.
 const FIRST_DELAY: Nanos = Nanos::from_millis(100);
 
-/// The longest name that a client may give itself.
+/// The longest name that a client may set.
 const MAX_NAME: usize = 128;
 
 pub(super) fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -34,7 +34,7 @@ pub(super) fn select(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     match args[0] {
         b"0" => context.replies().ok(),
         other if other.iter().all(u8::is_ascii_digit) => {
-            context.replies().error("ERR DB index is out of range; there is one database, 0");
+            context.replies().error("ERR DB index is out of range; the only database is 0");
         }
         _ => context.replies().error("ERR invalid DB index"),
     }
@@ -77,7 +77,7 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     }
 }
 
-/// Lets the client in, or tells it why not: then each time later, and in the end no more.
+/// Logs the client in, or replies with an error: each time later, and finally by closing the connection.
 fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(), Flow> {
     if context.session.log_in(user, password, context.shared) {
         context.session.auth_failures = 0;
@@ -175,7 +175,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             let id = context.session.id;
             context.replies().count(id);
         }
-        // Which library a client uses is taken note of by Redis; here nothing asks for it.
+        // Redis records the client's library. Nothing here needs it.
         (b"SETINFO", [option, _])
             if option.eq_ignore_ascii_case(b"lib-name") || option.eq_ignore_ascii_case(b"lib-ver") =>
         {
@@ -197,7 +197,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             context.replies().error(&format!(
-                "ERR unknown subcommand '{name}'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
+                "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
             ));
         }
     }
@@ -210,14 +210,13 @@ fn set_name(context: &mut Context<'_>, name: &[u8]) -> bool {
         context.session.name = name.to_vec();
     } else {
         context.replies().error(
-            "ERR Client names cannot contain spaces, newlines or special characters, and have at most 128 bytes.",
+            "ERR Client names cannot contain spaces, newlines or special characters, or be longer than 128 bytes.",
         );
     }
     fits
 }
 
-/// This connection in the form of Redis' client list, as far as there is anything to tell. Other connections are
-/// nobody's business.
+/// Describes this connection in the format of Redis's client list, as far as it applies. Other connections are never shown.
 fn describe(context: &Context<'_>) -> String {
     let session = &context.session;
     let name = String::from_utf8_lossy(&session.name);

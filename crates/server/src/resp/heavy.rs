@@ -1,4 +1,4 @@
-//! `TOP`: which keys of a limit ask most, and which are denied most.
+//! `TOP`: the keys of a limit with the most requests and the most denials.
 
 use super::{
     limiting::{number, refuse, refuse_number},
@@ -6,11 +6,11 @@ use super::{
 };
 use crate::heavy::TopKey;
 
-/// How many keys are told when the command does not say.
+/// The default number of keys.
 const USUAL: usize = 10;
 
-/// `limit [count]` → a map: seconds counted, one decision in so many, and the two lists. Each key with its count, and the
-/// least and the most that it may be.
+/// `limit [count]` → a map: the seconds counted, the sampling rate, and the two lists. Each key comes with its count and the
+/// bounds of the true count.
 pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let most = match args.get(1) {
         None => USUAL,

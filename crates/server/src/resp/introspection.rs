@@ -1,4 +1,4 @@
-//! What tools ask about the server: `COMMAND`, `INFO`, `CONFIG GET`, `DBSIZE`.
+//! Commands with which tools query the server: `COMMAND`, `INFO`, `CONFIG GET`, `DBSIZE`.
 
 use std::{fmt::Write, sync::atomic::Ordering};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::access::Role;
 
-/// The version of Redis whose protocol is spoken, for clients that look for one before they use a feature.
+/// The Redis version to report, for clients that check it before they use a feature.
 const REDIS_VERSION: &str = "7.0.0";
 
 pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
@@ -59,14 +59,14 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         other => {
             let other = String::from_utf8_lossy(other).into_owned();
             replies.error(&format!(
-                "ERR unknown subcommand '{other}'; here COMMAND has COUNT, DOCS, INFO and LIST"
+                "ERR unknown subcommand '{other}'; COMMAND supports COUNT, DOCS, INFO and LIST"
             ));
         }
     }
     Flow::Continue
 }
 
-/// Name, arity, flags, first key, last key, step; then four lists that Redis 7 has and that are empty here.
+/// Name, arity, flags, first key, last key, step; then four lists of Redis 7 that are empty here.
 fn describe(replies: &mut Replies<'_>, command: &Command) {
     replies.array(10);
     replies.bulk(command.name.as_bytes());
@@ -165,7 +165,9 @@ pub(super) fn dbsize(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
 
 pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     if !args[0].eq_ignore_ascii_case(b"GET") {
-        context.replies().error("ERR only CONFIG GET is known; settings are options of `tidegate serve`");
+        context
+            .replies()
+            .error("ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`");
         return Flow::Continue;
     }
     if args.len() < 2 {
@@ -194,7 +196,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     Flow::Continue
 }
 
-/// A name, or its beginning and a `*`: what tools ask with.
+/// Matches a name, or a prefix followed by `*`, which is what tools use.
 fn matches(pattern: &[u8], name: &str) -> bool {
     match pattern.strip_suffix(b"*") {
         Some(beginning) => {

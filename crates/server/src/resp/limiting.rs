@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::Decision;
 
 use super::{
+    question::Question,
     reply::Replies,
     session::{Context, Flow},
 };
 use crate::{
     access::Role,
     service::{Act, Refusal, Resolved, reset_after, resolve},
-    shared::Question,
     throttle::{self, ThrottleQuota},
 };
 
@@ -28,11 +28,11 @@ pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     decide(context, "refund", args, Act::Refund)
 }
 
-/// `limit key [cost]` → five integers. The key of a global limit may be left out, or is ignored.
+/// `limit key [cost]` → five integers. The key of a global limit can be omitted and is ignored.
 #[inline]
 fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
-    // A permit is given back by who had it; what a rate counted is an operator's to forget.
+    // A client may give back its permits. Only an operator may refund what a rate has counted.
     if act == Act::Refund
         && limit.spec().policy.algorithm.limits_rate()
         && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
@@ -52,7 +52,7 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
     Flow::Continue
 }
 
-/// The limit, key and cost that a command names; `None` when it was answered with what is wrong.
+/// The limit, key and cost of a command; `None` if an error was already sent.
 #[inline]
 fn asked<'a, 'k>(
     context: &mut Context<'a>,
@@ -74,7 +74,8 @@ fn asked<'a, 'k>(
     Some((resolved, cost?))
 }
 
-/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until all is fresh.
+/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
+/// again.
 #[inline]
 pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
     let allowed = decision.is_allowed() || shadow;
@@ -94,7 +95,7 @@ pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, sha
     replies.integer(reset_after(decision).map_or(-1, ms));
 }
 
-/// Five integers, as redis-cell has them.
+/// Five integers, in redis-cell's format.
 pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
     replies.array(5);
     for number in throttle::reply(decision) {
@@ -106,7 +107,7 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
         let Some(number) = number(text) else {
-            // redis-cell's own words.
+            // redis-cell's own wording.
             let text = String::from_utf8_lossy(text);
             context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
             return Flow::Continue;
@@ -150,7 +151,7 @@ pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     Flow::Continue
 }
 
-/// A whole number as redis-cell and Redis read one.
+/// A whole number as redis-cell and Redis parse one.
 #[inline]
 pub(super) fn number(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()

@@ -1,4 +1,4 @@
-//! The Redis protocol, versions 2 and 3, on a listener of its own.
+//! The Redis protocol, versions 2 and 3, on a separate listener.
 //!
 //! ```text
 //! bytes ─ parse ─► arguments ─ commands ─► service ─► reply ─► bytes
@@ -6,16 +6,17 @@
 //! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
 //! ```
 //!
-//! `commands` has the table of all commands. It imports those that limit (`limiting`), those about heavy keys (`heavy`), those about the connection (`handshake`)
-//! and those about the server (`introspection`), which import `session` and `reply` alone.
+//! `commands` has the table of all commands. It imports the commands that limit (`limiting`), those about heavy keys
+//! (`heavy`), those about the connection (`handshake`) and those about the server (`introspection`), which import only
+//! `session` and `reply`.
 //!
 //! Where limits are shared over a store, `batch` keeps the questions of a connection in a future that the thread polls between
 //! its turns, and an answer wakes the thread; nothing else is different.
 //!
-//! The listener has threads of its own on `mio` instead of tokio tasks. A task costs about as much a wakeup, but a reactor
-//! decides *when* to write: it answers everything that is ready before it writes anything, so that a client with many
-//! connections is woken once for a batch instead of once for each answer. It also lets all connections share one read
-//! buffer: a silent connection holds no buffer at all.
+//! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much per wakeup, but a reactor
+//! decides *when* to write: it answers everything that is ready before it writes anything, so a client with many connections
+//! is woken once per batch instead of once per reply. All connections also share one read buffer, so an idle connection needs
+//! no buffer at all.
 
 mod batch;
 mod commands;
@@ -26,6 +27,7 @@ mod heavy;
 mod introspection;
 mod limiting;
 mod parse;
+mod question;
 mod reactor;
 mod reply;
 mod session;
@@ -45,7 +47,7 @@ use crate::{
     access::Door, latency::Latency, once_a_minute::OnceAMinute, peers::Peers, service::Service, tls::Tls,
 };
 
-/// The protocol's versions; a connection begins with 2 and may change with `HELLO`.
+/// The protocol version. A connection starts with 2, and `HELLO` can change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Resp2,
@@ -61,38 +63,38 @@ impl Protocol {
     }
 }
 
-/// What all connections of the listener share.
+/// The state that all connections of the listener share.
 pub(crate) struct Shared {
     pub service: Arc<Service>,
     pub config: RespConfig,
     /// What clients may do.
     pub door: Door,
-    /// TLS, if it is on.
+    /// TLS, if it is enabled.
     pub tls: Option<Arc<Tls>>,
-    /// How many connections each client has.
+    /// The number of connections of each client.
     pub peers: Arc<Peers>,
     pub started: Nanos,
     pub stats: Arc<RespStats>,
-    /// Where the shared store is asked; `None` where there is none.
+    /// The runtime that asks the shared store; `None` without a store.
     pub runtime: Option<tokio::runtime::Handle>,
 }
 
-/// How the listener behaves.
+/// The listener's options.
 #[derive(Clone, Debug)]
 pub(crate) struct RespConfig {
-    /// What `AUTH` must give; `None` lets everybody in.
+    /// The password for `AUTH`; `None` admits every client.
     pub password: Option<String>,
     pub max_connections: usize,
-    /// Beyond so many of one client's its new ones are closed.
+    /// Above this many connections of one client, its new ones are closed.
     pub max_per_peer: Option<usize>,
-    /// After this long without a command a connection is closed; `None` never.
+    /// A connection without a command for this long is closed; `None` means never.
     pub idle_timeout: Option<Nanos>,
     pub threads: usize,
     /// For `INFO`.
     pub port: u16,
 }
 
-/// What happened on the listener. Relaxed counters: a scrape needs no exact instant.
+/// Counters of the listener. Relaxed is enough: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct RespStats {
     pub connections: AtomicUsize,
@@ -100,16 +102,16 @@ pub(crate) struct RespStats {
     pub refused: AtomicU64,
     pub commands: AtomicU64,
     pub protocol_errors: AtomicU64,
-    /// Connections that were closed for being idle, or stuck in the middle of a frame or a reply.
+    /// Connections closed because they were idle, or stuck in a frame or a reply.
     pub timeouts: AtomicU64,
-    /// Connections that gave way to new ones.
+    /// Connections closed to make room for new ones.
     pub evicted: AtomicU64,
     pub auth_failures: AtomicU64,
-    /// Connections whose TLS handshake failed, or broke off.
+    /// Connections whose TLS handshake failed or was aborted.
     pub handshakes_failed: AtomicU64,
     pub auth_warning: OnceAMinute,
     pub full_warning: OnceAMinute,
-    /// From a turn's beginning, or the question to the store, to the answer's way out.
+    /// From the start of a turn, or the question to the store, until the reply is ready to be sent.
     pub latency: Latency,
     pub next_id: AtomicU64,
 }

@@ -1,13 +1,13 @@
-//! The request half of the Redis protocol: arrays of bulk strings, and inline commands.
+//! The request side of the Redis protocol: arrays of bulk strings, and inline commands.
 //!
-//! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. A frame that is not
-//! complete yet is simply read again when more has come; [`MAX_FRAME`] bounds what that can cost.
+//! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. An incomplete frame is parsed
+//! again when more bytes have arrived; [`MAX_FRAME`] bounds that cost.
 
 /// The longest frame, in bytes.
 pub const MAX_FRAME: usize = 16 * 1024;
 /// The longest single argument, in bytes.
 pub const MAX_BULK: usize = 4 * 1024;
-/// The most arguments in one frame, the command's name included.
+/// The maximum number of arguments in one frame, including the command's name.
 pub const MAX_ARGS: usize = 64;
 
 /// The arguments of one command, as slices of the input.
@@ -18,13 +18,13 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// No arguments yet; made once for many frames.
+    /// No arguments yet. One value can be reused for many frames.
     #[must_use]
     pub const fn new() -> Self {
         Self { items: [&[]; MAX_ARGS], len: 0 }
     }
 
-    /// The arguments of the frame that was parsed last; empty for an empty line.
+    /// The arguments of the last parsed frame; empty for an empty line.
     #[must_use]
     pub fn get(&self) -> &[&'a [u8]] {
         &self.items[..self.len]
@@ -44,44 +44,44 @@ impl Default for Args<'_> {
     }
 }
 
-/// Why bytes are no request. The connection cannot be understood from here on and is closed.
+/// Why bytes are not a request. The rest of the input cannot be parsed, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The number behind `*` is no number.
+    /// The text after `*` is not a number.
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
     /// More than [`MAX_ARGS`] arguments.
     #[error("Protocol error: more than {MAX_ARGS} arguments")]
     TooManyArguments,
-    /// Something else than `$` where an argument begins.
+    /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", _0.escape_ascii())]
     ExpectedBulk(u8),
-    /// The number behind `$` is no number, or negative.
+    /// The text after `$` is not a number, or is negative.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument longer than [`MAX_BULK`].
     #[error("Protocol error: an argument longer than {MAX_BULK} bytes")]
     BulkTooLong,
     /// An argument that is not followed by CR LF.
-    #[error("Protocol error: expected CR LF behind an argument")]
+    #[error("Protocol error: expected CR LF after an argument")]
     BulkEnd,
     /// A frame longer than [`MAX_FRAME`].
     #[error("Protocol error: a command longer than {MAX_FRAME} bytes")]
     FrameTooLong,
-    /// An inline command whose quotes do not match, or with an escape inside quotes.
-    #[error("Protocol error: unbalanced quotes, or an escape, in an inline request")]
+    /// An inline command has unbalanced quotes, or an escape inside quotes.
+    #[error("Protocol error: unbalanced quotes or an escape in an inline request")]
     Quotes,
-    /// An HTTP request that came to the wrong port, perhaps by a browser that was tricked into it.
-    #[error("Protocol error: this is the Redis protocol's port; HTTP has its own")]
+    /// An HTTP request arrived at this port, perhaps from a browser that was tricked into sending it.
+    #[error("Protocol error: this port speaks the Redis protocol; HTTP has another port")]
     Http,
 }
 
-/// Reads one frame from the beginning of `input`: its arguments into `args`, and its length in bytes; `None` while
-/// the frame is not complete.
+/// Parses one frame at the start of `input`. Stores its arguments in `args` and returns its length in bytes, or `None` while
+/// the frame is incomplete.
 ///
 /// # Errors
-/// When no continuation of `input` could be a request.
+/// When no continuation of `input` can be a request.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     args.len = 0;
@@ -100,7 +100,7 @@ pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, 
 #[inline]
 fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     let Some((count, mut at)) = number(input, 1, ProtocolError::MultibulkLength)? else { return Ok(None) };
-    // Redis takes `*0` and `*-1` for no command at all.
+    // Redis treats `*0` and `*-1` as no command.
     let count = usize::try_from(count).unwrap_or(0);
     if count > MAX_ARGS {
         return Err(ProtocolError::TooManyArguments);
@@ -130,7 +130,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>
     Ok(Some(at))
 }
 
-/// A decimal number and the CR LF behind it: its value, and where the next line begins.
+/// A decimal number and the CR LF after it: its value, and where the next line begins.
 #[inline]
 fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64, usize)>, ProtocolError> {
     let mut at = from;
@@ -141,7 +141,7 @@ fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64
     loop {
         match input.get(at) {
             None => return Ok(None),
-            // Nine digits are more than any bound here, and never overflow.
+            // Nine digits exceed every bound here and never overflow.
             Some(digit @ b'0'..=b'9') if at - digits < 9 => value = value * 10 + i64::from(digit - b'0'),
             Some(b'\r') if at > digits => break,
             Some(_) => return Err(wrong),
@@ -155,7 +155,7 @@ fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64
     }
 }
 
-/// One line of words between blanks; a word may be quoted.
+/// A line of words separated by blanks; words may be quoted.
 #[cold]
 fn parse_inline<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     let Some(end) = input.iter().take(MAX_FRAME).position(|byte| *byte == b'\n') else { return Ok(None) };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_command_too() {
+    fn a_line_is_a_command() {
         assert_eq!(read(b"PING\r\n"), Ok(Some((vec![&b"PING"[..]], 6))));
         let words = vec![&b"ACQUIRE"[..], b"a b", b"", b"x"];
         assert_eq!(read(b"  ACQUIRE \"a b\" '' x \nrest"), Ok(Some((words, 22))));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_a_request_is_refused() {
+    fn input_that_can_never_be_a_request_is_refused() {
         let many = format!("*{}\r\n", MAX_ARGS + 1);
         let long = format!("*1\r\n${}\r\n", MAX_BULK + 1);
         let line = vec![b'a'; MAX_FRAME];
@@ -257,15 +257,15 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_waited_for_or_refused(input: Vec<u8>) {
+        fn any_bytes_are_parsed_incomplete_or_refused(input: Vec<u8>) {
             if let Ok(Some((_, end))) = read(&input) {
                 proptest::prop_assert!(end <= input.len() && end > 0);
             }
         }
 
-        /// More bytes never change what the first ones said.
+        /// More bytes never change the result for the first ones.
         #[test]
-        fn a_verdict_on_a_prefix_stands(
+        fn a_result_for_a_prefix_never_changes(
             input in "(\\*[0-9]{1,2}\r\n|\\$[0-9]{1,2}\r\n|[a-z]{0,4}\r\n|PING|[\"' \r\n]){0,12}",
         ) {
             let input = input.as_bytes();

@@ -1,4 +1,4 @@
-//! The threads of the listener: each waits for many sockets at once.
+//! The listener's threads, each of which polls many sockets.
 
 use std::{
     cell::Cell,
@@ -34,20 +34,21 @@ use crate::{idle::LongestIdle, tls::Above};
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 1024;
-/// How often timeouts are looked at, and a refused `accept` is tried again.
+/// How often timeouts are checked and a failed `accept` is retried.
 const TICK: Duration = Duration::from_secs(1);
-/// Connections taken in one turn before those that exist are served.
+/// The maximum number of connections accepted in one turn before existing ones are served.
 const ACCEPTS_A_TURN: usize = 64;
-/// Handshakes that go on in one turn: each costs more than hundreds of commands, and others wait for their answers.
+/// The maximum number of handshakes that continue in one turn. Each costs more than hundreds of commands, and other clients
+/// wait for replies.
 const HANDSHAKES_A_TURN: usize = 4;
-/// A silent peer is asked whether it still lives, as Redis does.
+/// The keepalive time for silent peers, the same as in Redis.
 const KEEPALIVE: Duration = Duration::from_mins(5);
 
-/// Serving, until told otherwise.
+/// Normal operation.
 const SERVE: u8 = 0;
-/// No further connections or commands; what has been answered is sent.
+/// Accept no further connections or commands, and send the pending replies.
 const DRAIN: u8 = 1;
-/// Stop at once.
+/// Stop immediately.
 const ABORT: u8 = 2;
 
 struct Control {
@@ -58,22 +59,22 @@ struct Control {
 /// The running threads.
 pub(crate) struct Reactors {
     control: Arc<Control>,
-    /// Every thread holds a sender; when all are gone, so are the threads.
+    /// Every thread holds a sender. When all threads have ended, `recv` returns.
     running: mpsc::Receiver<()>,
 }
 
 impl Reactors {
-    /// Lets the threads end when all that was asked is answered and sent.
+    /// Ends the threads once every request is answered and sent.
     pub fn drain(&self) {
         self.control.set(DRAIN);
     }
 
-    /// Lets the threads end now.
+    /// Ends the threads now.
     pub fn abort(&self) {
         self.control.set(ABORT);
     }
 
-    /// Until all threads have ended.
+    /// Waits until all threads have ended.
     pub async fn ended(&mut self) {
         let _ = self.running.recv().await;
     }
@@ -81,14 +82,14 @@ impl Reactors {
 
 impl Control {
     fn set(&self, state: u8) {
-        // Release, so that a thread that sees the state sees what happened before; it never goes back.
+        // Release, so that a thread that sees the new state also sees what happened before. The state never goes back.
         self.state.fetch_max(state, Ordering::Release);
         (0..self.wakers.len()).for_each(|thread| self.wake(thread));
     }
 
     fn wake(&self, thread: usize) {
         if let Err(error) = self.wakers[thread].wake() {
-            tracing::warn!(%error, "a listener thread could not be woken; it will see the change within a second");
+            tracing::warn!(%error, "cannot wake a listener thread; it will notice the change within a second");
         }
     }
 }
@@ -138,35 +139,35 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
     Ok(Reactors { control, running })
 }
 
-/// When the listener is asked for connections.
+/// When to accept connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accept {
     OnEvent,
-    /// There may be more than were taken: in the next turn.
+    /// In the next turn, because more connections may wait.
     NextTurn,
-    /// The system had no descriptor to give: at the next tick.
+    /// At the next tick, because the system had no free descriptor.
     NextTick,
 }
 
 struct Reactor {
     poll: Poll,
-    /// `None` once the server stops accepting.
+    /// `None` once the server no longer accepts connections.
     listener: Option<TcpListener>,
-    /// More connections may wait, without a further event.
+    /// When to call `accept` again without a new event.
     accept: Accept,
     connections: Slab<Connection<Socket>>,
     buffer: Box<[u8]>,
-    /// Connections with more to read, without a further event.
+    /// Connections that have more to read without a new event.
     unread: Vec<usize>,
-    /// Connections with something to send.
+    /// Connections that have something to send.
     unsent: Vec<usize>,
     gather: Gather,
-    /// Connections whose answers are held back: until when, where, and which.
+    /// Connections whose replies are held back: until when, their slot and their number.
     held: Vec<(Nanos, usize, u64)>,
     longest_idle: LongestIdle,
-    /// Handshakes that went on in this turn.
+    /// Handshakes continued in this turn.
     handshakes: usize,
-    /// How many commands of this turn were answered.
+    /// The number of commands answered in this turn.
     answered: Cell<u64>,
     /// What the shared store is asked.
     under_way: UnderWay,
@@ -186,7 +187,7 @@ impl Reactor {
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "the RESP listener cannot wait for its sockets and stops");
+                tracing::error!(%error, "the RESP listener cannot poll its sockets and stops");
                 return;
             }
             self.under_way.waited();
@@ -216,13 +217,13 @@ impl Reactor {
                 }
             }
             if self.gather.pays(now) {
-                // Ends early, or late, at no harm.
+                // Returning early or late does no harm.
                 thread::park_timeout(PAUSE);
             }
         }
     }
 
-    /// Reads and decides for all that is ready, and only then writes.
+    /// Reads and decides for all ready connections, and only then writes.
     fn turn(&mut self, events: &Events) {
         let earlier = std::mem::take(&mut self.unread);
         self.handshakes = 0;
@@ -250,24 +251,24 @@ impl Reactor {
 
     fn on_event(&mut self, at: usize, event: &Event) {
         let Some(connection) = self.connections.get(at) else { return };
-        // An error is found by the read or the write: the place may be another connection's since the event.
+        // A read or write finds errors itself. The slot may belong to another connection since the event.
         if connection.blocked {
-            // Registered for writing alone: room has come, or the peer is gone and the write will tell.
+            // Registered only for writing: either there is space now, or the write will report that the peer has disconnected.
             self.list(at);
         } else {
             self.read(at, event.is_read_closed() || event.is_error());
         }
     }
 
-    /// How long the sockets may be waited for.
+    /// The timeout for polling the sockets.
     fn until_release(&self) -> Duration {
         let Some((next, ..)) = self.held.iter().min() else { return TICK };
-        // At least a millisecond, which is what a poll can wait: a clock that stands still must not make it spin.
+        // At least a millisecond, the resolution of a poll; otherwise a clock that stands still would cause a busy loop.
         let left: Duration = next.saturating_since(self.shared.service.now()).into();
         left.clamp(Duration::from_millis(1), TICK)
     }
 
-    /// Sends what was held back until now.
+    /// Sends replies whose hold is over.
     fn release(&mut self, now: Nanos) {
         for (_, at, id) in self.held.extract_if(.., |(until, ..)| *until <= now).collect::<Vec<_>>() {
             let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.id() == id)
@@ -277,7 +278,7 @@ impl Reactor {
             connection.release();
             connection.listed = false;
             self.list(at);
-            // What arrived in the meantime, or waits in memory, may come without a further event.
+            // Input that arrived meanwhile, or waits in memory, may cause no further event.
             self.unread.push(at);
         }
     }
@@ -348,7 +349,7 @@ impl Reactor {
         }
     }
 
-    /// Notes that a connection is to be flushed at the end of the turn.
+    /// Marks a connection to be flushed at the end of the turn.
     fn list(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if !connection.listed {
@@ -360,7 +361,7 @@ impl Reactor {
     fn flush(&mut self, at: usize) {
         let Some(connection) = self.connections.get_mut(at) else { return };
         if let Some(until) = connection.held_until() {
-            // It stays listed until then, so that nothing else sends it.
+            // It stays listed until then, so that nothing else sends its output.
             let held = (until, at, connection.id());
             if !self.held.contains(&held) {
                 self.held.push(held);
@@ -371,14 +372,14 @@ impl Reactor {
         match connection.flush() {
             Ok(true) if connection.is_closing() => {
                 let mut stream = self.take(at).stream;
-                // A socket that is closed with bytes unread resets the connection, and the last reply with it.
+                // Closing a socket with unread bytes resets the connection and loses the last reply.
                 let _ = stream.finish().and_then(|()| stream.tcp().read(&mut self.buffer));
             }
             Ok(true) if connection.blocked => {
                 connection.blocked = false;
                 self.reregister(at, Interest::READABLE);
             }
-            // The output was full, and is not any more: commands may wait in memory, where no event announces them.
+            // The output is no longer full. Commands may wait in memory, where no event announces them.
             Ok(true) if connection.has_waiting() => self.unread.push(at),
             Ok(true) => {}
             Ok(false) if connection.blocked => {}
@@ -395,7 +396,7 @@ impl Reactor {
         if self.poll.registry().reregister(&mut connection.stream, Token(at), interest).is_err() {
             self.remove(at);
         } else if interest == Interest::READABLE {
-            // What arrived in the meantime, or waits in memory, may come without a further event.
+            // Input that arrived meanwhile, or waits in memory, may cause no further event.
             self.unread.push(at);
         }
     }
@@ -411,11 +412,11 @@ impl Reactor {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // The client left before it was accepted.
+                // The client disconnected before it was accepted.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept RESP connections; trying again each second (are the open files used up?)");
+                    tracing::warn!(%error, "cannot accept RESP connections; retrying every second (is the limit on open files reached?)");
                     self.accept = Accept::NextTick;
                     return;
                 }
@@ -437,8 +438,8 @@ impl Reactor {
             if stats.full_warning.is_due(self.shared.service.now()) {
                 tracing::warn!(
                     max_connections = most,
-                    "all RESP connections are in use: each new one closes the one that has been idle longest; raise \
-                     --max-connections, or find out who holds them",
+                    "all RESP connections are in use: each new one closes the one that was idle longest; raise \
+                     --max-connections, or find out which clients hold them",
                 );
             }
             let connections = &self.connections;
@@ -448,7 +449,7 @@ impl Reactor {
                 stats.evicted.fetch_add(1, Ordering::Relaxed);
                 self.remove(at);
             }
-            // Where there are several threads another one may have been faster.
+            // Another thread may have taken the slot first.
             if longest.is_none() || !take() {
                 stats.refused.fetch_add(1, Ordering::Relaxed);
                 if self.shared.tls.is_some() {
@@ -482,7 +483,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Answers what has already arrived, and takes nothing new.
+    /// Answers what has already arrived, and accepts nothing new.
     fn drain(&mut self) {
         if self.listener.take().is_none() {
             return;
@@ -500,7 +501,7 @@ impl Reactor {
         }
     }
 
-    /// Answers what a connection has sent; when all of it is answered and sent, the connection ends.
+    /// Answers what a connection has sent. Once all replies are sent, the connection ends.
     fn wind_up(&mut self, at: usize) {
         if !self.connections[at].blocked {
             self.read(at, true);
@@ -530,7 +531,7 @@ impl Reactor {
     fn take(&mut self, at: usize) -> Connection<Socket> {
         self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
-        // A descriptor that closes leaves the poll by itself; this frees mio's own record of it.
+        // Closing the descriptor removes it from the poll; this frees mio's own record of it.
         let _ = self.poll.registry().deregister(&mut connection.stream);
         connection
     }

@@ -1,8 +1,8 @@
-//! The reply half: what is written to a client, in version 2 or 3 of the protocol.
+//! The reply side: what is written to a client, in version 2 or 3 of the protocol.
 
 use super::Protocol;
 
-/// Replies on their way to one client, appended to its output.
+/// Replies to one client, appended to its output.
 pub(super) struct Replies<'a> {
     pub out: &'a mut Vec<u8>,
     pub protocol: Protocol,
@@ -14,14 +14,14 @@ impl Replies<'_> {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    /// A short text without line ends.
+    /// A short text without line breaks.
     pub fn simple(&mut self, text: &'static str) {
         self.out.push(b'+');
         self.out.extend_from_slice(text.as_bytes());
         self.end();
     }
 
-    /// An error, its code first. Line ends in it become blanks, as what a client sent may be quoted in it.
+    /// An error that begins with its code. Line breaks become blanks, because the text may quote what a client sent.
     pub fn error(&mut self, text: &str) {
         self.out.push(b'-');
         self.out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
@@ -33,7 +33,7 @@ impl Replies<'_> {
         self.number(b':', number);
     }
 
-    /// An integer that is never negative; the protocol ends at 2⁶³.
+    /// A non-negative integer, at most 2⁶³ − 1, the protocol's maximum.
     #[inline]
     pub fn count(&mut self, number: u64) {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
@@ -44,7 +44,7 @@ impl Replies<'_> {
         self.length(b'*', length);
     }
 
-    /// Pairs follow: a map in version 3, a flat array before.
+    /// Starts a list of pairs: a map in version 3, a flat array in version 2.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.length(b'*', 2 * pairs),
@@ -58,7 +58,7 @@ impl Replies<'_> {
         self.end();
     }
 
-    /// A text that is meant to be read by people.
+    /// A text for people.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
@@ -86,7 +86,7 @@ impl Replies<'_> {
     #[inline]
     fn number(&mut self, kind: u8, number: i64) {
         self.out.push(kind);
-        // Most of what limits answer is below ten, where a table beats a formatter.
+        // Most numbers are below ten, where a table is faster than a formatter.
         if let Ok(digit @ 0..=9) = u8::try_from(number) {
             self.out.push(b'0' + digit);
         } else {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_whatever_it_quotes() {
+    fn an_error_is_always_one_line() {
         assert_eq!(written(Protocol::Resp2, |r| r.error("ERR a\r\nb")), "-ERR a  b\r\n");
     }
 

@@ -1,4 +1,4 @@
-//! What a client has told about itself, and what a command is and has at hand.
+//! The state of a client's session, and what a command is and can use.
 
 use std::{
     net::SocketAddr,
@@ -8,32 +8,31 @@ use std::{
 use subtle::ConstantTimeEq as _;
 use tidegate_core::Nanos;
 
-use super::{Protocol, Shared, reply::Replies};
+use super::{Protocol, Shared, question::Question, reply::Replies};
 use crate::{
     access::{Digest, Rights, Role, Shown, digest_of},
     limits::{Limit, Limits},
     peers::Peer,
-    shared::Question,
 };
 
-/// What a client has told about itself.
+/// What is known about a client.
 pub(super) struct Session {
     pub id: u64,
     pub peer: SocketAddr,
-    /// Its place among the connections of its client, until it ends.
+    /// Its slot among the connections of its client.
     _of_peer: Option<Peer>,
     pub protocol: Protocol,
-    /// What it may do; `None` before it has shown who it is.
+    /// Its rights; `None` before it has authenticated.
     rights: Option<Arc<Rights>>,
     shown: Credential,
     /// The names in its certificate.
     certificate: Option<Arc<[String]>>,
-    /// Which load of the access file the rights come from.
+    /// The load of the access file from which the rights come.
     generation: u64,
     pub name: Vec<u8>,
-    /// Wrong passwords in a row.
+    /// The number of consecutive wrong passwords.
     pub auth_failures: u32,
-    /// Until then nothing is sent and no command runs: the price of a wrong password.
+    /// Until then nothing is sent and no command runs: the delay after a wrong password.
     pub held_until: Option<Nanos>,
 }
 
@@ -44,73 +43,73 @@ enum Credential {
     Nothing,
     /// The listener's own password.
     Password,
-    /// A token, perhaps with a name.
+    /// A token, with a name if one was given.
     Token(Option<Box<[u8]>>, Digest),
 }
 
-/// Whether the connection goes on after a command.
+/// Whether the connection continues after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Continue,
     Close,
 }
 
-/// One command: how it is called, and what runs it.
+/// A command: its syntax and its function.
 pub(super) struct Command {
     /// In lower case.
     pub name: &'static str,
-    /// The least and the most arguments behind the name.
+    /// The minimum and maximum number of arguments after the name.
     pub args: (usize, usize),
-    /// What a client must be allowed to do.
+    /// The right that a client needs.
     pub needs: Needs,
-    /// Which argument is a key in the eyes of a client that routes by keys; 0 for none.
+    /// Which argument is the key for a client that routes by keys; 0 for none.
     pub key: usize,
     pub usage: &'static str,
     pub summary: &'static str,
     pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
 }
 
-/// What a client must be allowed to do for a command.
+/// The right that a client needs for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// Nothing, not even to have shown who it is.
+    /// None, not even authentication.
     Nothing,
-    /// Anything: it must have shown who it is.
+    /// Any right: the client must have authenticated.
     AnyRight,
-    /// This, with the limit that the first argument names.
+    /// This role on the limit in the first argument.
     OnLimit(Role),
-    /// This, with `CL.THROTTLE`, which is named like a limit.
+    /// This role on `CL.THROTTLE`, which access rules name like a limit.
     OnThrottle(Role),
 }
 
-/// The command of this name, in any case.
+/// Finds a command by name, ignoring case.
 #[inline]
 pub(super) fn find(commands: &'static [Command], name: &[u8]) -> Option<&'static Command> {
     commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// What a command has at hand.
+/// What a command can use.
 pub(super) struct Context<'a> {
     pub shared: &'a Shared,
     pub limits: &'a Limits,
     pub now: Nanos,
-    /// All commands, for those that describe them.
+    /// All commands, for the commands that describe them.
     pub commands: &'static [Command],
     pub session: &'a mut Session,
     pub out: &'a mut Vec<u8>,
-    /// What the shared store is to be asked, each with its place in `out`.
+    /// Questions for the shared store, each with its position in `out`.
     pub questions: &'a mut Vec<(usize, Question)>,
 }
 
 impl Context<'_> {
-    /// Answers that the client may not do this.
+    /// Replies that the client lacks permission.
     #[cold]
     pub fn not_permitted(&mut self, what: &str) {
         let name = self.session.rights().map_or("default", |rights| &*rights.name).to_owned();
         self.replies().error(&format!("NOPERM User {name} has no permissions to {what}"));
     }
 
-    /// Answers that a command has too few or too many arguments.
+    /// Replies that the number of arguments is wrong.
     #[cold]
     pub fn wrong_number(&mut self, name: &str) {
         self.replies().error(&format!("ERR wrong number of arguments for '{name}' command"));
@@ -118,7 +117,7 @@ impl Context<'_> {
 
     /// Leaves the reply to the store.
     pub fn ask(&mut self, question: Question) {
-        // Before the first there is nothing between questions: `out` is the connection's own output still.
+        // Before the first question `out` is still the connection's own output.
         let place = if self.questions.is_empty() { 0 } else { self.out.len() };
         self.questions.push((place, question));
     }
@@ -152,7 +151,7 @@ impl Session {
         session
     }
 
-    /// Back to how a connection begins.
+    /// Resets the session to its initial state.
     pub fn reset(&mut self, shared: &Shared) {
         self.protocol = Protocol::Resp2;
         self.name = Vec::new();
@@ -160,7 +159,7 @@ impl Session {
         self.look_up(shared);
     }
 
-    /// The client has ended its handshake, with a certificate of these names or without one.
+    /// Called when the client has completed its handshake, with the names in its certificate, if any.
     pub fn meet(&mut self, certificate: Option<Arc<[String]>>, shared: &Shared) {
         if certificate.is_some() {
             self.certificate = certificate;
@@ -168,7 +167,7 @@ impl Session {
         }
     }
 
-    /// Takes note of a change of the access file: whoever has left it loses its rights.
+    /// Applies a change of the access file: a client that was removed loses its rights.
     #[inline]
     pub fn refresh(&mut self, shared: &Shared) {
         let generation = shared.door.access().generation();
@@ -196,7 +195,7 @@ impl Session {
         self.rights = shared.door.rights(shown).ok();
     }
 
-    /// Lets the client in as what it says it is; whether that is true.
+    /// Logs the client in. Returns whether the credentials are right.
     pub fn log_in(&mut self, user: &[u8], password: &[u8], shared: &Shared) -> bool {
         let given = digest_of(password);
         let is_default = user == b"default";
@@ -206,7 +205,7 @@ impl Session {
                 self.look_up(shared);
                 return true;
             }
-            // As Redis' default user has it that needs no password.
+            // As for Redis's default user without a password.
             None if is_default && !shared.door.access().asks_for_something() => return true,
             _ => {}
         }
@@ -219,7 +218,7 @@ impl Session {
         true
     }
 
-    /// What the client may do; `None` before it has shown who it is.
+    /// The client's rights; `None` before it has authenticated.
     #[inline]
     pub fn rights(&self) -> Option<&Rights> {
         self.rights.as_deref()

@@ -1,4 +1,4 @@
-//! A client's socket: plain, or with TLS spoken in the reactor's own thread.
+//! A client's socket: plain, or with TLS in the reactor's thread.
 
 use std::{
     io::{self, Read, Write},
@@ -11,17 +11,17 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::tls;
 
-/// Bytes of plain text that wait in TLS for the client to take them.
+/// The maximum number of plain-text bytes that wait in TLS until the client takes them.
 const UNSENT: usize = 64 * 1024;
 
-/// What a connection needs of its stream beside reading and writing.
+/// What a connection needs from its stream beside reading and writing.
 pub(super) trait Transport: Read + Write {
-    /// Whether the client still has to show who it is, before any command.
+    /// Whether the handshake is still in progress.
     fn is_beginning(&self) -> bool {
         false
     }
 
-    /// Whether something waits to be sent of which the connection does not know: a handshake.
+    /// Whether something waits to be sent that the connection does not know about: a handshake.
     fn has_unsent(&self) -> bool {
         false
     }
@@ -46,7 +46,7 @@ pub(super) struct Tls {
 
 impl Socket {
     /// # Errors
-    /// When TLS cannot begin.
+    /// When TLS cannot be started.
     pub fn new(socket: TcpStream, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self::Plain(socket)) };
         let mut connection = ServerConnection::new(config).map_err(io::Error::other)?;
@@ -61,7 +61,7 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more will be sent, as far as the socket takes that at once.
+    /// Sends TLS's closing message, as far as the socket takes it immediately.
     pub fn finish(&mut self) -> io::Result<()> {
         if let Self::Tls(tls) = self {
             tls.connection.send_close_notify();
@@ -72,7 +72,7 @@ impl Socket {
 }
 
 impl Tls {
-    /// Sends what TLS has; whether that was everything.
+    /// Sends pending TLS records. Returns whether that was everything.
     fn send(&mut self) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut self.socket) {
@@ -86,24 +86,24 @@ impl Tls {
         Ok(true)
     }
 
-    /// Takes what has been decrypted; `None` when there is nothing, `Some(0)` at the end.
+    /// Takes decrypted bytes: `None` if there are none, `Some(0)` at the end.
     fn take(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self.connection.reader().read(buffer) {
             Ok(read) => Ok(Some(read)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            // The client left without a word of farewell: as with a plain connection, that is an end.
+            // The client disconnected without a closing message. As with a plain connection, that is the end.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(e) => Err(e),
         }
     }
 
-    /// Reads until the buffer is full or the socket is empty: a reader that gets less than it asked for does not ask again until
-    /// the next event.
+    /// Reads until the buffer is full or the socket is empty, because a reader that gets less than it asked for does not read
+    /// again until the next event.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         loop {
             match self.take(&mut buffer[filled..])? {
-                // An end is told by a read of its own.
+                // The end is reported by a separate read.
                 Some(0) => return Ok(filled),
                 Some(read) => {
                     filled += read;
@@ -115,7 +115,7 @@ impl Tls {
                 None => {}
             }
             match self.connection.read_tls(&mut self.socket) {
-                // The next look at what was decrypted says whether that is an end.
+                // The next check of the decrypted data shows whether this is the end.
                 Ok(0) if self.connection.is_handshaking() => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -125,7 +125,7 @@ impl Tls {
                 Err(e) => return Err(e),
             }
             let processed = self.connection.process_new_packets();
-            // A handshake's next part, or what is wrong with the client's.
+            // The next part of the handshake, or an alert about the client's.
             self.send()?;
             processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
@@ -146,7 +146,7 @@ impl Write for Socket {
         match self {
             Self::Plain(socket) => socket.write(bytes),
             Self::Tls(tls) => {
-                // TLS has room for a while; what it holds goes first.
+                // TLS can hold only so much. What it holds goes first.
                 if !tls.send()? {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }

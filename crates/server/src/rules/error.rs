@@ -1,4 +1,4 @@
-//! Why rules cannot be used.
+//! Why rules are rejected.
 
 use std::{
     io,
@@ -9,36 +9,36 @@ use tidegate_config::Problem;
 use tidegate_core::PolicyError;
 use tidegate_limiter::OverrideError;
 
-/// Why a rules file cannot be used. Nothing of a file with a problem is used.
+/// Why a rules file is rejected. If a file has a problem, none of it is used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
     /// The file cannot be read at all.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file can be read, but not used.
+    /// The file was read but has problems.
     #[error("{}", each_problem(path.as_deref(), problems))]
     Invalid {
-        /// Which file; `None` for rules that came from no file.
+        /// The file; `None` for rules that are not from a file.
         path: Option<PathBuf>,
-        /// Everything that is wrong with it, in the order of the lines; at least one.
+        /// All problems, in the order of the lines; at least one.
         problems: Vec<Problem>,
     },
-    /// Several files are read together, and some of them cannot be used.
+    /// Some of several files that belong together were rejected.
     #[error("{}", each_error(errors))]
     Several {
-        /// One for each such file; at least one.
+        /// The error of each rejected file; at least one.
         errors: Vec<Self>,
     },
-    /// The rules make sense, but there is no memory for a limit's states.
+    /// The rules are valid, but there is not enough memory for a limit's states.
     #[error("limit `{limit}`: {source}")]
     Store {
-        /// Which limit.
+        /// The limit.
         limit: String,
         /// What is missing.
         source: OverrideError,
@@ -46,13 +46,12 @@ pub enum RulesError {
 }
 
 impl RulesError {
-    /// A policy that turned out to make no sense after its file was read.
+    /// A policy that proved to be invalid after its file was parsed.
     pub(crate) fn of_policy(limit: &str, error: &PolicyError) -> Self {
         Self::Invalid { path: None, problems: vec![Problem::overall(format!("limit `{limit}`: {error}"))] }
     }
 
-    /// Everything that is wrong inside the file (of several, the first that cannot be used); empty when it could not be
-    /// read.
+    /// All problems in the file, or in the first rejected one of several; empty if it could not be read.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         match self {

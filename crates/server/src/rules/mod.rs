@@ -1,4 +1,5 @@
-//! Rules: what a file says (`parse`, [`spec`](LimitSpec)), the limits made from it ([`Limits`](crate::limits::Limits)).
+//! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)). [`Limits`](crate::limits::Limits) are
+//! built from them.
 
 mod error;
 pub(crate) mod options;
@@ -14,14 +15,14 @@ use tidegate_config::file;
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::is_sensible;
-pub use sharing::parse_timeout;
+pub use sharing::{TimeoutError, parse_timeout};
 pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 
-/// The largest rules file that is read: 4 MiB.
+/// The maximum size of a rules file: 4 MiB.
 pub(crate) const MAX_FILE: u64 = 4 << 20;
 
-/// What `tidegate serve` enforces without `--rules`: something to try at once, and to start a file from.
+/// The rules of `tidegate serve` without `--rules`: to try it out, and as a start for a file.
 pub const EXAMPLE: &str = include_str!("example.yaml");
 
 /// Where the limits of a rules file are kept.
@@ -29,22 +30,22 @@ pub const EXAMPLE: &str = include_str!("example.yaml");
 pub enum Keeping {
     /// In the server's own memory.
     Memory,
-    /// In a store that servers share, which cannot keep every limit.
+    /// In a store that servers share, which cannot hold every kind of limit.
     Store,
 }
 
 /// Reads and checks a rules file.
 ///
 /// # Errors
-/// When it cannot be read, is no regular file, is larger than 4 MiB, has neither limits nor flow control, or has problems; then none of it
-/// is used.
+/// When it cannot be read, is not a regular file, is larger than 4 MiB, has neither limits nor flow control, or has problems;
+/// then none of it is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     let text = read_text(path)?;
     parse_for(&text, keeping)
         .map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
 }
 
-/// The text of a file that is to be used whole or not at all.
+/// The text of a file that is used as a whole or not at all.
 ///
 /// # Errors
 /// When it cannot be read, is larger than 4 MiB, or is not UTF-8.
@@ -53,7 +54,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
     let bytes = file::read(path, MAX_FILE).map_err(|source| match source.kind() {
         io::ErrorKind::FileTooLarge => {
             let problem = Problem::overall("the file is larger than 4 MiB");
-            invalid(vec![problem.mend("is this the right file? rules are a list of limits")])
+            invalid(vec![problem.mend("check that this is a rules file, which is a list of limits")])
         }
         _ => RulesError::Read { path: path.to_owned(), source },
     })?;
@@ -64,16 +65,16 @@ pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
     })
 }
 
-/// Reads and checks a rules file for a server, which needs a limit at least. What the file says for gates is told in the
-/// log: nobody should think that the server enforces it.
+/// Reads and checks a rules file for a server, which needs at least one limit. Flow control in the file is logged, so that
+/// users do not expect the server to enforce it.
 ///
 /// # Errors
-/// As [`load`], and when there are no limits.
+/// The same as [`load`], and when there are no limits.
 pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     let rules = load(path, keeping)?;
     if rules.limits.is_empty() {
         let problem = Problem::overall("there is no `limits:`, so there is nothing to serve")
-            .mend("add it, with a list of limits; what else is in the file is for programs with a gate of their own");
+            .mend("add it with a list of limits; the other sections are for programs that use a gate");
         return Err(RulesError::Invalid { path: Some(path.to_owned()), problems: vec![problem] });
     }
     let unused = rules.limits.iter().filter(|limit| limit.sharing != SharingSpec::default());
@@ -83,7 +84,7 @@ pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, Rule
         tracing::warn!(
             file = %path.display(),
             limit,
-            "the rules say how limits are shared, but this server keeps its own: start with --store to share them",
+            "the rules have sharing options, but this server has no store: start it with --store to share limits",
         );
     }
     let kinds = rules.gate.counts().into_iter().filter(|(_, count)| *count > 0);
@@ -92,7 +93,7 @@ pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, Rule
         tracing::info!(
             file = %path.display(),
             rules = kinds.join(", "),
-            "the file has flow control too: checked, and left to programs with a gate that read it",
+            "the rules also have flow control: it was checked, but only programs that use a gate enforce it",
         );
     }
     Ok(rules)
@@ -101,7 +102,7 @@ pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, Rule
 /// The built-in example rules.
 ///
 /// # Panics
-/// Never: a test reads them.
+/// Never; a test parses them.
 #[must_use]
 pub fn example() -> Rules {
     parse(EXAMPLE).expect("the example rules are tested")

@@ -1,4 +1,4 @@
-//! The options of the algorithms, wherever a file gives them: those of core's registry.
+//! The options of the algorithms, wherever a file has them: those in core's registry.
 
 use tidegate_config::{Complaints, Fields, Problem};
 use tidegate_core::{AlgorithmSpec, Wants};
@@ -7,13 +7,13 @@ use super::PolicySpec;
 
 const COUNT_DENIED: &str = "count_denied";
 
-/// These fields, and the options of all algorithms.
+/// These fields and the options of all algorithms.
 pub(crate) fn with(fields: &[&'static str]) -> Vec<&'static str> {
     let own = AlgorithmSpec::all().flat_map(|algorithm| algorithm.known().iter().map(|known| known.name));
     fields.iter().copied().chain(own).chain([COUNT_DENIED]).collect()
 }
 
-/// The algorithm that a mapping names, by its name or an alias.
+/// The algorithm in a mapping, by its name or an alias.
 pub(crate) fn algorithm(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<AlgorithmSpec> {
     if let Some(aliased) = fields.get("algorithm").and_then(|node| AlgorithmSpec::named(node.text()?).ok()) {
         return Some(aliased);
@@ -23,7 +23,7 @@ pub(crate) fn algorithm(fields: &Fields<'_>, complaints: &mut Complaints) -> Opt
     fields.word("algorithm", &words, complaints)
 }
 
-/// Complains about options that belong to another algorithm.
+/// Reports options that belong to another algorithm.
 pub(crate) fn refuse_others(
     fields: &Fields<'_>,
     called: &str,
@@ -41,17 +41,17 @@ pub(crate) fn refuse_others(
     if !algorithm.limits_rate() && fields.flag(COUNT_DENIED, &mut Complaints::default()) == Some(true) {
         let line = fields.get(COUNT_DENIED).map_or(fields.line(), |node| node.line);
         complaints.add(
-            Problem::at(line, format!("{called}: a permit that was denied can never be given back"))
+            Problem::at(line, format!("{called}: a denied permit can never be given back"))
                 .mend("remove `count_denied`"),
         );
     }
 }
 
-/// Reads the options of `spec`'s algorithm; what is not given stays as it is.
+/// Reads the options of `spec`'s algorithm. Missing options stay as they are.
 pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec, complaints: &mut Complaints) {
     let algorithm = &mut spec.algorithm;
     for known in algorithm.known() {
-        // Each complains in the words of the file; what is right is text that the algorithm reads too.
+        // `fields` reports problems in the file's terms. Valid text is then also valid for the algorithm.
         let is_right = match known.wants {
             Wants::Flag => fields.flag(known.name, complaints).is_some(),
             Wants::Count { least } => fields.number(known.name, least, complaints).is_some(),

@@ -1,4 +1,4 @@
-//! From YAML to [`Rules`]: every option of every algorithm, and all that is wrong with a file in one go.
+//! Parses YAML into [`Rules`]: every option of every algorithm. It reports all problems of a file at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,14 @@ use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
-use crate::service::{MAX_KEY_BYTES, THROTTLE};
+use crate::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
 
-/// A name's greatest length: it goes into every metric and every header.
+/// The maximum length of a name, which is part of every metric and header.
 const MAX_NAME: usize = 64;
-/// The most limits in one file: each has metrics of its own, whose number must be bounded.
+/// The maximum number of limits in one file. It bounds the number of metrics.
 const MAX_LIMITS: usize = 1_000;
 
-/// Beside the algorithms' own options.
+/// In addition to the algorithms' own options.
 const FIELDS: [&str; 16] = [
     "name",
     "limit",
@@ -39,18 +39,18 @@ const FIELDS: [&str; 16] = [
     "by",
 ];
 
-/// Reads a rules file's text.
+/// Parses the text of a rules file.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of the lines.
+/// All problems, in the order of the lines.
 pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
     parse_for(text, Keeping::Memory)
 }
 
-/// Reads a rules file's text, for limits that are to be kept there.
+/// Parses the text of a rules file. `keeping` says where the limits are kept.
 ///
 /// # Errors
-/// As [`parse`]; for a store also what cannot be shared.
+/// The same as [`parse`]; for a store also limits that cannot be shared.
 pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let rules =
@@ -71,10 +71,10 @@ pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
     if complaints.is_empty() { Ok(rules) } else { Err(complaints.into_sorted()) }
 }
 
-/// Reads one policy written as a mapping, the form in which [`PolicySpec`] prints itself.
+/// Parses a policy written as a mapping, the form that [`PolicySpec`] prints.
 ///
 /// # Errors
-/// As [`parse`].
+/// The same as [`parse`].
 pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
     let mut complaints = Complaints::default();
     let root = parse_yaml(text).map_err(|problem| vec![problem])?;
@@ -107,8 +107,8 @@ fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rul
     Rules { limits, max_memory, gate: read_gate(&fields, complaints) }
 }
 
-/// Reads a number of bytes: a whole number, alone or with one of the units B, KiB, MiB, GiB and TiB (also Ki, Mi, Gi, Ti).
-/// `None` for anything else, and for 0.
+/// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti). `None` for
+/// anything else, and for 0.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -136,8 +136,9 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Ve
         }
     };
     if items.len() > MAX_LIMITS {
-        let what = format!("{} limits are more than {MAX_LIMITS}", items.len());
-        complaints.add(Problem::at(node.line, what).mend("use keys and overrides instead of a limit each"));
+        let what = format!("the file has {} limits; at most {MAX_LIMITS} are allowed", items.len());
+        complaints
+            .add(Problem::at(node.line, what).mend("use keys and overrides instead of separate limits"));
     }
     let mut names = BTreeMap::new();
     let mut limits = Vec::with_capacity(items.len());
@@ -145,7 +146,7 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Ve
         let Some((limit, line)) = read_limit(item, at + 1, keeping, complaints) else { continue };
         if let Some(first) = names.insert(limit.name.clone(), line) {
             let what = format!("the name `{}` is already taken on line {first}", limit.name);
-            complaints.add(Problem::at(line, what).mend("give each limit a name of its own"));
+            complaints.add(Problem::at(line, what).mend("give each limit a different name"));
         }
         limits.push(limit);
     }
@@ -188,7 +189,7 @@ fn read_limit(
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
         let line = fields.get("deny").map_or(fields.line(), |deny| deny.line);
         let what = format!("{called}: the key `{}` is both denied and overridden", abridged(key));
-        complaints.add(Problem::at(line, what).mend("take it out of `deny` or out of `overrides`"));
+        complaints.add(Problem::at(line, what).mend("remove it from `deny` or from `overrides`"));
     }
     if global {
         for keyed in ["overrides", "deny", "max_keys", "when_full"] {
@@ -222,13 +223,13 @@ fn read_limit(
 fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> Option<String> {
     let Some(node) = fields.get("name") else {
         let problem = Problem::at(fields.line(), format!("{called} has no name"));
-        complaints.add(problem.mend("add `name:`; requests and metrics call the limit by it"));
+        complaints.add(problem.mend("add `name:`; requests and metrics use it"));
         return None;
     };
     let letter = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
     match node.text() {
         Some(THROTTLE) => {
-            let what = format!("the name `{THROTTLE}` belongs to the command");
+            let what = format!("the name `{THROTTLE}` is reserved for the command");
             complaints.add(Problem::at(node.line, what).mend("choose another"));
             None
         }
@@ -245,7 +246,7 @@ fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> 
     }
 }
 
-/// The algorithm with its options; `base` is what an override starts from.
+/// The algorithm with its options; an override starts from `base`.
 fn read_policy(
     fields: &Fields<'_>,
     called: &str,
@@ -254,7 +255,7 @@ fn read_policy(
 ) -> Option<PolicySpec> {
     let algorithm = match (base, fields.get("algorithm")) {
         (Some(base), None) => base.algorithm,
-        // Exact by default: a user who does not choose gets no surprise.
+        // Exact by default, the least surprising choice.
         (None, None) => AlgorithmSpec::default(),
         (_, Some(_)) => options::algorithm(fields, complaints)?,
     };
@@ -280,7 +281,7 @@ fn read_policy(
     Some(spec)
 }
 
-/// `N/duration`, or for permits a bare number.
+/// `N/duration`, or a bare number for permits.
 fn read_quota(
     node: &Node,
     algorithm: AlgorithmSpec,
@@ -292,11 +293,9 @@ fn read_quota(
     if !algorithm.limits_rate() {
         let permits = text.parse().ok();
         if permits.is_none() {
-            complaints.add(
-                complaint(&"concurrency counts permits, not requests in a window").mend(
-                    "write a whole number, as in `limit: 10` (and `hold: 1m` to take lost permits back)",
-                ),
-            );
+            complaints.add(complaint(&"concurrency counts permits, not requests in a window").mend(
+                "write a whole number, as in `limit: 10` (and `hold: 1m`, after which lost permits expire)",
+            ));
         }
         return permits.map(|permits| (permits, None));
     }

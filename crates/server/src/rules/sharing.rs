@@ -1,4 +1,4 @@
-//! What the rules say for servers that share their limits, and which limits can be shared.
+//! The sharing options in rules, and which limits can be shared.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tidegate_redis::{Mode, OnError, Plan, Timeout};
 
 use super::{LimitSpec, PolicySpec, SharingSpec};
 
-/// The longest time that the store may be given for a decision: a client's pipeline waits with it.
+/// The maximum deadline of a decision: a client's pipeline waits for it.
 const MAX_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The longest time that units may be kept: what a server that dies had taken may be missing for so long.
+/// The maximum slack: the units of a server that dies can be missing for this long.
 const MAX_SLACK: Duration = Duration::from_hours(1);
 
 const MODES: [(&str, Mode); 3] =
@@ -21,23 +21,28 @@ const ON_ERROR: [(&str, OnError); 3] =
 
 const DEADLINE: &str = "`auto`, or a duration such as 50ms";
 
-/// What rules call a mode.
+/// The name of a mode in rules.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
     MODES.iter().find(|(_, known)| *known == mode).map_or("exact", |(name, _)| name)
 }
 
-/// Reads `auto`, or a duration.
+/// A deadline of the store that is neither `auto` nor a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it must be {DEADLINE}")]
+pub struct TimeoutError;
+
+/// Parses `auto` or a duration.
 ///
 /// # Errors
-/// Where it is neither.
-pub fn parse_timeout(text: &str) -> Result<Timeout, String> {
+/// When the text is neither.
+pub fn parse_timeout(text: &str) -> Result<Timeout, TimeoutError> {
     match text {
         "auto" => Ok(Timeout::Auto),
-        _ => parse_duration(text).map(Timeout::After).map_err(|_| format!("it must be {DEADLINE}")),
+        _ => parse_duration(text).map(Timeout::After).map_err(|_| TimeoutError),
     }
 }
 
-/// Whether a store can be given so long.
+/// Whether a deadline is within bounds.
 pub(crate) fn is_sensible(deadline: Timeout) -> bool {
     match deadline {
         Timeout::After(wait) => !wait.is_zero() && wait <= MAX_DEADLINE,
@@ -46,7 +51,7 @@ pub(crate) fn is_sensible(deadline: Timeout) -> bool {
 }
 
 impl SharingSpec {
-    /// As the file writes it: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
+    /// The options as the file writes them: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
     #[must_use]
     pub fn options(&self) -> String {
         fn name<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
@@ -72,7 +77,7 @@ impl SharingSpec {
 }
 
 impl LimitSpec {
-    /// How many of its policies (its own, and those of overridden keys) are decided exactly, though another mode is asked for.
+    /// How many of its policies (its own, and those of overridden keys) are exact although another mode is configured.
     #[must_use]
     pub fn exact_all_the_same(&self) -> usize {
         let (mode, slack) = (self.sharing.mode.unwrap_or_default(), self.sharing.slack);
@@ -94,26 +99,26 @@ pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaint
         complaints.add(Problem::at(line, format!("{called}: `{field}` {what}")).mend(mend));
     };
     if spec.deadline.is_some_and(|deadline| !is_sensible(deadline)) {
-        let mend = "give the store some milliseconds, as in `deadline: 50ms`";
+        let mend = "give the store a few milliseconds, as in `deadline: 50ms`";
         wrong("deadline", "must be above 0 and at most 5s", mend);
     }
     if spec.slack.is_some_and(|slack| slack < Duration::from_millis(1) || slack > MAX_SLACK) {
         wrong("slack", "must be from 1ms to 1h", "a tenth of a second, `slack: 100ms`, is the default");
     }
-    // A mode that cannot be read has been told.
+    // An invalid mode was already reported.
     if fields.get("sharing").is_none() || spec.mode.is_some() {
         let mode = spec.mode.unwrap_or_default();
         if spec.slack.is_some() && mode == Mode::Exact {
-            wrong("slack", "is for limits that are not exact", "add `sharing: leased`, or leave it out");
+            wrong("slack", "is for limits that are not exact", "add `sharing: leased`, or remove it");
         }
         if spec.unreported.is_some() && mode != Mode::Reported {
-            wrong("unreported", "is for reported limits", "add `sharing: reported`, or leave it out");
+            wrong("unreported", "is for reported limits", "add `sharing: reported`, or remove it");
         }
     }
     spec
 }
 
-/// Complains about what no store can decide.
+/// Reports limits that no store can implement.
 pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Complaints) {
     let mut wrong = |field: &str, why: String, mend: &str| {
         let line = fields.get(field).map_or(fields.line(), |node| node.line);
@@ -121,12 +126,12 @@ pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
         complaints.add(if mend.is_empty() { problem } else { problem.mend(mend) });
     };
     if limit.name.contains(':') {
-        wrong("name", "a colon parts the keys of the store".to_owned(), "write another sign in its place");
+        wrong("name", "a colon separates the parts of the store's keys".to_owned(), "use another character");
     }
     if let Some(why) = refusal(&limit.policy) {
         let holdless = !limit.policy.algorithm.limits_rate() && limit.policy.algorithm.get("hold").is_none();
         let (field, mend) = if holdless {
-            ("algorithm", "add the longest that a permit is needed, as in `hold: 1m`")
+            ("algorithm", "add the longest time that a permit is held, as in `hold: 1m`")
         } else {
             ("limit", "")
         };
@@ -139,8 +144,8 @@ pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
     }
 }
 
-/// Why the store cannot decide by a policy; the reason says what to do.
+/// Why the store cannot implement a policy. The reason says what to do.
 fn refusal(policy: &PolicySpec) -> Option<String> {
-    // A policy that makes no sense has been told already.
+    // An invalid policy was already reported.
     Plan::new(policy.policy().ok()?).err().map(|error| error.to_string())
 }

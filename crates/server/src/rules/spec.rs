@@ -1,4 +1,4 @@
-//! Rules as written: one limit's definition, comparable with the one before it and printable as it was written.
+//! Rules as written: definitions that can be compared with earlier ones and printed as in the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,63 +10,63 @@ use tidegate_core::{AlgorithmSpec, Policy, PolicyError, Quota, write_duration};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
-/// Everything that a rules file says, in its order.
+/// The contents of a rules file, in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     /// The limits; their names differ.
     pub limits: Vec<LimitSpec>,
-    /// Bytes that the states of all limits may take together, divided by use; `None` where the file does not say.
+    /// The maximum bytes for the states of all limits together, divided by use; `None` if the file does not set it.
     pub max_memory: Option<u64>,
-    /// Flow control, for programs with a gate of their own that read the same file. The server only checks it.
+    /// Flow control for programs with a gate that read the same file. The server only checks it.
     pub gate: tidegate_flow::rules::Rules,
 }
 
 /// One limit as a rules file defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSpec {
-    /// What requests and metrics call it: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
+    /// The name in requests and metrics: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
     pub name: String,
     /// The algorithm and its options.
     pub policy: PolicySpec,
-    /// One state for everybody instead of one for each key.
+    /// One state for all requests instead of one for each key.
     pub global: bool,
-    /// Counted and reported, but never denies.
+    /// Counts and reports, but never denies.
     pub shadow: bool,
-    /// How many keys are remembered at most; `None` for the server's own setting.
+    /// The maximum number of keys in memory; `None` for the server's own setting.
     pub max_keys: Option<usize>,
-    /// What happens to unknown keys when forgetting an exhausted one is all that could make room.
+    /// What happens to new keys if only evicting an exhausted key could make room.
     pub when_full: WhenFull,
-    /// Keys with a policy of their own.
+    /// Keys with a different policy.
     pub overrides: BTreeMap<String, PolicySpec>,
     /// Keys that are always denied.
     pub deny: BTreeSet<String>,
-    /// How it is shared, where the server has a store.
+    /// How it is shared, if the server has a store.
     pub sharing: SharingSpec,
-    /// Which requests of a log it concerns, for `tidegate simulate --rules`. A server is told the key by its caller.
+    /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the key from its caller.
     pub traffic: TrafficSpec,
 }
 
-/// Which requests of a log a limit concerns, and what their keys are.
+/// Which requests of a log a limit applies to, and their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficSpec {
-    /// `match`: fields and the patterns that all of them must fit, as in `path: /login`.
+    /// `match`: fields with patterns, all of which must match, as in `path: /login`.
     pub conditions: Vec<(String, String)>,
-    /// `by`: the fields whose values make the key; empty where the rules do not say.
+    /// `by`: the fields whose values make up the key; empty if the rules do not set it.
     pub by: Vec<String>,
 }
 
-/// How servers share a limit; `None` where the rules leave it to the default.
+/// How servers share a limit; `None` stands for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharingSpec {
     /// Where it is decided.
     pub mode: Option<Mode>,
-    /// What the answer is while the store gives none.
+    /// What decides while the store does not.
     pub on_error: Option<OnError>,
-    /// How long the store may take for a decision.
+    /// The deadline of a decision by the store.
     pub deadline: Option<Timeout>,
-    /// How long a server keeps units of a leased limit, and how long a reported one's report waits.
+    /// How long a server keeps units of a leased limit, and how long a report of a reported limit waits.
     pub slack: Option<Duration>,
-    /// How much of a reported limit each server may have used without the store knowing.
+    /// How much each server may use of a reported limit before it must report it.
     pub unreported: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ pub struct PolicySpec {
     pub algorithm: AlgorithmSpec,
     /// `N` of `N/duration`, or the permits of `concurrency`.
     pub limit: u32,
-    /// The duration; `None` for `concurrency`, which has none.
+    /// The duration; `None` for `concurrency`.
     pub window: Option<Duration>,
 }
 
@@ -88,10 +88,10 @@ impl PolicySpec {
         Self { algorithm, limit, window }
     }
 
-    /// What decides.
+    /// The policy that decides.
     ///
     /// # Errors
-    /// When the numbers make no sense together: see [`PolicyError`].
+    /// When the numbers are invalid together: see [`PolicyError`].
     pub fn policy(&self) -> Result<Policy, PolicyError> {
         match self.window {
             Some(window) => {
@@ -112,7 +112,7 @@ impl PolicySpec {
         text
     }
 
-    /// The options beside the quota, as the file writes them: `burst: 20, count_denied: true`.
+    /// The options beside the quota, as in the file: `burst: 20, count_denied: true`.
     #[must_use]
     pub fn options(&self) -> String {
         let options: Vec<String> =
@@ -126,7 +126,7 @@ fn push_duration(text: &mut String, span: Duration) {
     let _ = write_duration(text, span);
 }
 
-/// As a mapping in YAML, the form that [`parse_policy`](super::parse_policy) reads back.
+/// A YAML mapping, the form that [`parse_policy`](super::parse_policy) parses.
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{algorithm: {}, limit: {}", self.algorithm.name(), self.quota())?;

@@ -1,4 +1,4 @@
-//! `match` and `by`: which requests of a log a limit concerns.
+//! `match` and `by`: which requests of a log a limit applies to.
 
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem};
 
@@ -39,7 +39,7 @@ fn read_match(fields: &Fields<'_>, complaints: &mut Complaints) -> Vec<(String, 
     conditions
 }
 
-/// One field, or a list of them.
+/// One field, or a list of fields.
 fn read_by(fields: &Fields<'_>, complaints: &mut Complaints) -> Vec<String> {
     let Some(node) = fields.get("by").filter(|node| !node.is_null()) else { return Vec::new() };
     let field = |node: &Node| node.text().filter(|name| !name.is_empty()).map(str::to_owned);

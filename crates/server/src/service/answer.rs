@@ -1,4 +1,4 @@
-//! What one limit says, and what several say together.
+//! The decisions of one limit and of several together.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -6,55 +6,54 @@ use tidegate_core::Decision;
 
 use crate::limits::Limit;
 
-/// What one limit says.
+/// The decision of one limit.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Which limit.
+    /// The limit.
     pub limit: Arc<Limit>,
-    /// The key that was asked; empty for a global limit.
+    /// The key in the request; empty for a global limit.
     pub key: Vec<u8>,
-    /// The decision as the algorithm took it. A shadow limit's denial is no denial: see
-    /// [`is_allowed`](Self::is_allowed).
+    /// The algorithm's decision. A shadow limit's denial does not count: see [`is_allowed`](Self::is_allowed).
     pub decision: Decision,
 }
 
 impl Answer {
-    /// Whether the work may go ahead as far as this limit is concerned.
+    /// Whether this limit allows the work.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.decision.is_allowed() || self.limit.spec().shadow
     }
 
-    /// When asking again would be admitted; `None` for admitted work, and where no wait can be named.
+    /// After how long a retry would be admitted; `None` for admitted work, and if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.is_allowed() { None } else { self.decision.retry_after() }
     }
 
-    /// When the limit is as good as new; `None` where no time can be named.
+    /// When the limit is full again; `None` if the time is unknown.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         reset_after(&self.decision)
     }
 }
 
-/// When a decision's limit is as good as new; `None` where no time can be named.
+/// When a decision's limit is full again; `None` if the time is unknown.
 #[must_use]
 pub fn reset_after(decision: &Decision) -> Option<Duration> {
     (decision.reset_after_nanos() != u64::MAX).then(|| decision.reset_after())
 }
 
-/// What several limits say together.
+/// The decision of several limits together.
 #[derive(Clone, Debug)]
 pub struct JointAnswer {
-    /// One answer for each limit that was asked, in that order.
+    /// The answer of each limit, in the order of the request.
     pub answers: Vec<Answer>,
-    /// Which of them bound: the one that denies longest, or of those that all admit the one with the least remaining.
+    /// The index of the limit that bound: the one with the longest denial, or if all admit, the one with the least remaining.
     pub bound: usize,
 }
 
 impl JointAnswer {
-    /// Whether all limits that are enforced admitted, and so consumed.
+    /// Whether all enforced limits admitted, and so consumed.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answers[self.bound].is_allowed()
@@ -68,7 +67,7 @@ impl JointAnswer {
             (severity, Reverse(answer.decision.remaining()))
         };
         let bound = (0..answers.len())
-            // The first of equals.
+            // The first among equals.
             .max_by_key(|at| (strictness(&answers[*at]), Reverse(*at)))
             .expect("at least one limit is asked");
         Self { answers, bound }

@@ -15,7 +15,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// These limits, and the descriptors of `domains`, whose rules go on counting where those `before` stood.
+    /// These limits, and the descriptors of `domains`, whose rules keep their counts from `before`.
     pub(crate) fn new(limits: Limits, domains: Domains, before: Option<&Self>) -> Self {
         let before = before.map(|before| &before.descriptors);
         let descriptors = Descriptors::new(domains, |name| limits.limit(name.as_bytes()), before);
@@ -31,14 +31,14 @@ impl InForce {
     }
 }
 
-/// Without descriptors.
+/// Limits without descriptors.
 impl From<Limits> for InForce {
     fn from(limits: Limits) -> Self {
         Self { limits, descriptors: Descriptors::default() }
     }
 }
 
-/// The limits in force when this was made. While it is held they stay in memory, even if the rules change.
+/// The limits in force when this was created. They stay in memory while it is held, even if the rules change.
 pub struct CurrentLimits(pub(super) Guard<Arc<InForce>>);
 
 impl Deref for CurrentLimits {

@@ -1,5 +1,5 @@
-//! Several limits in one decision: all that are enforced admit and consume, or none consumes. Shadow limits are asked beside
-//! them, and never veto.
+//! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow limits are asked as well,
+//! but never veto.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tidegate_limiter::{Request, acquire_all_at};
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
 use crate::limits::Limit;
 
-/// One of the limits that are asked together.
+/// One limit of a joint decision.
 pub(crate) struct Part<'a> {
     limit: Arc<Limit>,
     key: &'a [u8],
@@ -18,11 +18,10 @@ pub(crate) struct Part<'a> {
 }
 
 impl Service {
-    /// Asks several limits, and takes all costs when all admit. Never waits where the limits are in memory.
+    /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in memory.
     ///
     /// # Errors
-    /// When a question makes no sense, with its index; and [`Refusal::Scattered`] where a cluster keeps the keys on
-    /// different nodes.
+    /// When a question is invalid, with its index; and [`Refusal::Scattered`] if the keys are on different nodes of a cluster.
     ///
     /// # Panics
     /// When `asks` is empty.
@@ -33,10 +32,10 @@ impl Service {
         Ok(JointAnswer::new(answers.collect()))
     }
 
-    /// One decision for each of these limits: all that are enforced admit and are charged, or none is.
+    /// One decision for each of these limits: all enforced limits admit and are charged, or none is.
     ///
     /// # Errors
-    /// [`Refusal::Scattered`] where a cluster keeps the keys on different nodes, [`Refusal::TooManyKeys`].
+    /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and [`Refusal::TooManyKeys`].
     pub(crate) async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
         if let [part] = parts
             && let Some(decision) = part.limit.decide_in_memory(Act::Take, part.key, part.cost, now)
@@ -44,7 +43,7 @@ impl Service {
             return Ok(vec![decision]);
         }
         let together = self.take_together(parts, now).await?;
-        // What is asked after that must be answered by the same time.
+        // Later questions must be answered by the same deadline.
         let spent = self.now().saturating_since(now).into();
         let admitted = together.as_ref().is_some_and(|all| all.iter().all(Decision::is_allowed));
         let mut together = together.unwrap_or_default().into_iter();
@@ -58,7 +57,7 @@ impl Service {
     /// Asks several limits without taking anything.
     ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all).
+    /// The same as [`acquire_all`](Self::acquire_all).
     ///
     /// # Panics
     /// When `asks` is empty.
@@ -80,7 +79,7 @@ impl Service {
         asks.iter().enumerate().map(part).collect()
     }
 
-    /// The decisions of the enforced limits, taken in one step; `None` when the store was not asked, as one of the keys is
+    /// The decisions of the enforced limits, made in one step; `None` if the store was not asked because one of the keys is
     /// blocked.
     async fn take_together(&self, parts: &[Part<'_>], now: Nanos) -> Result<Option<Vec<Decision>>, Refusal> {
         let enforced = || parts.iter().filter(|part| part.is_enforced());
@@ -121,7 +120,7 @@ impl<'a> Part<'a> {
         Answer { limit: Arc::clone(&self.limit), key: self.key.to_vec(), decision }
     }
 
-    /// What this limit says, given what the one step `decided` of it and whether that admitted.
+    /// This limit's decision, from its decision in the joint step and whether that admitted.
     async fn decision(
         &self,
         decided: Option<Decision>,
@@ -131,17 +130,17 @@ impl<'a> Part<'a> {
     ) -> Decision {
         let Self { limit, key, cost } = self;
         if let Some(decision) = decided {
-            // A limit that would have admitted what another denied has neither admitted nor denied.
+            // A limit that would have admitted what another denied counts as neither.
             if admitted || decision.is_denied() {
                 limit.count(Act::Take, key, *cost, &decision, now);
             }
             decision
         } else {
-            // A shadow limit beside them consumes what they admit.
+            // A shadow limit consumes what the enforced limits admit.
             let act = if admitted { Act::Take } else { Act::Peek };
             let decision = limit.decide_after(spent, act, key, *cost, now).await;
             let decision = decision.expect("only a refund is refused");
-            // The key is blocked, and so the store was not asked.
+            // The key is blocked, so the store was not asked.
             if !admitted && decision.is_denied() && self.is_enforced() {
                 limit.count(Act::Take, key, *cost, &decision, now);
             }

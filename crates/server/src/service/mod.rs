@@ -1,20 +1,20 @@
-//! The one thing that every edge calls: a limit's name and a key in, a decision or a refusal out. No edge needs to know
-//! whether the limits are in this server's memory or in a store.
+//! The service that every edge calls: it takes a limit's name and a key, and returns a decision or a refusal. Edges need not
+//! know whether the limits are in this server's memory or in a store.
 //!
 //! | an edge wants | it calls |
 //! |---|---|
 //! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
-//! | one limit, from a thread that must not wait | [`resolve`], then [`Limit::decide_in_memory`](crate::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::limits::Limit::decide) elsewhere if that is `None` |
+//! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::limits::Limit::decide) on the runtime if that returns `None` |
 //!
-//! Where the limits are in memory none of them waits. The time of a decision is an argument: an edge reads the service's
-//! clock once for what it has read from a socket, and passes that on.
+//! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge reads the service's clock
+//! once for everything that it has read from a socket.
 
 mod answer;
 mod in_force;
 mod joint;
 mod question;
-mod refusal;
+mod readiness;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ use self::question::resolve_keyed;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{CurrentLimits, InForce},
-    question::{Act, Ask, Resolved, resolve},
-    refusal::Refusal,
+    question::{Ask, Resolved, resolve},
+    readiness::Readiness,
 };
 use crate::{
     heavy::Top,
@@ -37,13 +37,12 @@ use crate::{
     shared::SharedStore,
     throttle::{Throttle, ThrottleError, ThrottleQuota},
 };
+pub use crate::{
+    limits::Act,
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
 
-/// The longest key that a request may carry, in bytes (the library takes any).
-pub const MAX_KEY_BYTES: usize = 1024;
-/// What `CL.THROTTLE`'s own store is called in metrics and in the state file.
-pub const THROTTLE: &str = "CL.THROTTLE";
-
-/// The limits at work, and the clock that they run on.
+/// The limits in use, and their clock.
 pub struct Service {
     in_force: ArcSwap<InForce>,
     throttle: Throttle,
@@ -53,7 +52,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with these limits (shared, where they are) and a place for the keys of `CL.THROTTLE`.
+    /// A service with these limits (shared, if they have a store) and a table for the keys of `CL.THROTTLE`.
     #[must_use]
     pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
         let in_force = limits.into();
@@ -62,57 +61,57 @@ impl Service {
         Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history }
     }
 
-    /// The same with a history of at most so many bytes.
+    /// The same with a history of at most this many bytes.
     #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
     }
 
-    /// What the limits have decided of late.
+    /// The recent decisions of the limits.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// The store that the limits are shared over; `None` where they are this server's own.
+    /// The store that the limits are shared over; `None` if they are only this server's.
     #[must_use]
     #[inline]
     pub fn store(&self) -> Option<&Arc<SharedStore>> {
         self.store.as_ref()
     }
 
-    /// The time that decisions asked now should be given.
+    /// The time for decisions that are made now.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Where the limits are kept, which says what rules can be served.
+    /// Where the limits are kept, which determines which rules can be served.
     #[must_use]
     pub fn keeping(&self) -> Keeping {
         if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
     }
 
-    /// The limits as they are now.
+    /// The limits in force.
     #[must_use]
     pub fn limits(&self) -> CurrentLimits {
         CurrentLimits(self.in_force.load())
     }
 
-    /// The limits as they are now with their descriptors, to be held for longer.
+    /// The limits in force with their descriptors, for longer use.
     pub(crate) fn in_force(&self) -> Arc<InForce> {
         self.in_force.load_full()
     }
 
-    /// Puts other limits in place, all at once.
+    /// Replaces all limits at once.
     pub fn set_limits(&self, limits: impl Into<InForce>) {
         self.in_force.store(Arc::new(limits.into()));
     }
 
-    /// Takes, peeks at or gives back the cost of one limit. Never waits where the limits are in memory.
+    /// Takes, peeks at or refunds the cost of one limit. It never waits if the limits are in memory.
     ///
     /// # Errors
-    /// When the question makes no sense, or what was to be given back cannot be: see [`Refusal`].
+    /// When the question is invalid, or a refund cannot be made: see [`Refusal`].
     pub async fn decide(&self, ask: Ask<'_>, act: Act, now: Nanos) -> Result<Answer, Refusal> {
         let (limit, key) = {
             let limits = self.limits();
@@ -123,15 +122,15 @@ impl Service {
         Ok(Answer { limit, key: key.to_vec(), decision })
     }
 
-    /// Denies a key until a time, or (`None`) until it is unblocked.
+    /// Denies a key for a time, or until it is unblocked (`None`).
     ///
     /// # Errors
-    /// As [`decide`](Self::decide); also for a global limit.
+    /// The same as [`decide`](Self::decide); also for a global limit.
     pub fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
         let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
-        // A key that the rules deny for good stays so.
+        // A key that the rules deny permanently stays denied.
         if limit.is_denied(key) {
             return Ok(());
         }
@@ -139,10 +138,10 @@ impl Service {
         blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
     }
 
-    /// Lets a blocked key ask again; whether it was blocked.
+    /// Ends the block of a key. Returns whether it was blocked.
     ///
     /// # Errors
-    /// As [`block`](Self::block); also for a key that the rules deny.
+    /// The same as [`block`](Self::block); also for a key that the rules deny.
     pub fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
@@ -152,8 +151,8 @@ impl Service {
         Ok(limit.limiter().unblock_at(key, self.now()))
     }
 
-    /// Forgets what a key has used, or without a key what all keys of the limit have used. Blocks stay, and so does what is
-    /// taken meanwhile.
+    /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken
+    /// meanwhile.
     ///
     /// # Errors
     /// When there is no such limit, or its states are in a store.
@@ -173,10 +172,10 @@ impl Service {
         Ok(())
     }
 
-    /// The `most` keys of a limit that asked most and that were denied most of late.
+    /// The `most` keys of a limit with the most recent requests, and those with the most recent denials.
     ///
     /// # Errors
-    /// When there is no such limit, or no names are kept for it.
+    /// When there is no such limit, or it keeps no names of keys.
     pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<(Arc<Limit>, Top), Refusal> {
         let limits = self.limits();
         let limit = Arc::clone(resolve(&limits, limit, Some(&[]))?.limit);
@@ -193,7 +192,7 @@ impl Service {
         &self.throttle
     }
 
-    /// Takes from a bucket of `CL.THROTTLE` in memory; `None` when the buckets are in the store.
+    /// Takes from a bucket of `CL.THROTTLE` in memory; `None` if the buckets are in the store.
     #[inline]
     pub(crate) fn throttle_in_memory(
         &self,

@@ -1,38 +1,29 @@
-//! What an edge asks: a limit by its name, a key, a cost, and what to do with it.
+//! A question of an edge: a limit's name, a key and a cost.
 
 use std::sync::Arc;
 
 use tidegate_config::likest;
 
-use super::{MAX_KEY_BYTES, Refusal};
-use crate::limits::{Limit, Limits};
+use crate::{
+    limits::{Limit, Limits},
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
 
-/// How many names an error about an unknown one proposes.
+/// How many names an error about an unknown one suggests.
 const NEAREST: usize = 3;
 
-/// What is to be done with a cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Take it, if that is admitted. A cost of 0 takes nothing and is not counted.
-    Take,
-    /// See whether it would be admitted.
-    Peek,
-    /// Give back up to so much of what was taken.
-    Refund,
-}
-
-/// One limit that is asked for one key.
+/// A question to one limit about one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The limit's name.
     pub limit: &'a [u8],
-    /// The key; not needed for a global limit.
+    /// The key; ignored for a global limit.
     pub key: Option<&'a [u8]>,
-    /// How many units.
+    /// The number of units.
     pub cost: u32,
 }
 
-/// A limit, and the key as it counts there.
+/// A limit, and the key to use with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'r, 'k> {
     /// The limit.
@@ -41,10 +32,10 @@ pub struct Resolved<'r, 'k> {
     pub key: &'k [u8],
 }
 
-/// The limit of this name and the key as it counts there.
+/// Finds the limit with this name, and the key to use with it.
 ///
 /// # Errors
-/// When there is no such limit, or the key does not fit it.
+/// When there is no such limit, or the key is not valid for it.
 #[inline]
 pub fn resolve<'r, 'k>(
     limits: &'r Limits,
@@ -68,7 +59,7 @@ fn unknown(limits: &Limits, name: &[u8]) -> Refusal {
     Refusal::UnknownLimit { name: shown, nearest, limits: limits.limits().len() }
 }
 
-/// [`resolve`], for what only limits with keys can do.
+/// [`resolve`] for operations that only keyed limits have.
 pub(super) fn resolve_keyed<'r, 'k>(
     limits: &'r Limits,
     name: &[u8],

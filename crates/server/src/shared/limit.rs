@@ -1,4 +1,4 @@
-//! One limit in the store that servers share.
+//! One limit in the shared store.
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -7,22 +7,22 @@ use tidegate_redis::{Deadline, LimitError, Part, SharedDecision, SharedLimit, St
 
 use super::SharedStore;
 use crate::{
+    refusal::Refusal,
     rules::{LimitSpec, PolicySpec, Problem, RulesError},
-    service::Refusal,
 };
 
-/// A limit in the store: its own policy, and that of each overridden key. All have the same name there, so that a key that
-/// gets a policy of its own keeps what it has used as far as the two policies keep it in the same form.
+/// A limit in the store: its own policy, and that of each overridden key. All have the same name in the store, so a key that
+/// gets an override keeps its use as far as both policies store it in the same form.
 pub struct StoreLimit {
     general: SharedLimit,
     overridden: HashMap<Box<[u8]>, SharedLimit>,
 }
 
 impl StoreLimit {
-    /// A limit in this store. While the store gives no decision, up to `local_keys` keys are decided in memory.
+    /// A limit in this store. While the store makes no decision, up to `local_keys` keys are decided in memory.
     ///
     /// # Errors
-    /// When the store cannot decide by the limit's policy, or there is no memory for local decisions.
+    /// When the store cannot implement the limit's policy, or there is not enough memory for local decisions.
     pub fn new(spec: &LimitSpec, store: &SharedStore, local_keys: usize) -> Result<Self, RulesError> {
         let sharing = spec.sharing;
         let build = |policy: &PolicySpec, keys: usize| {
@@ -58,14 +58,14 @@ impl StoreLimit {
         })
     }
 
-    /// What decides for this key.
+    /// The policy's limit for this key.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> &SharedLimit {
         let own = if self.overridden.is_empty() { None } else { self.overridden.get(key) };
         own.unwrap_or(&self.general)
     }
 
-    /// This limit's part in a decision over several.
+    /// This limit's part in a joint decision.
     pub(crate) fn part<'a>(&'a self, key: &'a [u8], cost: u32) -> Part<'a> {
         Part { limit: self.of(key), key, cost }
     }
@@ -76,24 +76,24 @@ impl StoreLimit {
         self.of(key).acquire_here(key, cost)
     }
 
-    /// Takes `cost` if that is admitted, after so much of the deadline is spent.
+    /// Takes `cost` if it is admitted, with `spent` of the deadline already used.
     pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
         let limit = self.of(key);
         limit.acquire_by(key, cost, left_of(limit, spent)).await
     }
 
-    /// Whether `cost` would be admitted, with what remains now, after so much of the deadline is spent.
+    /// Whether `cost` would be admitted, with what remains before it, and with `spent` of the deadline already used.
     pub(crate) async fn peek(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
         let limit = self.of(key);
         limit.peek_by(key, cost, left_of(limit, spent)).await.decision
     }
 
-    /// Takes each of these costs, in this order, if that is admitted.
+    /// Takes each of these costs, in this order, if it is admitted.
     pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32]) -> Vec<SharedDecision> {
         self.of(key).acquire_in_turn(key, costs).await
     }
 
-    /// Gives back up to `cost`, and says where the key stands then. `name` is the limit's, for the refusal.
+    /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
     pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u32) -> Result<Decision, Refusal> {
         let limit = || name.to_owned();
         match self.of(key).refund(key, cost).await {
@@ -104,7 +104,7 @@ impl StoreLimit {
     }
 }
 
-/// The deadline of a decision for which so much of it is spent.
+/// The rest of a decision's deadline after `spent` of it.
 fn left_of(limit: &SharedLimit, spent: Duration) -> Deadline {
     Deadline::after(limit.deadline().left().saturating_sub(spent))
 }

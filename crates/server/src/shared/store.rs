@@ -10,11 +10,11 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{AdHoc, Address, Part, Plan, SharedDecision, Store, StoreError, Timeout};
 
 use crate::{
-    service::{Refusal, THROTTLE},
-    throttle::{Throttle, ThrottleError, ThrottleQuota},
+    refusal::Refusal,
+    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
 };
 
-/// How many of `CL.THROTTLE`'s quotas are remembered in the form that the store needs; they come with each request.
+/// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the store needs.
 const PLANS: usize = 1024;
 
 /// A store, and what a server keeps beside it.
@@ -23,16 +23,15 @@ pub struct SharedStore {
     prefix: String,
     deadline: Timeout,
     plans: Mutex<HashMap<ThrottleQuota, Arc<Plan>>>,
-    /// Decides for `CL.THROTTLE`, from its first command on.
+    /// Decides for `CL.THROTTLE`; created by its first command.
     ad_hoc: OnceLock<AdHoc>,
 }
 
 impl SharedStore {
-    /// The store at an address, with keys that begin with `prefix`. Where a limit says nothing else, the store has
-    /// `deadline` for a decision.
+    /// The store at an address, with keys that begin with `prefix`. `deadline` applies to limits that do not set their own.
     ///
     /// # Errors
-    /// When the prefix cannot be part of a key (see [`Store::at`]).
+    /// When the prefix is invalid (see [`Store::at`]).
     ///
     /// # Panics
     /// Outside a Tokio runtime.
@@ -53,22 +52,22 @@ impl SharedStore {
         &self.store
     }
 
-    /// How long it may take for a decision unless a limit says otherwise.
+    /// The deadline of a decision, unless a limit sets its own.
     #[must_use]
     pub fn deadline(&self) -> Timeout {
         self.deadline
     }
 
-    /// Takes from several limits in one step: all admit, or none is charged. One decision for each part.
+    /// Takes from several limits in one step: all admit, or none is charged. Returns one decision for each part.
     pub(crate) async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, Refusal> {
         self.store.acquire_all(parts).await.map_err(|_| Refusal::Scattered)
     }
 
-    /// As [`Throttle::acquire`], in the store; a denial is remembered here until its time. While the store gives no decision
-    /// each server holds its keys, in memory, to its share of the quota.
+    /// Like [`Throttle::acquire`], in the store. A denial is remembered here until its wait is over. While the store makes no
+    /// decision, each server admits its share of the quota, in memory.
     ///
     /// # Errors
-    /// When the numbers make no sense: see [`ThrottleError`].
+    /// When the numbers are invalid: see [`ThrottleError`].
     pub(crate) async fn throttle(
         &self,
         throttle: &Throttle,
@@ -80,7 +79,7 @@ impl SharedStore {
         let asked = throttle.ask(quota, quantity)?;
         if let Some(plan) = self.plan(quota, asked.policy) {
             let key = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
-            // Not before somebody asks: where nobody does, the store need only be as quick as its limits' deadlines.
+            // Created on first use: otherwise this deadline would count for the store although no client uses it.
             let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
             if let Ok(told) = ad_hoc.decide(&plan, key, asked.quantity).await {
                 return Ok(throttle.told(&asked, told.decision));

@@ -1,19 +1,19 @@
-//! The state file: what every key has used, across a restart.
+//! The state file: it keeps the use of every key across a restart.
 //!
 //! ```text
 //! "TIDEGATE" │ version u32 │ written at u64 │ how many limits u32
 //!   for each limit: name │ policy │ global u8 │ max keys u64 │ hash seeds 2 × u64 │ words u32 │ overridden keys
 //!                   its entries: kind u8, then tag (of a record: its place) u64, then words
-//! CRC-32 of all that u32
+//! CRC-32 of the above u32
 //! ```
 //!
-//! A server with a store keeps one thing: how many servers share the store. It is written as a limit without entries.
+//! A server with a store saves only the number of servers that share the store, written as a limit without entries.
 //!
-//! Numbers are little-endian; texts have a length of 16 bits before them. Keys are not in it, only their tags, and the
-//! seeds that make tags of keys: whoever reads the file could make keys that meet, so it is written for its owner alone.
+//! Numbers are little-endian; texts are preceded by a length of 16 bits. The file contains tags instead of keys, and the hash
+//! seeds of the tags. With the seeds one could construct colliding keys, so only the owner may read the file.
 //!
-//! A file is read twice: once to check every byte of it, and only then to restore from it. What does not check is set
-//! aside, never overwritten.
+//! A file is read twice: first to check every byte of it, and only then to restore from it. A file that fails the check is
+//! renamed, never overwritten.
 
 mod format;
 mod place;
@@ -30,13 +30,13 @@ pub use place::StatePathError;
 pub(crate) use read::{Headers, restore};
 pub(crate) use write::write;
 
-/// How far ahead of the clock a file may have been written: clocks are set back by a little now and then.
+/// How far ahead of the clock a file may have been written, because clocks are sometimes set back a little.
 const AHEAD: Nanos = Nanos::from_secs(300);
 
-/// Reads and checks a state file without restoring anything; `None` where there is none.
+/// Reads and checks a state file without restoring anything; `None` if it does not exist.
 ///
 /// # Errors
-/// When it cannot be read, is damaged, or was written later than five minutes after `now`.
+/// When it cannot be read, is damaged, or was written more than five minutes after `now`.
 pub(crate) fn check(path: &Path, now: Nanos) -> Result<Option<Headers>, StateError> {
     match File::open(path) {
         Ok(file) => {
@@ -51,10 +51,10 @@ pub(crate) fn check(path: &Path, now: Nanos) -> Result<Option<Headers>, StateErr
     }
 }
 
-/// Checks bytes as if they were a state file, and restores what passes into `service`; for the fuzz target.
+/// Checks bytes as if they were a state file, and restores them into `service` if they pass. For the fuzz target.
 ///
 /// # Errors
-/// When they are no state file, or a damaged one.
+/// When they are not a state file, or a damaged one.
 #[doc(hidden)]
 pub fn check_and_restore(
     bytes: &[u8],
@@ -87,7 +87,7 @@ mod tests {
         service.decide(ask, act, NOW).now_or_never().unwrap().unwrap().decision
     }
 
-    /// A file with a bit of everything.
+    /// A file with entries of every kind.
     fn file(name: &str) -> (PathBuf, Service) {
         let text =
             "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
@@ -96,7 +96,7 @@ mod tests {
         let service = Service::new(limits, Throttle::new(4, None).unwrap(), clock);
         for key in ["k0", "k1", "k2", "k3", "k4", "k5", "own"] {
             let ask = Ask { limit: b"a", key: Some(key.as_bytes()), cost: 2 };
-            // A stranger may have pushed the key out, so either answer will do.
+            // Another key may have evicted this one, so either decision is fine.
             let _ = decide(&service, ask, Act::Take);
         }
         service.block(b"a", Some(b"x"), None).unwrap();
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn what_one_server_wrote_another_restores_from_bytes_too() {
+    fn a_server_restores_the_bytes_that_another_wrote() {
         let (path, service) = file("memory");
         let bytes = fs::read(&path).unwrap();
         assert!(check_and_restore(&bytes, &service, NOW).unwrap() > 0);
         assert!(matches!(check_and_restore(b"text", &service, NOW), Err(StateError::NotAState)));
     }
 
-    /// How much memory this process has touched, in bytes.
+    /// The resident memory of this process, in bytes.
     fn resident() -> u64 {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -153,7 +153,7 @@ mod tests {
         let file = StateFile::open(&path).unwrap();
         let before = resident();
         write(&file, &service).unwrap();
-        // Other tests of this process have some megabytes of their own; the tables would be 1,600.
+        // Other tests of this process use some megabytes; the tables would take 1,600.
         assert!(resident() < before + (100 << 20), "{} bytes more", resident() - before);
     }
 
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn the_records_of_evicted_keys_are_kept_too() {
-        // Seven keys went through a store of four: some gave way, and what they owe is in the file.
+        // Seven keys use a table of four: some are evicted, and the file has what they owe.
         let (path, before) = file("debts");
         let found = check(&path, NOW).unwrap().unwrap();
         let text =
             "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
         let limits = Limits::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), NOW).unwrap();
-        let throttle = Throttle::new(4, found.hash_keys(crate::service::THROTTLE)).unwrap();
+        let throttle = Throttle::new(4, found.hash_keys(crate::throttle::THROTTLE)).unwrap();
         let after = Service::new(limits, throttle, Arc::new(ManualClock::new(NOW)));
         let restored = restore(&path, &after, NOW).unwrap();
         assert_eq!(restored.dropped, 0);

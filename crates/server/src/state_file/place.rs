@@ -1,4 +1,4 @@
-//! Where the state is kept: a regular file that no other server uses.
+//! The location of the state: a regular file that no other server uses.
 
 use std::{
     ffi::OsString,
@@ -14,21 +14,19 @@ use rustix::fs::OFlags;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatePathError {
-    /// Something else has the name.
-    #[error("it is {0}; --state needs a file of its own")]
+    /// The path is not a regular file.
+    #[error("it is {0}; --state needs a regular file")]
     NotAFile(&'static str),
-    /// The file was not written by a server.
-    #[error(
-        "the file is there, but is not a Tidegate state file; choose another path, or move the file away"
-    )]
+    /// A server did not write the file.
+    #[error("the file exists, but is not a Tidegate state file; choose another path, or move the file away")]
     NotAState,
     /// Another server keeps its state there.
-    #[error("{} keeps its state there; give each server a file of its own", holder(*.by))]
+    #[error("{} keeps its state there; give each server a different file", holder(*.by))]
     Locked {
         /// The process id of the other server, if it could be read.
         by: Option<u32>,
     },
-    /// The system refuses to read or write there.
+    /// The system refuses access.
     #[error("{0}; choose a file in a directory that the server may write")]
     Io(#[from] io::Error),
 }
@@ -37,24 +35,24 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another server".to_owned(), |pid| format!("the server with process id {pid}"))
 }
 
-/// The file that a server keeps its state in, locked until this is dropped.
+/// A server's state file, locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StateFile {
-    /// The file itself, behind all symlinks.
+    /// The file itself, after all symlinks.
     path: PathBuf,
     _lock: Lock,
 }
 
 impl StateFile {
-    /// Finds the file behind the path, which need not exist yet, and locks it.
+    /// Resolves the path, which need not exist yet, and locks the file.
     ///
     /// # Errors
-    /// When the path names something else than a file, another server has locked it, or the directory cannot be written.
+    /// When the path is not a regular file, another server has locked it, or the directory is not writable.
     pub fn open(path: &Path) -> Result<Self, StatePathError> {
         let path = behind_symlinks(path)?;
         let lock = Lock::take(beside(&path, ".lock"))?;
         let file = Self { path, _lock: lock };
-        // Whether a state could be written is known before the server starts.
+        // Check before the server starts whether the state can be written.
         drop(file.create_new()?);
         fs::remove_file(file.new_path())?;
         Ok(file)
@@ -64,12 +62,12 @@ impl StateFile {
         &self.path
     }
 
-    /// The path of the file that is about to take this one's place.
+    /// The path of the file that will replace this one.
     fn new_path(&self) -> PathBuf {
         beside(&self.path, ".new")
     }
 
-    /// An empty file that may take this one's place. What a crash left of an earlier one is removed.
+    /// Creates an empty file that can replace this one. A file left behind by a crash is removed.
     pub fn create_new(&self) -> io::Result<File> {
         let path = self.new_path();
         match fs::symlink_metadata(&path) {
@@ -81,10 +79,10 @@ impl StateFile {
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
     }
 
-    /// Puts the new file in this one's place.
+    /// Replaces the file with the new one.
     ///
     /// # Errors
-    /// When the system refuses, or something else has taken the file's name.
+    /// When the system refuses, or the path is no longer a regular file.
     pub fn replace(&self) -> io::Result<()> {
         match fs::symlink_metadata(&self.path) {
             Ok(there) if !there.is_file() => {
@@ -93,17 +91,17 @@ impl StateFile {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => fs::rename(self.new_path(), &self.path)?,
         }
-        // The new name is safe once its directory is.
+        // The rename is durable once its directory is synced.
         File::open(directory(&self.path))?.sync_all()
     }
 
-    /// Removes the new file, which will not take this one's place.
+    /// Removes the new file without using it.
     pub fn discard_new(&self) {
-        // It may not have been created.
+        // It may not exist.
         let _ = fs::remove_file(self.new_path());
     }
 
-    /// Renames a file that cannot be used to `FILE.damaged-1` (or `-2`, …), so that it is neither lost nor in the way.
+    /// Renames an unusable file to `FILE.damaged-1` (or `-2`, …), so that it is kept but not in the way.
     ///
     /// # Errors
     /// When the system refuses to rename it.
@@ -121,7 +119,7 @@ impl StateFile {
     }
 }
 
-/// The file that a path leads to after all symlinks. The file itself need not exist.
+/// The path after all symlinks. The file itself need not exist.
 fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
     match fs::metadata(path) {
         Ok(there) if there.is_file() => return Ok(fs::canonicalize(path)?),
@@ -129,7 +127,7 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e.into()),
     }
-    // There is no such file yet: follow the symlinks that lead to its name.
+    // The file does not exist yet: follow the symlinks to its name.
     let mut path = path.to_owned();
     for _ in 0..40 {
         let Ok(target) = fs::read_link(&path) else {
@@ -142,7 +140,7 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
     Err(io::Error::other("too many symlinks").into())
 }
 
-/// What else than a file something is.
+/// The kind of a path that is not a regular file.
 fn kind(metadata: &fs::Metadata) -> &'static str {
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -162,7 +160,7 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// `.NAME` and an ending, in the same directory.
+/// `.NAME` with a suffix, in the same directory.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -170,7 +168,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A lock file with the process id of whoever holds it. The system unlocks it when the process dies.
+/// A lock file with the process id of its holder. The system unlocks it when the process dies.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -188,19 +186,19 @@ impl Lock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut pid = String::new();
-                    // Whoever has just locked it may not have written its id yet.
+                    // The holder may not have written its id yet.
                     let _ = file.take(16).read_to_string(&mut pid);
                     return Err(StatePathError::Locked { by: pid.trim().parse().ok() });
                 }
                 Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
                     tracing::warn!(
                         file = %path.display(),
-                        "this file system has no locks: make sure that no other server uses the same state file",
+                        "this file system does not support locks: make sure that no other server uses the same state file",
                     );
                 }
                 Err(TryLockError::Error(e)) => return Err(e.into()),
             }
-            // Whoever held the lock may have removed the file after it was opened here.
+            // A previous holder may have removed the file after it was opened here.
             let mine = file.metadata()?;
             let is_there = fs::symlink_metadata(&path)
                 .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino()));
@@ -215,7 +213,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed while it is still locked, so nobody else can hold it; a file that stays behind does no harm.
+        // Removed while it is still locked, so no other process can hold it. A file left behind does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_one_servers_at_a_time_and_nothing_is_left_of_the_lock() {
+    fn one_server_at_a_time_can_use_a_file_and_the_lock_is_removed() {
         let directory = directory("lock");
         let path = directory.join("state");
         symlink("state", directory.join("alias")).unwrap();
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_the_files_name_later_is_not_replaced_either() {
+    fn a_path_that_is_no_longer_a_file_is_not_replaced() {
         let directory = directory("later");
         let file = StateFile::open(&directory.join("state")).unwrap();
         file.create_new().unwrap();

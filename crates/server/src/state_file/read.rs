@@ -1,4 +1,4 @@
-//! Reading the state file: first all of it, to check it, then again to restore from it.
+//! Reads the state file: first completely, to check it, and then again to restore from it.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,18 @@ use super::{
     StateError,
     format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OWN, RECORD, SHARED_DEBT, VERSION},
 };
-use crate::{
-    rules::parse_policy,
-    service::{Service, THROTTLE},
-};
+use crate::{rules::parse_policy, service::Service, throttle::THROTTLE};
 
-/// What a checked file says about its limits.
+/// The limits' headers in a checked file.
 pub(crate) struct Headers {
-    /// When it was written, on the clock of the server that wrote it.
+    /// When it was written, by the clock of that server.
     pub written_at: Nanos,
     sections: HashMap<String, Header>,
 }
 
 #[derive(Clone)]
 struct Header {
-    /// `None` for `CL.THROTTLE`, whose limits come with the requests.
+    /// `None` for `CL.THROTTLE`, whose quotas come with the requests.
     policy: Option<Policy>,
     global: bool,
     max_keys: u64,
@@ -38,26 +35,26 @@ struct Header {
 }
 
 impl Headers {
-    /// The hash keys that a limit's tags were made with.
+    /// The hash keys of a limit's tags.
     pub fn hash_keys(&self, name: &str) -> Option<HashKeys> {
         self.sections.get(name).map(|header| header.hash)
     }
 
-    /// How many servers shared the store, where the server that wrote the file had one.
+    /// How many servers shared the store, if the server that wrote the file had one.
     pub fn nodes(&self) -> Option<u32> {
         self.sections.get(NODES).map(|header| u32::try_from(header.max_keys).unwrap_or(u32::MAX))
     }
 }
 
-/// What restoring a file gave.
+/// The result of restoring a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     pub states: u64,
-    /// Of limits that are gone, or of another kind now.
+    /// States of limits that no longer exist or are of another kind now.
     pub dropped: u64,
 }
 
-/// Checks a whole file: its form, and that its bytes are those that were written.
+/// Checks a whole file: its form and its checksum.
 pub(super) fn headers(file: impl Read) -> Result<Headers, StateError> {
     let mut input = Input::new(file);
     let (written_at, count) = beginning(&mut input)?;
@@ -71,10 +68,10 @@ pub(super) fn headers(file: impl Read) -> Result<Headers, StateError> {
     Ok(Headers { written_at, sections })
 }
 
-/// Gives the states of a checked file back to the limits of the same names.
+/// Restores the states of a checked file into the limits of the same names.
 ///
 /// # Errors
-/// When the file changed since it was checked.
+/// When the file has changed since it was checked.
 pub(crate) fn restore(path: &Path, service: &Service, now: Nanos) -> Result<Restored, StateError> {
     restore_from(File::open(path)?, service, now)
 }
@@ -116,7 +113,7 @@ fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Na
 
 fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {
     for expected in MAGIC {
-        // What is too short, or empty, was cut off.
+        // A file that is too short, or empty, was truncated.
         if input.u8()? != *expected {
             return Err(StateError::NotAState);
         }
@@ -160,7 +157,7 @@ fn each_entry(
         take(match kind {
             KEY => Entry::Key { tag: number, state: input.words(words)? },
             SHARED_DEBT => {
-                // Nobody can tell whose it was.
+                // Its owner is unknown.
                 input.words(words)?;
                 continue;
             }
@@ -168,7 +165,7 @@ fn each_entry(
                 let (of, debt) = (input.u64()?, [input.u64()?, input.u64()?]);
                 match (RecordSpot::from_words([number, of]), Debt::from_words(debt)) {
                     (Some(place), Some(debt)) => Entry::Record { place, debt },
-                    _ => return Err(StateError::Contents("a record that makes no sense")),
+                    _ => return Err(StateError::Contents("an invalid record")),
                 }
             }
             OWN => match usize::try_from(input.u64()?) {
@@ -183,7 +180,7 @@ fn each_entry(
     }
 }
 
-/// A file, with a checksum of what was read from it.
+/// A file, with a checksum of the bytes read so far.
 struct Input<R> {
     file: BufReader<R>,
     checksum: crc32fast::Hasher,
@@ -230,16 +227,16 @@ impl<R: Read> Input<R> {
         if text.is_empty() {
             return Ok(None);
         }
-        let spec = parse_policy(&text).map_err(|_| StateError::Contents("a policy that cannot be read"))?;
-        spec.policy().map(Some).map_err(|_| StateError::Contents("a policy that makes no sense"))
+        let spec = parse_policy(&text).map_err(|_| StateError::Contents("a policy that cannot be parsed"))?;
+        spec.policy().map(Some).map_err(|_| StateError::Contents("an invalid policy"))
     }
 
     fn words(&mut self, count: usize) -> Result<Vec<u64>, StateError> {
-        // Not reserved at once: the count may be a lie of up to 8 MB.
+        // Not reserved in advance: a wrong count could ask for up to 8 MB.
         (0..count).map(|_| self.u64()).collect()
     }
 
-    /// The checksum, and nothing after it.
+    /// Checks the checksum, after which nothing may follow.
     fn end(mut self) -> Result<(), StateError> {
         let expected = self.checksum.clone().finalize();
         let found = self.u32()?;

@@ -1,4 +1,4 @@
-//! Writing the state file, so that there is always a whole one.
+//! Writes the state file in such a way that a complete one always exists.
 
 use std::{
     fs::File,
@@ -12,18 +12,15 @@ use super::{
     StateFile,
     format::{BLOCKED, END, KEY, MAGIC, NODES, OWN, RECORD, VERSION},
 };
-use crate::{
-    limits::Limit,
-    service::{Service, THROTTLE},
-};
+use crate::{limits::Limit, service::Service, throttle::THROTTLE};
 
-/// Writes the state of all limits: to a file beside the state file, which then takes its place. Returns its length.
+/// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.
 ///
-/// A crash at any moment leaves the old file or the new one. Decisions go on meanwhile. A limit's states are copied to
-/// memory before they are written, as a state is locked while it is looked at, and a disk may be slow.
+/// A crash at any moment leaves the old file or the new one. Decisions continue meanwhile. A limit's states are copied to
+/// memory before they are written, because a state is locked while it is read, and a disk may be slow.
 ///
 /// # Errors
-/// When the system refuses any of it; the old file is then as it was.
+/// When the system refuses any step. The old file is then unchanged.
 pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
     let written = file.create_new().and_then(|new| {
         let length = write_to(new, service)?;
@@ -63,7 +60,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     Ok(length)
 }
 
-/// A file, with a checksum of what was written to it.
+/// A file, with a checksum of the bytes written so far.
 struct Out {
     file: BufWriter<File>,
     checksum: crc32fast::Hasher,
@@ -85,7 +82,7 @@ impl Out {
         self.write(&number.to_le_bytes())
     }
 
-    /// Names and policies have at most some hundred bytes.
+    /// Names and policies have at most a few hundred bytes.
     fn text(&mut self, text: &str) -> io::Result<()> {
         let length = u16::try_from(text.len()).map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
         self.write(&length.to_le_bytes())?;
@@ -121,7 +118,7 @@ impl Out {
         self.entries(|show| limit.snapshot(now, show))
     }
 
-    /// The section [`NODES`]: no policy, no seeds, states of one word of which there are none, no overrides.
+    /// The section [`NODES`]: no policy, no seeds, no states (of one word), no overrides.
     fn nodes(&mut self, nodes: u32) -> io::Result<()> {
         self.text(NODES)?;
         self.text("")?;
@@ -170,7 +167,7 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
             number(&[], *until);
             return;
         }
-        // A kind of a later library that this format has no place for.
+        // A kind that a later library adds, which this format cannot represent.
         _ => return,
     };
     for word in words {

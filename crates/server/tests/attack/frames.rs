@@ -1,4 +1,4 @@
-//! Frames as nobody would write them.
+//! Random RESP frames.
 
 use std::io::Read;
 
@@ -14,7 +14,7 @@ use crate::{
     size,
 };
 
-/// A frame, the beginning of one, or anything else. Without AUTH, as a wrong password is answered later on purpose.
+/// A frame, a prefix of one, or other bytes. Without AUTH, because the reply to a wrong password is delayed.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         4 => prop_oneof!["ACQUIRE", "PEEK", "REFUND", "BLOCK", "CL.THROTTLE",  "HELLO", "COMMAND", "INFO", "MULTI"]
@@ -51,7 +51,7 @@ fn random_frames_are_answered_or_refused_and_never_stop_the_server() {
         let sent: Vec<u8> =
             (0..pipeline).flat_map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
         let mut client = Resp::connect(server.resp);
-        // The server may close the connection at any of them.
+        // The server may close the connection after any of them.
         let _ = client.try_send(&sent);
         let _ = client.stream().shutdown(std::net::Shutdown::Write);
         let mut replies = Vec::new();

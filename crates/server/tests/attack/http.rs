@@ -1,4 +1,4 @@
-//! HTTP clients that take slots, send slowly, never read, or send what is ambiguous.
+//! HTTP clients that occupy slots, send slowly, never read, or send ambiguous requests.
 
 use std::{io::Write, time::Duration};
 
@@ -13,11 +13,11 @@ use crate::{
 const ASK: &str = r#"{"limit":"per-user","key":"alice"}"#;
 
 #[test]
-fn health_checks_are_answered_when_all_slots_are_taken_and_operators_have_slots_of_their_own() {
+fn health_checks_are_answered_when_all_slots_are_taken_and_operators_have_separate_slots() {
     let server = Running::with_rules_and("attack-slots", RULES, |options| options.max_connections = 2);
     let mut busy = [Http::connect(server.http), Http::connect(server.http)];
     for http in &mut busy {
-        // The server waits for the body: the request is under way.
+        // The server waits for the body, so the request is in progress.
         http.begin("/v1/acquire", ASK.len());
     }
     for path in ["/healthz", "/readyz", "/metrics", "/v1/rules"] {
@@ -35,7 +35,7 @@ fn health_checks_are_answered_when_all_slots_are_taken_and_operators_have_slots_
 }
 
 #[test]
-fn the_http_connection_that_was_idle_longest_gives_way_to_a_new_one() {
+fn the_http_connection_that_was_idle_longest_is_closed_for_a_new_one() {
     let server = Running::with_rules_and("attack-idle", RULES, |options| options.max_connections = 2);
     let [mut one, mut two] = [Http::connect(server.http), Http::connect(server.http)];
     for http in [&mut one, &mut two] {
@@ -49,16 +49,16 @@ fn the_http_connection_that_was_idle_longest_gives_way_to_a_new_one() {
     assert_eq!(
         server.metric(r#"tidegate_connections_evicted_total{protocol="http"}"#),
         1,
-        "the metrics have slots of their own"
+        "the metrics have separate slots"
     );
 }
 
 #[test]
-fn heads_that_are_sent_slowly_keep_nobody_out() {
+fn slowly_sent_heads_keep_no_client_out() {
     let server = Running::with_rules_and("attack-loris", RULES, |options| options.max_connections = 8);
     let mut slow: Vec<_> = (0..40).map(|_| Http::connect(server.http)).collect();
     for http in &mut slow {
-        // Those that gave way already do not take it any more.
+        // Connections that were already closed no longer accept it.
         let _ = http.try_write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\nx-slow: ");
     }
     for _ in 0..3 {
@@ -67,7 +67,7 @@ fn heads_that_are_sent_slowly_keep_nobody_out() {
 }
 
 #[test]
-fn a_client_that_never_reads_loses_its_connection_and_does_not_hold_up_the_end() {
+fn a_client_that_never_reads_loses_its_connection_and_does_not_delay_the_stop() {
     let server = Running::with_rules_and("attack-unread", RULES, |options| {
         options.http_write_timeout = Duration::from_millis(200);
         options.grace = Duration::from_mins(1);
@@ -76,7 +76,7 @@ fn a_client_that_never_reads_loses_its_connection_and_does_not_hold_up_the_end()
     let mut stream = http.stream().try_clone().unwrap();
     stream.set_write_timeout(Some(crate::harness::PATIENCE)).unwrap();
     let asking = b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n".repeat(100);
-    // In the end the server resets the connection: nothing can be written to it any more.
+    // Eventually the server resets the connection, and writes fail.
     let written =
         (0..100_000).find_map(|_| stream.write_all(&asking).err()).expect("the server took everything");
     assert!(
@@ -87,7 +87,7 @@ fn a_client_that_never_reads_loses_its_connection_and_does_not_hold_up_the_end()
 }
 
 #[test]
-fn a_body_that_is_declared_too_long_is_refused_before_it_is_asked_for() {
+fn a_body_with_a_declared_length_above_the_bound_is_refused_before_it_is_read() {
     let server = Running::with_rules("attack-continue", RULES);
     let mut http = Http::connect(server.http);
     let length = MAX_BODY + 1;
@@ -125,7 +125,7 @@ fn a_field_given_twice_is_refused() {
 }
 
 #[test]
-fn a_web_page_asks_only_when_its_origin_is_named() {
+fn a_web_page_may_send_requests_only_if_its_origin_is_allowed() {
     let server = Running::with_rules_and("attack-origin", RULES, |options| {
         options.http_origins = vec!["https://ops.example.com".to_owned()];
     });
@@ -137,7 +137,7 @@ fn a_web_page_asks_only_when_its_origin_is_named() {
         );
         http.read().status
     };
-    // A page whose name was made to lead here (DNS rebinding) sends that name as Host, too.
+    // A page whose domain name resolves to this machine (DNS rebinding) sends that name as Host, too.
     assert_eq!(ask("host: evil.example\r\norigin: http://evil.example"), 403);
     assert_eq!(ask(&format!("host: {0}\r\norigin: http://{0}", server.http)), 403);
     assert_eq!(ask("host: a\r\norigin: null"), 403);

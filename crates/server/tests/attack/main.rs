@@ -1,7 +1,7 @@
-//! What clients without manners, and operators' mistakes, cannot do to a server.
+//! What hostile clients, and operators' mistakes, cannot do to a server.
 //!
-//! Short here; `TIDEGATE_LONG=1` runs 250,000 random frames instead of 5,000 and 10,000 idle connections instead of 300.
-//! What needs the program itself (kill -9, signals, standard error) is in the tests of the command.
+//! Short by default; `TIDEGATE_LONG=1` runs 250,000 random frames instead of 5,000 and 10,000 idle connections instead of 300.
+//! Tests that need the program itself (kill -9, signals, standard error) are in the command's tests.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -18,7 +18,7 @@ limits:
   - {name: logins, limit: 5/10m, algorithm: sliding-log}
 ";
 
-/// `short`, or `long` with `TIDEGATE_LONG` set.
+/// `short`, or `long` if `TIDEGATE_LONG` is set.
 fn size(short: usize, long: usize) -> usize {
     if std::env::var_os("TIDEGATE_LONG").is_some() { long } else { short }
 }

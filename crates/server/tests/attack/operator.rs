@@ -1,4 +1,4 @@
-//! What an operator may do by mistake.
+//! Operators' mistakes.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ fn mkfifo(path: &Path) {
 }
 
 #[test]
-fn the_state_never_replaces_what_is_not_its_own_file() {
+fn the_state_never_replaces_a_file_that_is_not_a_state_file() {
     let directory = scratch("attack-state");
     let path = |name: &str| directory.join(name);
     mkfifo(&path("fifo"));
@@ -69,7 +69,7 @@ fn the_state_never_replaces_what_is_not_its_own_file() {
 }
 
 #[test]
-fn a_symlink_to_the_state_stays_one() {
+fn a_symlink_to_the_state_stays_a_symlink() {
     let directory = scratch("attack-symlink");
     let target = scratch("attack-symlink-target").join("kept");
     symlink(&target, directory.join("state")).unwrap();
@@ -83,7 +83,7 @@ fn a_symlink_to_the_state_stays_one() {
 }
 
 #[test]
-fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
+fn a_second_server_on_one_state_is_refused_with_the_pid_of_the_first() {
     let directory = scratch("attack-lock");
     let first = Running::start_at(options(&directory), START);
     let error = refusal(&directory, &directory.join("state"));
@@ -94,7 +94,7 @@ fn a_second_server_on_one_state_is_refused_and_told_who_has_it() {
 }
 
 #[test]
-fn a_state_that_could_not_be_written_at_the_end_is_told() {
+fn a_state_that_could_not_be_written_at_the_end_is_reported() {
     let directory = scratch("attack-unsaved");
     let server = Running::start_at(options(&directory), START);
     fs::create_dir(directory.join("state")).unwrap();
@@ -102,7 +102,7 @@ fn a_state_that_could_not_be_written_at_the_end_is_told() {
 }
 
 #[test]
-fn a_state_from_the_future_is_set_aside() {
+fn a_state_from_the_future_is_renamed() {
     let directory = scratch("attack-future");
     let server = Running::start_at(options(&directory), START.saturating_add(Nanos::from_secs(3_600)));
     assert!(server.resp("ACQUIRE per-user alice").starts_with("[0 3 2"));
@@ -114,7 +114,7 @@ fn a_state_from_the_future_is_set_aside() {
 }
 
 #[test]
-fn rules_that_become_a_fifo_are_rejected_and_hold_nothing_up() {
+fn rules_that_become_a_fifo_are_rejected_and_block_nothing() {
     let directory = scratch("attack-fifo");
     let mut server = Running::start_at(options(&directory), START);
     assert!(server.resp("ACQUIRE per-user alice").starts_with("[0 3 2"));
@@ -131,7 +131,7 @@ fn rules_that_become_a_fifo_are_rejected_and_hold_nothing_up() {
 }
 
 #[test]
-fn a_full_limit_that_denies_refuses_strangers_and_keeps_every_exhausted_key() {
+fn a_full_limit_with_when_full_deny_refuses_new_keys_and_keeps_every_exhausted_key() {
     let rules = "limits:\n  - {name: a, limit: 1/1h, algorithm: sliding-log, max_keys: 8, when_full: deny}\n";
     let mut server = Running::with_rules_and("attack-deny", rules, |options| {
         options.reload_interval = Duration::from_secs(1_000_000);
@@ -152,7 +152,7 @@ fn a_full_limit_that_denies_refuses_strangers_and_keeps_every_exhausted_key() {
     }
     assert!(server.metric("tidegate_keys_refused_total{limit=\"a\"}") > 0);
     assert_eq!(server.metric("tidegate_keys_forgotten_exhausted_total{limit=\"a\"}"), 0);
-    // The rules may say otherwise later: what was used stays.
+    // The rules can change this later; the use stays.
     let path =
         std::env::temp_dir().join(format!("tidegate-server-{}-attack-deny/rules.yaml", std::process::id()));
     fs::write(path, rules.replace("deny", "forget")).unwrap();

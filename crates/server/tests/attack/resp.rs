@@ -1,4 +1,4 @@
-//! RESP clients that take slots, guess passwords, or ask for more than a client should.
+//! RESP clients that occupy slots, guess passwords, or send excessive requests.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[test]
-fn the_resp_connection_that_was_idle_longest_gives_way_to_a_new_one() {
+fn the_resp_connection_that_was_idle_longest_is_closed_for_a_new_one() {
     let server = Running::with_rules_and("attack-resp-idle", RULES, |options| options.max_connections = 2);
     let [mut one, mut two] = [Resp::connect(server.resp), Resp::connect(server.resp)];
     for client in [&mut one, &mut two] {
@@ -34,7 +34,7 @@ fn the_resp_connection_that_was_idle_longest_gives_way_to_a_new_one() {
 }
 
 #[test]
-fn frames_that_are_sent_slowly_keep_nobody_out() {
+fn slowly_sent_frames_keep_no_client_out() {
     let server = Running::with_rules_and("attack-resp-loris", RULES, |options| options.max_connections = 8);
     let mut slow: Vec<_> = (0..40).map(|_| Resp::connect(server.resp)).collect();
     for client in &mut slow {
@@ -46,7 +46,7 @@ fn frames_that_are_sent_slowly_keep_nobody_out() {
     }
 }
 
-/// Where the clients of [`many_idle_connections_are_all_served_and_make_room_for_more`] connect, and how many.
+/// The server of the clients in [`many_idle_connections_are_all_served_and_make_room_for_more`], and their number.
 const CLIENTS_OF: &str = "TIDEGATE_TEST_CLIENTS_OF";
 
 #[test]
@@ -54,15 +54,15 @@ fn many_idle_connections_are_all_served_and_make_room_for_more() {
     let many = size(300, 10_000);
     let _ = tidegate_server::raise_open_files(many + 100, 1);
     let server = Running::with_rules_and("attack-many", RULES, |options| options.max_connections = many);
-    // In a process of its own: both ends of 10,000 connections are more descriptors than a process may have.
+    // In a separate process: both ends of 10,000 connections need more descriptors than one process may have.
     let mut clients = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "resp::clients_in_a_process_of_their_own", "--nocapture"])
+        .args(["--exact", "resp::clients_in_a_separate_process", "--nocapture"])
         .env(CLIENTS_OF, format!("{} {many}", server.resp))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // The pipe stays open: the clients' process writes its test's result to it in the end.
+    // The pipe stays open, because the clients' process writes its test result to it at the end.
     let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("all are served")), "the clients failed");
     server.clock.advance(Nanos::from_millis(1));
@@ -78,7 +78,7 @@ fn many_idle_connections_are_all_served_and_make_room_for_more() {
 
 /// Does nothing unless the test above runs it.
 #[test]
-fn clients_in_a_process_of_their_own() {
+fn clients_in_a_separate_process() {
     let Ok(whose) = std::env::var(CLIENTS_OF) else { return };
     let (address, many) = whose.split_once(' ').unwrap();
     let (address, many) = (address.parse().unwrap(), many.parse().unwrap());
@@ -88,12 +88,12 @@ fn clients_in_a_process_of_their_own() {
         assert_eq!(client.ask("PING"), "PONG");
     }
     println!("all are served");
-    // They stay until the test that runs this is done.
+    // The connections stay open until the test that runs this is done.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
 #[test]
-fn wrong_passwords_are_answered_later_and_later_counted_and_in_the_end_not_at_all() {
+fn wrong_passwords_are_delayed_more_and_more_counted_and_finally_close_the_connection() {
     let server = Running::with_rules_and("attack-auth", RULES, |options| {
         options.resp_password = Some("sesame".to_owned());
     });
@@ -117,15 +117,15 @@ fn wrong_passwords_are_answered_later_and_later_counted_and_in_the_end_not_at_al
 }
 
 #[test]
-fn a_resp_client_that_outlasts_the_grace_is_cut_off_and_the_state_is_written() {
+fn a_resp_client_that_outlasts_the_grace_is_disconnected_and_the_state_is_written() {
     let state = scratch("attack-outlasts").join("state");
     let server = Running::with_rules_and("attack-outlasts-rules", RULES, |options| {
         options.grace = Duration::from_millis(100);
         options.state = Some(state.clone());
         options.resp_password = Some("sesame".to_owned());
     });
-    // The answer to a wrong password waits for a time that does not come, as this clock stands still. Nothing keeps HTTP:
-    // it has ended long before the grace is over.
+    // The reply to a wrong password is delayed until a time that never comes, because this clock stands still. HTTP has
+    // nothing to wait for, and ends long before the grace is over.
     let mut client = Resp::connect(server.resp);
     client.send(&frame("AUTH wrong"));
     while server.metric("tidegate_resp_auth_failures_total") < 1 {}
@@ -134,14 +134,14 @@ fn a_resp_client_that_outlasts_the_grace_is_cut_off_and_the_state_is_written() {
 }
 
 #[test]
-fn clients_of_transactions_are_told_that_nothing_was_queued() {
+fn transaction_commands_are_refused_because_nothing_is_queued() {
     let server = Running::with_rules("attack-multi", RULES);
     let mut client = Resp::connect(server.resp);
     assert!(client.ask("MULTI").contains("nothing is queued"));
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
     assert!(client.ask("EXEC").starts_with("ERR EXEC without MULTI: nothing was queued"));
     assert!(client.ask("DISCARD").contains("nothing is undone"));
-    assert!(client.ask("WATCH a").contains("no transactions"));
+    assert!(client.ask("WATCH a").contains("transactions are not supported"));
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 1 -1 60000]");
 }
 
@@ -154,7 +154,7 @@ fn a_client_cannot_occupy_memory_for_longer_than_the_server_allows() {
     {
         let told = client.ask(command);
         assert!(
-            told.starts_with("Cell error: this server takes buckets") && told.contains("at most 1d"),
+            told.starts_with("Cell error: this server allows buckets") && told.contains("at most 1d"),
             "{told}"
         );
     }
@@ -167,7 +167,7 @@ fn a_client_cannot_occupy_memory_for_longer_than_the_server_allows() {
     let only = vec![ThrottleQuota { max_burst: 15, count: 30, period: 60 }];
     let listed = with("attack-period-list", ThrottleAllowed::Only(only));
     assert_eq!(listed.resp("CL.THROTTLE k 15 30 60"), "[0 16 15 -1 2]");
-    assert!(listed.resp("CL.THROTTLE k 16 30 60").contains("does not take this bucket"));
+    assert!(listed.resp("CL.THROTTLE k 16 30 60").contains("does not allow this bucket"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn every_answered_command_is_in_the_histogram_once() {
     client.send(&frame("ACQUIRE per-user alice").repeat(50));
     (0..50).for_each(|_| drop(client.reply()));
     assert_eq!(client.ask("PING"), "PONG");
-    // The turn that wrote the last answer is counted when it is over.
+    // The turn that wrote the last reply is counted when it ends.
     while server.metric("tidegate_resp_command_seconds_count") < 51 {}
     assert_eq!(server.metric("tidegate_resp_command_seconds_count"), 51);
     assert_eq!(server.metric(r#"tidegate_resp_command_seconds_bucket{le="+Inf"}"#), 51);

@@ -1,4 +1,4 @@
-//! Clients that take connections and begin no TLS, reset streams of HTTP/2, or come too often.
+//! Clients that connect without starting TLS, reset HTTP/2 streams, or open too many connections.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -31,7 +31,7 @@ fn with_tls(name: &str, change: impl FnOnce(&mut Options)) -> Running {
     })
 }
 
-/// A client of this crate's dependencies that trusts any certificate, and asks for an answer.
+/// Connects with TLS, trusting any certificate, and checks that the server replies to a PING.
 fn pings_over_tls(address: SocketAddr, files: &Path) -> bool {
     use std::{
         io::{Read, Write},
@@ -61,11 +61,11 @@ fn pings_over_tls(address: SocketAddr, files: &Path) -> bool {
 }
 
 #[test]
-fn clients_that_begin_no_tls_keep_nobody_out_and_lose_their_connections() {
+fn clients_that_start_no_tls_keep_no_client_out_and_lose_their_connections() {
     let name = "attack-half-open";
     let server = with_tls(name, |options| options.max_connections = 8);
     let cert = scratch_of(&format!("{name}-certificate")).join("cert.pem");
-    // Nothing at all, and the beginning of a handshake that does not go on.
+    // Some send nothing at all, and some an incomplete handshake.
     let mut silent: Vec<_> = (0..20).map(|_| Resp::connect(server.resp)).collect();
     for client in silent.iter_mut().skip(10) {
         let _ = client.try_send(b"\x16\x03\x01\x02\x00\x01");
@@ -73,23 +73,23 @@ fn clients_that_begin_no_tls_keep_nobody_out_and_lose_their_connections() {
     for _ in 0..3 {
         assert!(pings_over_tls(server.resp, &cert));
     }
-    // On the server's own clock, as soon as the handshake's time is over.
+    // By the server's clock, as soon as the time for the handshake is over.
     server.advance(Duration::from_secs(11));
     assert!(silent.iter_mut().all(Resp::ends));
-    // What is no TLS at all is an end, too.
+    // Plain text ends the connection, too.
     let mut plain = Resp::connect(server.resp);
     plain.send(b"PING\r\n");
-    // An alert comes first.
+    // An alert arrives first.
     assert!((0..16).any(|_| plain.ends()) && pings_over_tls(server.resp, &cert));
 }
 
-/// The directory that [`scratch`] made, as it is now.
+/// The directory that [`scratch`] made.
 fn scratch_of(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("tidegate-server-{}-{name}", std::process::id()))
 }
 
 #[test]
-fn many_handshakes_at_once_are_all_ended_and_commands_go_on_between_them() {
+fn many_concurrent_handshakes_all_complete_and_commands_continue_between_them() {
     let name = "attack-handshakes";
     let server = with_tls(name, |_| ());
     let cert = scratch_of(&format!("{name}-certificate")).join("cert.pem");
@@ -100,7 +100,7 @@ fn many_handshakes_at_once_are_all_ended_and_commands_go_on_between_them() {
 }
 
 #[test]
-fn a_client_has_so_many_connections_of_each_listener() {
+fn each_listener_bounds_the_connections_per_client() {
     let server = Running::with_rules_and("attack-per-peer", RULES, |options| {
         options.max_connections_per_peer = Some(2);
     });
@@ -122,7 +122,7 @@ fn a_client_has_so_many_connections_of_each_listener() {
 }
 
 #[test]
-fn http2_is_served_and_who_resets_streams_as_fast_as_it_opens_them_loses_its_connection() {
+fn http2_works_and_a_client_that_resets_streams_quickly_loses_its_connection() {
     let server = Running::with_rules("attack-h2", RULES);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let resets = async {
@@ -151,7 +151,7 @@ fn http2_is_served_and_who_resets_streams_as_fast_as_it_opens_them_loses_its_con
         tokio::time::timeout(crate::harness::PATIENCE, ended).await.expect("it should end").unwrap()
     };
     let error = runtime.block_on(resets).expect_err("the server should end the connection");
-    // The last word may be lost, as the client is still writing.
+    // The last frame may be lost while the client is still writing.
     assert!(error.reason().is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM), "{error}");
     assert_eq!(server.post("/v1/peek", ASK).status, 200);
 }

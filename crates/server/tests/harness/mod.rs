@@ -1,4 +1,4 @@
-//! A server on a clock that the test moves, and clients that speak its protocols byte by byte.
+//! A server with a manual clock, and clients that speak its protocols byte by byte.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
@@ -19,7 +19,7 @@ use tidegate_server::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long a test waits for what should happen at once.
+/// How long a test waits for something that should happen immediately.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server.
@@ -40,7 +40,7 @@ impl Running {
         Self::with_rules_and(name, rules, |_| ())
     }
 
-    /// A server with these rules and other options.
+    /// A server with these rules and changed options.
     pub fn with_rules_and(name: &str, rules: &str, change: impl FnOnce(&mut Options)) -> Self {
         let path = scratch(name).join("rules.yaml");
         std::fs::write(&path, rules).unwrap();
@@ -50,7 +50,7 @@ impl Running {
     }
 
     pub fn start(options: Options) -> Self {
-        // Noon of some day: where fixed windows begin should not depend on it being the first.
+        // Noon of some day, so that the start of fixed windows does not depend on the epoch.
         Self::start_at(options, Nanos::from_secs(1_700_049_600))
     }
 
@@ -105,7 +105,7 @@ impl Running {
         self.orders.blocking_send(order).unwrap();
     }
 
-    /// Runs `change`, then waits until the rules have been loaded, or refused, after it.
+    /// Runs `change`, then waits until the rules have been loaded or rejected after it.
     pub fn reloading(&mut self, change: impl FnOnce()) {
         let before = *self.reloads.borrow_and_update();
         change();
@@ -151,7 +151,7 @@ impl Running {
         line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}")).parse().unwrap()
     }
 
-    /// One RESP command on a connection of its own.
+    /// Sends one RESP command on a new connection.
     pub fn resp(&self, command: &str) -> String {
         Resp::connect(self.resp).ask(command)
     }
@@ -166,7 +166,7 @@ impl Drop for Running {
     }
 }
 
-/// A server whose limits are in this store; generous, so that a busy machine does not make it fail.
+/// A server whose limits are in this store, with generous deadlines for busy machines.
 pub fn on_store(name: &str, address: &str, rules: &str) -> Running {
     let server = Running::with_rules_and(name, rules, |options| {
         options.store_deadline = Duration::from_secs(5).into();
@@ -177,13 +177,13 @@ pub fn on_store(name: &str, address: &str, rules: &str) -> Running {
     server
 }
 
-/// One request; status and body.
+/// Sends one request and returns its status and body.
 pub fn acquire(server: &Running, limit: &str, key: &str) -> (u16, Value) {
     let response = server.post("/v1/acquire", &json!({"limit": limit, "key": key}).to_string());
     (response.status, response.json())
 }
 
-/// How many of so many requests, over both protocols, are admitted.
+/// How many of this many requests, alternating between both protocols, are admitted.
 pub fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> usize {
     let mut client = Resp::connect(server.resp);
     let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
@@ -199,7 +199,7 @@ pub fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// An HTTP response, taken apart.
+/// A parsed HTTP response.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -248,7 +248,7 @@ impl Http {
         self.0.get_ref()
     }
 
-    /// Sends the head of a request, and returns when the server waits for its body: from then on it is under way.
+    /// Sends the head of a request, and returns when the server waits for its body: the request is then in progress.
     pub fn begin(&mut self, path: &str, length: usize) {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
@@ -280,9 +280,9 @@ impl Http {
         response
     }
 
-    /// Whether the server closes the connection without a further byte.
+    /// Whether the server closes the connection without sending another byte.
     pub fn ends(&mut self) -> bool {
-        // A reset is an end, too.
+        // A reset counts as closing.
         !matches!(self.0.read(&mut [0]), Ok(1..))
     }
 }
@@ -298,7 +298,7 @@ impl Resp {
         Self(BufReader::new(stream))
     }
 
-    /// Sends words as a frame and shows the reply in the manner of redis-cli: integers bare, an array in brackets.
+    /// Sends words as a frame and formats the reply like redis-cli: bare integers, arrays in brackets.
     pub fn ask(&mut self, command: &str) -> String {
         self.send(&frame(command));
         self.reply()
@@ -312,7 +312,7 @@ impl Resp {
         self.0.get_mut().write_all(bytes)
     }
 
-    /// Whether nothing arrives within the stream's time for reads.
+    /// Whether nothing arrives within the stream's read timeout.
     pub fn is_silent(&mut self) -> bool {
         self.0.fill_buf().is_err()
     }
@@ -347,14 +347,14 @@ impl Resp {
         self.0.get_ref()
     }
 
-    /// Whether the server closes the connection without a further byte.
+    /// Whether the server closes the connection without sending another byte.
     pub fn ends(&mut self) -> bool {
-        // A reset is an end, too.
+        // A reset counts as closing.
         !matches!(self.0.read(&mut [0]), Ok(1..))
     }
 }
 
-/// Words between blanks as a frame; `''` is the empty word.
+/// Converts words separated by blanks to a frame; `''` is the empty word.
 pub fn frame(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
     let mut frame = format!("*{}\r\n", words.len());

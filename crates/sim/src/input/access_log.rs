@@ -15,12 +15,12 @@ use std::borrow::Cow;
 use memchr::{memchr, memchr2};
 
 use super::{
-    by::Field,
     client::is_address,
     line::LineError,
     request::Request,
     timestamp::{TimeCache, parse_rfc3339},
 };
+use crate::workload::Field;
 
 /// The parts of a line that may be part of a key. Texts are as in the log, including escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::input::{
-    by::By,
-    timestamp::{parse_access_log_time, parse_rfc3339},
-};
+use crate::input::timestamp::{parse_access_log_time, parse_rfc3339};
+use crate::workload::By;
 
 const COMBINED: &[u8] = br#"83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /a/b.png?x=1 HTTP/1.1" 200 203 "http://e/" "Mozilla \"5\" (X)""#;
 const MAY: u64 = 1_431_857_103_000_000_000;

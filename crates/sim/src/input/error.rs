@@ -2,12 +2,8 @@
 
 use std::{fmt, io};
 
-use super::{
-    by::{By, Field},
-    format::Format,
-    line::LineError,
-    timestamp::write_utc,
-};
+use super::{format::Format, line::LineError, timestamp::write_utc};
+use crate::workload::{By, Field};
 
 /// A line that is not a request. In a file of requests per second, it is a number instead of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::{fmt, str::FromStr};
 
 use super::{
-    by::Field,
     client::client,
     request::Request,
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
+use crate::workload::Field;
 
 /// A condition on a field: `path=/login`, or a pattern in which a star matches any text, such as `path=/static/*`.
 ///

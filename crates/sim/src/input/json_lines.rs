@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use super::{
     access_log::{split_request, without_query},
-    by::Field,
     line::LineError,
     request::Request,
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
+use crate::workload::Field;
 
 /// The default fields for the time.
 const TIME_FIELDS: [&str; 9] =
@@ -170,7 +170,7 @@ fn list(line: &Map<String, Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::by::By;
+    use crate::workload::By;
 
     fn read(line: &str, time: Option<&str>, by: &str) -> Result<(u64, String), LineError> {
         let by: By = by.parse().unwrap();

@@ -1,7 +1,6 @@
 //! Reads logs into a [`Trace`]: access logs, JSON lines, and requests per second; plain or compressed.
 
 mod access_log;
-mod by;
 mod client;
 mod error;
 mod filter;
@@ -14,8 +13,8 @@ mod request;
 mod timestamp;
 mod unpack;
 
+pub use crate::workload::{By, ByError, Field};
 pub use access_log::AccessLine;
-pub use by::{By, ByError, Field};
 pub use error::{FailedLine, InputError, Unparsed};
 pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};

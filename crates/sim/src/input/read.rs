@@ -9,7 +9,6 @@ use std::{
 
 use super::{
     access_log::AccessLine,
-    by::{By, Field},
     error::{InputError, Unparsed},
     filter::{Condition, Filter},
     format::Format,
@@ -20,6 +19,7 @@ use super::{
     timestamp::TimeCache,
     unpack::unpack,
 };
+use crate::workload::{By, Field};
 use crate::{
     progress::Progress,
     workload::{Trace, TraceBuilder},

@@ -2,11 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{
-    by::{By, Field},
-    client::client,
-    line::LineError,
-};
+use super::{client::client, line::LineError};
+use crate::workload::{By, Field};
 
 /// The contents of a line about a request.
 pub(super) trait Request {

@@ -14,6 +14,7 @@
 mod estimate;
 mod exact;
 mod findings;
+mod fleet;
 mod heat;
 mod key_state;
 mod ranking;
@@ -40,12 +41,12 @@ pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};
 
 use crate::{
-    fleet::FleetRun,
     progress::{Progress, Stage},
     workload::Workload,
 };
 use estimate::Estimator;
 use exact::ExactLog;
+use fleet::FleetRun;
 use ranking::Ranking;
 use run::CandidateRun;
 

@@ -53,7 +53,7 @@ impl Trial {
         &self.candidates
     }
 
-    pub(super) fn has_sliding_counter(&self) -> bool {
+    pub(crate) fn has_sliding_counter(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.spec.is_sliding_counter())
     }
 }

@@ -16,7 +16,7 @@ pub(super) const HEADS: [&str; 9] = [
     "mode",
     "admitted",
     "in one place",
-    "denied wrongly",
+    "denied by sharing",
     "over",
     "round trips",
     "a decision",
@@ -38,7 +38,11 @@ fn cells(findings: &Findings, row: &Row, shared: &Shared) -> [String; 9] {
         shared.mode.to_string(),
         grouped(row.admitted),
         grouped(shared.admitted_in_one_place),
-        format!("{} ({})", grouped(shared.denied_wrongly), percent(shared.denied_wrongly, findings.requests)),
+        format!(
+            "{} ({})",
+            grouped(shared.denied_by_sharing),
+            percent(shared.denied_by_sharing, findings.requests)
+        ),
         grouped(shared.over),
         grouped(shared.round_trips),
         format!("{:.3}", shared.round_trips as f64 / findings.requests.max(1) as f64),
@@ -60,5 +64,5 @@ pub(super) fn describe(fleet: &Fleet) -> String {
 
 /// What the columns mean, for reports without the help text.
 pub(super) const LEGEND: &str = "In one place: what the algorithm admits if one place makes every decision immediately. \
-    Denied wrongly: denied, although admitted there. Over: the most admitted requests in any window that the algorithm, \
+    Denied by sharing: denied, although admitted there. Over: the most admitted requests in any window that the algorithm, \
     asked at the times of their admission, would have denied. A decision: round trips per decision.";

@@ -1,10 +1,12 @@
 //! The traffic to replay: requests, each with a key and a time.
 
 mod arrivals;
+mod by;
 mod synthetic;
 mod trace;
 
 pub use arrivals::{Arrival, ParseArrivalError};
+pub use by::{By, ByError, Field};
 pub use synthetic::{GlobalSynthetic, Synthetic, SyntheticError, Traffic};
 pub use trace::{Trace, TraceBuilder};
 

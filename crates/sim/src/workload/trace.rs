@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use indexmap::IndexSet;
 
+use super::By;
 use super::Workload;
-use crate::input::By;
 
 /// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose collisions.
 type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;

@@ -1,4 +1,4 @@
-//! gRPC's answers: a status without messages, with a `google.rpc.RetryInfo` where a wait can be named.
+//! Refusals for gRPC: a status without messages, with `google.rpc.RetryInfo` if the wait is known.
 
 use std::{fmt::Write, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) fn answer(
     response
 }
 
-/// All but printable ASCII, and the percent sign, as gRPC escapes it.
+/// Percent-encodes everything except printable ASCII, and the percent sign, as gRPC requires.
 fn percent(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -45,7 +45,7 @@ fn percent(message: &str) -> String {
     text
 }
 
-/// A `google.rpc.Status` with one detail, by hand: the four messages have seven fields.
+/// A `google.rpc.Status` with one detail. It is encoded by hand because the four messages have only seven fields.
 fn status(code: u8, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     number(&mut duration, 1, wait.as_secs().min(i64::MAX as u64));

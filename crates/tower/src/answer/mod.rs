@@ -1,4 +1,4 @@
-//! What a client is answered whose request is refused.
+//! The responses to refused requests.
 
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -10,17 +10,17 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use tidegate_core::Decision;
 
-/// Why a request is refused.
+/// Why a layer refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A limit denies. Answered with 429, or `RESOURCE_EXHAUSTED`.
+    /// A limit denies the request. The response is 429, or `RESOURCE_EXHAUSTED`.
     Limited,
-    /// The request has no key (see [`NoKey`](crate::NoKey)). Answered with 500, or `INTERNAL`.
+    /// The request has no key (see [`NoKey`](crate::NoKey)). The response is 500, or `INTERNAL`.
     NoKey,
-    /// A shared limit had no answer from its store, and fails closed. Answered with 503, or `UNAVAILABLE`.
+    /// A shared limit got no reply from its store and fails closed. The response is 503, or `UNAVAILABLE`.
     StoreFailed,
-    /// The layer's limits cannot be decided together: see the log. Answered with 500, or `INTERNAL`.
+    /// The layer's limits cannot be decided together; the log says why. The response is 500, or `INTERNAL`.
     Misconfigured,
 }
 
@@ -33,7 +33,7 @@ impl Reason {
         }
     }
 
-    /// gRPC's number.
+    /// The gRPC status code.
     #[cfg(feature = "grpc")]
     const fn code(self) -> u8 {
         match self {
@@ -44,7 +44,7 @@ impl Reason {
     }
 }
 
-/// A request that is refused, for closures that answer it or count it.
+/// A refused request. Closures that build the response or count refusals receive it.
 #[derive(Clone, Copy)]
 pub struct Refusal<'a> {
     pub(crate) reason: Reason,
@@ -54,31 +54,31 @@ pub struct Refusal<'a> {
 }
 
 impl<'a> Refusal<'a> {
-    /// Why.
+    /// Why the request is refused.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The name of the limit that bound.
+    /// The name of the limit that denied the request.
     #[must_use]
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// Its decision.
+    /// The decision of that limit.
     pub const fn decision(&self) -> &'a Decision {
         self.decision
     }
 
-    /// The request, but its body.
+    /// The request without its body.
     #[must_use]
     pub const fn request(&self) -> &'a Parts {
         self.request
     }
 
-    /// The answer that a layer gives unless told otherwise: for a gRPC request a gRPC status with `RetryInfo` (feature
-    /// `grpc`), for others a problem document (RFC 9457).
+    /// The default response: a gRPC status with `RetryInfo` for gRPC requests (feature `grpc`), a problem document (RFC 9457)
+    /// for others.
     #[must_use]
     pub fn usual(&self) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
@@ -92,8 +92,8 @@ impl<'a> Refusal<'a> {
     fn message(&self) -> String {
         match self.reason {
             Reason::Limited => format!("limit {}: {}", self.name, self.decision),
-            Reason::NoKey => "the service could not tell whose request this is".to_owned(),
-            Reason::StoreFailed => format!("limit {}: the store did not answer", self.name),
+            Reason::NoKey => "the server could not determine the key of this request".to_owned(),
+            Reason::StoreFailed => format!("limit {}: no reply from the store", self.name),
             Reason::Misconfigured => "the service's limits are misconfigured".to_owned(),
         }
     }
@@ -109,12 +109,12 @@ impl fmt::Debug for Refusal<'_> {
     }
 }
 
-/// Whether these are the headers of a gRPC call.
+/// Whether the headers belong to a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// An answer that no limit gives: a problem of a status alone, or a gRPC status.
+/// A response that no limit causes: a problem document with just the status, or a gRPC status.
 #[cfg(feature = "flow")]
 pub(crate) fn plain(
     status: StatusCode,

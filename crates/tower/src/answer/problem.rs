@@ -28,7 +28,7 @@ pub(super) fn answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{}"#, status.as_u16());
     // Writing to a `String` does not fail.
     if refusal.reason == Reason::Limited {
-        // Names have no quotes and no backslashes.
+        // Names contain no quotes and no backslashes.
         let _ = write!(text, r#","violated-policies":["{}"]"#, refusal.name);
     } else {
         let _ = write!(text, r#","detail":"{}""#, refusal.message());
@@ -37,12 +37,12 @@ pub(super) fn answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     document(status, text)
 }
 
-/// A problem that is its status.
+/// A problem document whose type is the HTTP status itself.
 #[cfg(feature = "flow")]
 pub(super) fn plain(status: StatusCode, detail: &str) -> Response<Bytes> {
     let title = status.canonical_reason().unwrap_or_default();
     let number = status.as_u16();
-    // Neither has quotes or backslashes.
+    // Neither string contains quotes or backslashes.
     document(
         status,
         format!(r#"{{"type":"about:blank","title":"{title}","status":{number},"detail":"{detail}"}}"#),

@@ -1,4 +1,4 @@
-//! One request as an entry, and how it ends.
+//! One request as an entry of a gate, and how the entry ends.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::{
     told::write_retry_after,
 };
 
-/// gRPC's numbers of failures that are the service's.
+/// The gRPC status codes that are failures of the service.
 const FAILURES: [&[u8]; 5] = [b"2", b"4", b"13", b"14", b"15"];
 
-/// Why a request did not enter.
+/// Why a request could not enter.
 pub(crate) enum Stopped {
-    /// The name of its resource was not found.
+    /// The layer found no resource name for the request.
     NoResource,
     Blocked(Blocked),
 }
@@ -33,7 +33,7 @@ impl Options {
             at_most_once_a_minute(&self.logged, self.gate.now(), || {
                 tracing::error!(
                     why = self.resource.missing(),
-                    "a request without a resource was refused with status 500"
+                    "refused a request without a resource with status 500"
                 );
             });
             return Err(Stopped::NoResource);
@@ -66,7 +66,7 @@ impl Options {
 
     pub(crate) fn refuse(&self, stopped: &Stopped, parts: &Parts) -> Response<Bytes> {
         let Stopped::Blocked(blocked) = stopped else {
-            let text = "the service could not tell what is asked for";
+            let text = "the server could not determine the resource of this request";
             return plain(Reason::NoKey.status(), 13, parts, text, None);
         };
         let mut response = match &self.answers {
@@ -98,12 +98,12 @@ fn usual(blocked: &Blocked, parts: &Parts) -> Response<Bytes> {
         BlockKind::Authority => (StatusCode::FORBIDDEN, 7),
         _ => (StatusCode::SERVICE_UNAVAILABLE, 14),
     };
-    // What the rule says is no client's business.
+    // The response names the rule's kind only: the rule itself is internal.
     let detail = format!("blocked by a rule of kind {}", blocked.kind());
     plain(status, code, parts, &detail, blocked.retry_after())
 }
 
-/// A request that is under way; dropped, it was given up.
+/// A request in flight. If it is dropped, the request was cancelled.
 pub struct Entered {
     options: Arc<Options>,
     guard: Option<OwnedGuard>,
@@ -141,7 +141,7 @@ impl Drop for Entered {
     }
 }
 
-/// A request whose response's head has gone out.
+/// A request whose response head has been sent.
 struct Answered {
     options: Arc<Options>,
     guard: Option<OwnedGuard>,
@@ -171,9 +171,9 @@ impl Drop for Answered {
         let Some(mut guard) = self.guard.take() else { return };
         match (self.failed, self.is_underway) {
             (true, _) => guard.mark_failed(),
-            // Somebody has lost interest.
+            // The client has given up.
             (false, true) => guard.cancel(),
-            // A body that nobody asks for, as after HEAD: the head says how it went.
+            // The body was never polled, as with HEAD: the response head says whether the request failed.
             (false, false) => drop(guard),
         }
     }

@@ -15,7 +15,7 @@ type Answers = Box<dyn Fn(&Blocked, &Parts) -> Response<Bytes> + Send + Sync>;
 type CountOf = Box<dyn Fn(&Parts) -> u32 + Send + Sync>;
 type Prioritized = Box<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// What a layer and its services share.
+/// The state that a layer shares with its services.
 pub(crate) struct Options {
     pub(crate) gate: Gate,
     pub(crate) resource: Box<dyn KeySource>,
@@ -30,17 +30,17 @@ pub(crate) struct Options {
     pub(crate) logged: AtomicU64,
 }
 
-/// Guards a service by a [`Gate`]: each request enters a resource, and is blocked, delayed or let through as the gate's rules
-/// say: flow rules, breakers, adaptive limits and whatever else is loaded, and they change while the service runs.
+/// Guards a service with a [`Gate`]: each request enters a resource, and the gate's rules block, delay or admit it. All rule
+/// kinds apply (flow rules, breakers, adaptive limits and others), and they can change while the service runs.
 ///
-/// The entry ends with the response's body. Its response time counts until then, and it has failed when the service or the body
-/// fails, or when the response says so: a status of 500 and more, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
-/// `UNAVAILABLE` or `DATA_LOSS`, unless [`failed_when`](GateBuilder::failed_when) says otherwise. A request that is given up
-/// before, also in the middle of its body, is no failure: breakers do not judge it.
+/// The entry ends with the response's body, and its response time includes the body. The entry has failed if the service or
+/// the body fails, or if the response has a status of 500 or more, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
+/// `UNAVAILABLE` or `DATA_LOSS`; [`failed_when`](GateBuilder::failed_when) changes this. A request that is cancelled, even in
+/// the middle of its body, is not a failure, and breakers ignore it.
 ///
-/// A blocked request is answered with 429 if it is for its flow (flow rules, hot parameters), 403 if its origin may not, else
-/// with 503; gRPC with `RESOURCE_EXHAUSTED`, `PERMISSION_DENIED` or `UNAVAILABLE` (feature `grpc`). `Retry-After` says when to
-/// come again, where that is known.
+/// A request blocked by a flow rule or a hot parameter is answered with 429, one whose origin is not allowed with 403, and any
+/// other with 503; for gRPC (feature `grpc`) with `RESOURCE_EXHAUSTED`, `PERMISSION_DENIED` or `UNAVAILABLE`. `Retry-After` is
+/// set if the wait is known.
 ///
 /// ```
 /// use http::{Request, Response, StatusCode};
@@ -65,15 +65,15 @@ pub(crate) struct Options {
 pub struct GateLayer(Arc<Options>);
 
 impl GateLayer {
-    /// A layer with the options' defaults. `resource` finds the name of the resource: one name for all
-    /// ([`Fixed`](crate::key::Fixed)), axum's `Route`, [`GrpcMethod`](crate::key::GrpcMethod), a closure. Names that clients
-    /// make up fill the gate's table.
+    /// A layer with default options. `resource` finds the name of the resource: one name for all requests
+    /// ([`Fixed`](crate::key::Fixed)), axum's `Route`, [`GrpcMethod`](crate::key::GrpcMethod) or a closure. Do not use names
+    /// that clients can choose freely: they fill the gate's table.
     #[must_use]
     pub fn new(gate: &Gate, resource: impl KeySource + 'static) -> Self {
         Self::builder(gate, resource).build()
     }
 
-    /// A layer with other options.
+    /// Starts a layer with other options.
     pub fn builder(gate: &Gate, resource: impl KeySource + 'static) -> GateBuilder {
         GateBuilder(Options {
             gate: gate.clone(),
@@ -101,31 +101,31 @@ impl GateLayer {
 pub struct GateBuilder(Options);
 
 impl GateBuilder {
-    /// Requests go out: for clients. System rules do not hold for them (default: they come in).
+    /// Marks requests as outbound, for clients. System rules ignore them (default: inbound).
     pub fn outbound(mut self) -> Self {
         self.0.inbound = false;
         self
     }
 
-    /// Who asks, for rules on origins. A request without this key has no origin.
+    /// The origin of a request, for rules on origins. A request without this key has no origin.
     pub fn origin(mut self, origin: impl KeySource + 'static) -> Self {
         self.0.origin = Some(Box::new(origin));
         self
     }
 
-    /// The next argument of the entry, for rules on hot parameters. A request without this key has an empty one in its place.
+    /// Adds an argument to the entry, for rules on hot parameters. If a request lacks this key, the argument is empty.
     pub fn arg(mut self, arg: impl KeySource + 'static) -> Self {
         self.0.args.push(Box::new(arg));
         self
     }
 
-    /// An argument by name. A request without this key lacks it.
+    /// Adds a named argument. If a request lacks this key, it lacks the argument.
     pub fn attach(mut self, name: &str, arg: impl KeySource + 'static) -> Self {
         self.0.named.push((name.to_owned(), Box::new(arg)));
         self
     }
 
-    /// How many units a request enters with (default: 1).
+    /// The number of units that a request takes (default: 1).
     pub fn count(mut self, count: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.0.count = Some(Box::new(count));
         self
@@ -137,8 +137,8 @@ impl GateBuilder {
         self
     }
 
-    /// Which responses have failed, by status and headers. It is asked once more with the trailers in the headers' place, where
-    /// there are any.
+    /// Decides which responses have failed, from status and headers. If the body has trailers, the closure runs again with the
+    /// trailers in place of the headers.
     pub fn failed_when(
         mut self,
         failed: impl Fn(StatusCode, &HeaderMap) -> bool + Send + Sync + 'static,
@@ -147,7 +147,7 @@ impl GateBuilder {
         self
     }
 
-    /// How a blocked request is answered. `Retry-After` is added where the closure does not set it.
+    /// Builds the response to a blocked request. `Retry-After` is added unless the closure sets it.
     pub fn on_block<B: Into<Bytes>>(
         mut self,
         answer: impl Fn(&Blocked, &Parts) -> Response<B> + Send + Sync + 'static,
@@ -156,7 +156,7 @@ impl GateBuilder {
         self
     }
 
-    /// The layer.
+    /// Builds the layer.
     pub fn build(self) -> GateLayer {
         GateLayer(Arc::new(self.0))
     }

@@ -1,4 +1,4 @@
-//! Requests as entries of a gate of `tidegate-flow`.
+//! Requests as entries of a `tidegate-flow` gate.
 
 mod call;
 mod layer;

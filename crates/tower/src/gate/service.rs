@@ -1,4 +1,4 @@
-//! The service: an entry, and then the inner service or a refusal.
+//! The service: it enters the gate, and then calls the inner service or refuses.
 
 use std::{
     fmt, mem,
@@ -16,7 +16,7 @@ use crate::{
     future::{ResponseFuture, finish},
 };
 
-/// A service behind a gate; from [`GateLayer`](crate::GateLayer).
+/// A service behind a gate, made by [`GateLayer`](crate::GateLayer).
 pub struct Gated<S> {
     inner: S,
     options: Arc<Options>,
@@ -67,7 +67,7 @@ where
         if guard.delay().is_zero() {
             return ResponseFuture::running(self.inner.call(request), Entered::new(&self.options, guard));
         }
-        // The one that was polled ready is called, and its clone takes its place.
+        // The instance that was polled ready must be called, so its clone takes its place.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
         let options = Arc::clone(&self.options);

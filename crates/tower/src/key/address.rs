@@ -1,4 +1,4 @@
-//! Addresses as keys, and the peer's.
+//! Network addresses as keys, and the peer's address.
 
 use std::{
     borrow::Cow,
@@ -10,28 +10,28 @@ use http::{Extensions, request::Parts};
 
 use super::KeySource;
 
-/// How many bits of an IPv6 address name a client, unless told otherwise.
+/// The default number of bits of an IPv6 address that identify a client.
 const USUAL: u8 = 64;
 
-/// The address at the other end of the connection, by [`address_key`].
+/// The address of the connection's peer, as [`address_key`] writes it.
 ///
-/// It is found where the server leaves it: axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+/// The server must provide it: axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
 /// `into_make_service_with_connect_info::<SocketAddr>()`), tonic's `TcpConnectInfo` (feature `grpc`), a [`SocketAddr`] or an
-/// [`IpAddr`] among the request's extensions, or what [`found_in`](Self::found_in) says. Behind a proxy that is the proxy: use
-/// [`Client`](super::Client).
+/// [`IpAddr`] in the request's extensions, or the extension that [`found_in`](Self::found_in) names. Behind a proxy, the peer
+/// is the proxy: use [`Client`](super::Client) there.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     prefix: u8,
 }
 
 impl Peer {
-    /// From where servers leave it.
+    /// Takes the address from one of the usual extensions.
     #[must_use]
     pub const fn address() -> Self {
         Self { prefix: USUAL }
     }
 
-    /// From an extension of another type.
+    /// Takes the address from an extension of another type.
     pub const fn found_in<T, F>(address: F) -> PeerIn<T, F>
     where
         T: Clone + Send + Sync + 'static,
@@ -40,7 +40,7 @@ impl Peer {
         PeerIn { address, prefix: USUAL, kind: PhantomData }
     }
 
-    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.prefix = bits;
@@ -59,13 +59,13 @@ impl KeySource for Peer {
 }
 
 #[cfg(feature = "axum")]
-pub(super) const NO_PEER: &str = "no peer address among the request's extensions: serve axum with \
+pub(super) const NO_PEER: &str = "no peer address in the request's extensions: serve axum with \
      into_make_service_with_connect_info::<SocketAddr>(), elsewhere insert the SocketAddr, or use Peer::found_in";
 #[cfg(not(feature = "axum"))]
-pub(super) const NO_PEER: &str = "no peer address among the request's extensions: for axum's ConnectInfo enable \
+pub(super) const NO_PEER: &str = "no peer address in the request's extensions: for axum's ConnectInfo enable \
      tidegate-tower's feature `axum`, elsewhere insert the SocketAddr, or use Peer::found_in";
 
-/// The peer's address, wherever the server has left it.
+/// Looks for the peer's address in all usual extensions.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     {
@@ -85,7 +85,7 @@ pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     socket.or_else(|| extensions.get::<IpAddr>().copied())
 }
 
-/// From [`Peer::found_in`].
+/// A key source from [`Peer::found_in`].
 #[derive(Clone, Debug)]
 pub struct PeerIn<T, F> {
     address: F,
@@ -94,7 +94,7 @@ pub struct PeerIn<T, F> {
 }
 
 impl<T, F> PeerIn<T, F> {
-    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: bits, ..self }
@@ -115,8 +115,8 @@ where
     }
 }
 
-/// The key of a network address: an IPv4 address in full, of an IPv6 address the first 64 bits, as one client has all
-/// addresses that begin with them. As text, so that it can be read where keys are looked at.
+/// The key of a network address: the whole IPv4 address, or the first 64 bits of an IPv6 address, because one client usually
+/// has all addresses with the same first 64 bits. The key is readable text.
 #[must_use]
 pub fn address_key(address: IpAddr) -> Vec<u8> {
     key(address, USUAL)

@@ -13,11 +13,11 @@ use super::{
     address::{NO_PEER, key, peer, usual_prefix},
 };
 
-/// The client's address, by [`address_key`](super::address_key), where proxies stand between: each adds the address that it was
-/// called from at the right end of `X-Forwarded-For`, or of `Forwarded`.
+/// The client's address behind proxies, as [`address_key`](super::address_key) writes it. Each proxy appends the address of
+/// its own peer to the right end of `X-Forwarded-For` or `Forwarded`.
 ///
-/// A client writes into these fields what it likes. So they are read from the right, and no further than the proxies that are
-/// [counted](Self::behind) or [trusted](Self::trusting): what stands further left is never looked at.
+/// Clients can write anything into these fields. They are therefore read from the right, and only past the proxies that are
+/// [counted](Self::behind) or [trusted](Self::trusting). Entries further left are ignored.
 #[derive(Clone, Debug)]
 pub struct Client {
     trust: Trust,
@@ -38,34 +38,34 @@ enum Field {
 }
 
 impl Client {
-    /// Behind exactly so many proxies, which every request passes: the client is the last but so many in
-    /// `X-Forwarded-For`. With 0 it is the peer.
+    /// The service is behind exactly this many proxies, and every request passes all of them. The client is the entry of that
+    /// number, counted from the right, in `X-Forwarded-For`. With 0 it is the peer.
     ///
-    /// A request whose field has fewer addresses has no key. Who can reach the service past a proxy can write any address: use
-    /// [`trusting`](Self::trusting) there.
+    /// A request whose field has fewer addresses has no key. If clients can reach the service without passing the proxies,
+    /// they can forge addresses: use [`trusting`](Self::trusting) instead.
     #[must_use]
     pub const fn behind(proxies: usize) -> Self {
         Self { trust: Trust::Proxies(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
     }
 
-    /// Behind proxies in these networks: the client is the first address, from the peer on and then through
-    /// `X-Forwarded-For` from the right, that is in none of them. Where all are, it is the one furthest left.
+    /// The service is behind proxies in these networks. The client is the first address outside them, starting with the peer
+    /// and then reading `X-Forwarded-For` from the right. If all addresses are inside, it is the leftmost.
     ///
-    /// A request has no key if the server does not tell the peer's address (see [`Peer`](super::Peer)), or if a trusted proxy
-    /// has written something that is no address.
+    /// A request has no key if the server does not provide the peer's address (see [`Peer`](super::Peer)), or if a trusted
+    /// proxy wrote something that is not an address.
     #[must_use]
     pub const fn trusting(proxies: Networks) -> Self {
         Self { trust: Trust::Networks(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
     }
 
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one is ever read: a proxy that writes one passes a
-    /// client's other one on.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one field is ever read, because a proxy that writes one
+    /// of them passes on the other as the client sent it.
     #[must_use]
     pub fn forwarded(self) -> Self {
         Self { field: Field::Forwarded, ..self }
     }
 
-    /// Counts IPv6 addresses by their first so many bits, at most 128 (default: 64).
+    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: bits, ..self }
@@ -99,20 +99,20 @@ impl KeySource for Client {
         match self.trust {
             Trust::Proxies(0) => NO_PEER,
             Trust::Proxies(_) => {
-                "X-Forwarded-For (or Forwarded) has fewer addresses than the layer was told of proxies, or one that \
-                 is no address"
+                "X-Forwarded-For (or Forwarded) has fewer addresses than the configured number of proxies, or one that \
+                 cannot be parsed"
             }
             Trust::Networks(_) => {
-                "no peer address among the request's extensions (serve axum with \
-                 into_make_service_with_connect_info::<SocketAddr>()), or a trusted proxy wrote something that is no \
-                 address"
+                "no peer address in the request's extensions (serve axum with \
+                 into_make_service_with_connect_info::<SocketAddr>()), or a trusted proxy wrote something that is not \
+                 an address"
             }
         }
     }
 }
 
 impl Field {
-    /// The addresses from the right. `None` for one that cannot be read.
+    /// The addresses from right to left, with `None` for an entry that cannot be parsed.
     fn addresses(self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
         let name = match self {
             Self::XForwardedFor => "x-forwarded-for",
@@ -126,8 +126,8 @@ impl Field {
     }
 }
 
-/// The entries of a list, from the right. A comma between quotes is none, as seen from the right: what a client has written
-/// further left, such as a quote that never ends, changes nothing.
+/// The entries of a list, from right to left. Commas within quotes do not separate entries. Quotes are matched from the right,
+/// so nothing that a client wrote further left, such as an unclosed quote, changes the result.
 struct FromRight<'a> {
     left: Option<&'a [u8]>,
 }
@@ -147,7 +147,7 @@ impl<'a> Iterator for FromRight<'a> {
     }
 }
 
-/// Of `for=192.0.2.60;proto=http;by=203.0.113.43` the node after `for`.
+/// The node after `for` in an entry such as `for=192.0.2.60;proto=http;by=203.0.113.43`.
 fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     let mut pairs = entry.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let value = pairs.find_map(|pair| {
@@ -168,7 +168,7 @@ fn node(text: &[u8]) -> Option<IpAddr> {
         .map(|a: IpAddr| a.to_canonical())
 }
 
-/// Networks and single addresses, such as those of trusted proxies.
+/// Networks and single addresses, for example those of trusted proxies.
 ///
 /// ```
 /// use tidegate_tower::key::Networks;
@@ -182,7 +182,7 @@ fn node(text: &[u8]) -> Option<IpAddr> {
 pub struct Networks(Vec<IpNet>);
 
 impl Networks {
-    /// Whether an address is in one of them. An IPv4 address is the same one when it is written as an IPv6 address.
+    /// Whether one of the networks contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -205,13 +205,17 @@ impl std::str::FromStr for Networks {
     }
 }
 
-/// Text that is no list of [`Networks`].
+/// An entry of a list of [`Networks`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError(String);
 
 impl std::fmt::Display for NetworkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no network and no address: write 10.0.0.0/8, fd00::/8 or 192.0.2.7", self.0)
+        write!(
+            f,
+            "{:?} is not a network or an address: write one like 10.0.0.0/8, fd00::/8 or 192.0.2.7",
+            self.0
+        )
     }
 }
 
@@ -256,7 +260,7 @@ mod tests {
         }
         let two = Client::behind(2);
         assert_eq!(found(&two, &xff("1.1.1.1, 192.0.2.7, 10.0.0.2")).as_deref(), Some("192.0.2.7"));
-        // The proxy may add a line of its own.
+        // The proxy may add a separate line.
         let lines = [("x-forwarded-for", "1.1.1.1, 192.0.2.7"), ("x-forwarded-for", "10.0.0.2")];
         assert_eq!(found(&two, &parts("", &lines)).as_deref(), Some("192.0.2.7"));
         assert_eq!(found(&two, &xff("192.0.2.7")), None);
@@ -267,7 +271,7 @@ mod tests {
     fn only_trusted_proxies_are_believed() {
         let trusting = Client::trusting("10.0.0.0/8 2001:db8::/32".parse().expect("these are networks"));
         let ask = |peer, value| found(&trusting, &parts(peer, &[("x-forwarded-for", value)]));
-        // A client that calls past the proxies writes in vain.
+        // A client that bypasses the proxies cannot forge its address.
         assert_eq!(ask("192.0.2.9", "1.1.1.1").as_deref(), Some("192.0.2.9"));
         assert_eq!(ask("10.0.0.1", "1.1.1.1, 192.0.2.7, 10.9.9.9").as_deref(), Some("192.0.2.7"));
         assert_eq!(ask("::ffff:10.0.0.1", "192.0.2.7").as_deref(), Some("192.0.2.7"));
@@ -278,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_from_the_right_whatever_quotes_stand_left() {
+    fn quotes_further_left_do_not_change_how_forwarded_is_read() {
         let one = Client::behind(1).forwarded();
         let ask = |value| found(&one, &parts("", &[("forwarded", value)]));
         assert_eq!(
@@ -286,18 +290,18 @@ mod tests {
             Some("192.0.2.60")
         );
         assert_eq!(ask("for=\"[2001:db8:cafe::17]:4711\"").as_deref(), Some("2001:db8:cafe::/64"));
-        // A quote that never ends hides nothing, and a comma within quotes parts nothing.
+        // An unclosed quote hides no entry, and a comma within quotes separates none.
         assert_eq!(ask("for=\"evil, for=192.0.2.60").as_deref(), Some("192.0.2.60"));
         assert_eq!(ask("for=192.0.2.60;ext=\"a, for=1.1.1.1\"").as_deref(), Some("192.0.2.60"));
         assert_eq!(ask("for=192.0.2.60, for=_hidden"), None);
         assert_eq!(ask("proto=http"), None);
-        // The other field counts for nothing.
+        // `X-Forwarded-For` is ignored.
         assert_eq!(found(&one, &xff("192.0.2.7")), None);
     }
 
     #[test]
-    fn a_list_of_networks_names_what_is_none() {
+    fn a_list_of_networks_reports_an_invalid_entry() {
         let error = "10.0.0.0/8, 10.0.0.0/33".parse::<Networks>().expect_err("no network has 33 bits");
-        assert!(error.to_string().starts_with("\"10.0.0.0/33\" is no network"), "{error}");
+        assert!(error.to_string().starts_with("\"10.0.0.0/33\" is not a network"), "{error}");
     }
 }

@@ -1,10 +1,10 @@
-//! Lists of keys that change while they are in use.
+//! Lists of keys that can change while they are in use.
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 
-/// A list of keys, such as those that no limit holds for. It changes while services use it; a clone is the same list.
+/// A list of keys, such as keys that are exempt from a limit. It can change while services use it. Clones share the list.
 ///
 /// ```
 /// use tidegate_tower::key::KeyList;
@@ -24,7 +24,7 @@ impl KeyList {
         Self::default()
     }
 
-    /// Whether a key is on the list.
+    /// Whether the list contains a key.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.0.load().contains(key)
@@ -35,7 +35,7 @@ impl KeyList {
         self.0.store(Arc::new(keys.into_iter().map(Into::into).collect()));
     }
 
-    /// Adds a key. It copies the list: to add many, [`set`](Self::set) them together.
+    /// Adds a key. This copies the list; use [`set`](Self::set) to add many keys.
     pub fn add(&self, key: impl Into<Vec<u8>>) {
         let key = key.into();
         self.0.rcu(|keys| {
@@ -45,7 +45,7 @@ impl KeyList {
         });
     }
 
-    /// Removes a key. It copies the list.
+    /// Removes a key. This copies the list.
     pub fn remove(&self, key: &[u8]) {
         self.0.rcu(|keys| {
             let mut keys = HashSet::clone(keys);

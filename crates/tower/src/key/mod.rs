@@ -1,15 +1,15 @@
-//! Where a request's key comes from: ready-made sources, and closures.
+//! Key sources: how a layer finds the key of a request.
 //!
 //! | key | source |
 //! |---|---|
 //! | the peer's address | [`Peer`] |
 //! | the client's address, behind proxies | [`Client`] |
 //! | a header field | [`Header`] |
-//! | what an earlier layer put into the request, such as a user's id | [`Extension`] |
-//! | the route, as axum writes it (`/users/{id}`) | `Route`, with the feature `axum` |
+//! | a value that an earlier layer put into the request, such as a user's id | [`Extension`] |
+//! | the route template of axum (`/users/{id}`) | `Route`, with the feature `axum` |
 //! | the gRPC method | [`GrpcMethod`] |
 //! | the path | [`Path`] |
-//! | two or three of these together | a tuple |
+//! | two or three of these combined | a tuple |
 //! | anything else, such as a claim of a token | a closure |
 //! | one key for all | [`Fixed`] |
 //!
@@ -43,15 +43,15 @@ pub use request::{Extension, Fixed, GrpcMethod, Header, Path};
 
 /// Finds the key of a request.
 ///
-/// Any closure that takes [`Parts`] and returns an `Option` of something that becomes bytes is one: a `String`, a `&str`
-/// that lives long enough, a `Vec<u8>`.
+/// Any closure that takes [`Parts`] and returns an `Option` of something that converts into bytes is a key source. It can
+/// return a `String`, a `Vec<u8>` or a `&str` that lives long enough.
 pub trait KeySource: Send + Sync {
-    /// The key; `None` where the request has none.
+    /// The key, or `None` if the request has none.
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>>;
 
-    /// Why a request has no key, and what to do about it: for the log.
+    /// Why a request has no key and what to do about it, for the log.
     fn missing(&self) -> &'static str {
-        "the key source found none in the request"
+        "the key source found no key in the request"
     }
 }
 
@@ -69,29 +69,29 @@ where
     }
 }
 
-/// Both keys together. A request that lacks one of them has none.
+/// Combines both keys. A request that lacks one of them has no key.
 impl<A: KeySource, B: KeySource> KeySource for (A, B) {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
         Some(joined(&[self.0.key(parts)?, self.1.key(parts)?]).into())
     }
 
     fn missing(&self) -> &'static str {
-        "one of the layer's key sources found none in the request"
+        "one of the layer's key sources found no key in the request"
     }
 }
 
-/// All three keys together. A request that lacks one of them has none.
+/// Combines all three keys. A request that lacks one of them has no key.
 impl<A: KeySource, B: KeySource, C: KeySource> KeySource for (A, B, C) {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
         Some(joined(&[self.0.key(parts)?, self.1.key(parts)?, self.2.key(parts)?]).into())
     }
 
     fn missing(&self) -> &'static str {
-        "one of the layer's key sources found none in the request"
+        "one of the layer's key sources found no key in the request"
     }
 }
 
-/// Keys with their lengths before them: no two lists of keys become the same one.
+/// Joins keys, each preceded by its length, so that different lists of keys never become equal.
 fn joined(keys: &[Cow<'_, [u8]>]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(keys.iter().map(|key| key.len() + 4).sum());
     for key in keys {

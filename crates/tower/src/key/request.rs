@@ -1,4 +1,4 @@
-//! Keys that stand in the request.
+//! Keys that the request contains.
 
 use std::{borrow::Cow, marker::PhantomData};
 
@@ -7,16 +7,16 @@ use http::{HeaderName, request::Parts};
 use super::KeySource;
 use crate::answer::is_grpc;
 
-/// The value of a header field; of several, the first. A client writes what it likes there: behind a proxy, take a field
-/// that the proxy sets itself.
+/// The value of a header field; the first if there are several. Clients can write anything there. Behind a proxy, use a field
+/// that the proxy itself sets.
 #[derive(Clone, Debug)]
 pub struct Header(pub HeaderName);
 
 impl Header {
-    /// The field of this name.
+    /// The field with this name.
     ///
     /// # Panics
-    /// When it is no header name in lower case.
+    /// Panics if `name` is not a header name in lower case.
     #[must_use]
     pub const fn named(name: &'static str) -> Self {
         Self(HeaderName::from_static(name))
@@ -29,12 +29,12 @@ impl KeySource for Header {
     }
 
     fn missing(&self) -> &'static str {
-        "the request lacks the header field; say with `no_key` what such requests get"
+        "the request lacks the header field; `no_key` sets what happens to such requests"
     }
 }
 
-/// The path of the address, as the client wrote it. Where paths hold names of things, clients make up as many as they
-/// like, and each counts by itself: axum's services rather use `Route`.
+/// The path of the URI as the client wrote it. If paths contain identifiers, clients can make up as many as they like, and
+/// each counts separately: use `Route` with axum instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Path;
 
@@ -44,8 +44,7 @@ impl KeySource for Path {
     }
 }
 
-/// The route that axum found for the request, as the router has it: `/users/{id}`. All requests without a route share the
-/// empty key.
+/// The route that axum matched, as the router has it: `/users/{id}`. All requests without a route share the empty key.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
@@ -68,7 +67,7 @@ impl KeySource for GrpcMethod {
     }
 
     fn missing(&self) -> &'static str {
-        "the request is no gRPC call: its content-type does not begin with application/grpc"
+        "the request is not a gRPC call: its content-type does not begin with application/grpc"
     }
 }
 
@@ -77,7 +76,7 @@ impl KeySource for GrpcMethod {
 pub struct Fixed(Vec<u8>);
 
 impl Fixed {
-    /// This key.
+    /// Uses this key.
     pub fn new(key: impl Into<Vec<u8>>) -> Self {
         Self(key.into())
     }
@@ -89,7 +88,7 @@ impl KeySource for Fixed {
     }
 }
 
-/// What an earlier layer has put among the request's extensions, such as the id of the user who has signed in.
+/// A value that an earlier layer put into the request's extensions, such as the id of the signed-in user.
 ///
 /// ```
 /// use tidegate_tower::key::Extension;
@@ -112,7 +111,7 @@ where
     F: Fn(&T) -> K + Send + Sync,
     K: Into<Vec<u8>>,
 {
-    /// The key that the closure makes of the extension.
+    /// Builds the key from the extension with the closure.
     pub const fn new(key: F) -> Self {
         Self { key, kind: PhantomData }
     }
@@ -129,6 +128,6 @@ where
     }
 
     fn missing(&self) -> &'static str {
-        "the request lacks the extension: the layer that sets it must come before this one"
+        "the request lacks the extension: the layer that sets it must run before this one"
     }
 }

@@ -65,6 +65,8 @@ impl ConcurrencyLimit for Learning {
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,
             Seen::Idle => limit,
+            // A tenth less each time would be too much where nothing shows that a lower limit is better.
+            Seen::Normal { .. } if window.blocked == 0 => limit,
             // The queue is too long. Do not go below what the service works on.
             Seen::Normal { slower, room, .. } if limit - limit / slower > room => less.max(limit / slower),
             Seen::Normal { may_grow, .. } => kept(limit, limit + 1.0, may_grow),

@@ -28,6 +28,8 @@ const NEAR: f64 = 1.1;
 const MARGIN: f64 = 1.05;
 /// The longest allowed queue.
 const MOST: f64 = 6.5;
+/// The longest allowed queue while nothing is blocked: what a shorter one would gain or lose is not known then.
+const UNBLOCKED: f64 = 4.0;
 /// The limit does not grow while the share of blocked calls is smaller than this. A higher limit could gain no more
 /// than that share, and if the service can serve nearly all calls, the limit would grow until no call is blocked.
 const WORTH_MORE: f64 = 0.01;
@@ -120,12 +122,18 @@ impl Baseline {
             self.search = FAR;
             self.since = EVERY;
         }
+        let slower = (rt / (self.rt * MARGIN)).max(1.0);
         if window.blocked == 0 {
             self.unhurried = 0;
-            return Seen::Idle;
+            // A limit that is not even half used says nothing. One that is used and blocks nothing may be too high.
+            let is_used = window.in_flight as f64 * 2.0 >= limit;
+            return if is_used {
+                Seen::Normal { slower, room: UNBLOCKED, may_grow: false }
+            } else {
+                Seen::Idle
+            };
         }
         self.since += 1;
-        let slower = (rt / (self.rt * MARGIN)).max(1.0);
         let room = (0.5 + 1.4 / self.blocked.max(0.01)).min(MOST);
         let queue = limit * (1.0 - 1.0 / slower);
         let is_long = queue > 2.0 * room + 0.25 * limit;

@@ -1,5 +1,5 @@
--- Many requests of one limit, each by itself. ARGV: the limit's numbers; one cost for all keys, or the costs of each
--- key in turn; and then how many are each key's. Whoever asked computes the decisions from the reply.
+-- Many requests of one limit, each decided separately. ARGV: the limit's numbers; one cost for all keys, or the costs of each
+-- key in order; and then the number of costs of each key. The caller computes the decisions from the reply.
 local p = {read('<dddddd', ARGV[1])}
 local size = prepare(p)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1

@@ -1,5 +1,5 @@
--- Many requests of one limit that keeps a log. ARGV as in batch.lua; the reply: the time, and for each key the answers of
--- `take` one after the other, or 1 for a key of another type, 2 for a value that is not of this limit.
+-- Many requests of one limit that keeps a log. ARGV as in batch.lua. The reply: the time, and for each key the answers of
+-- `take` in order, or 1 for a key of another type, 2 for a value that is not of this limit.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local same = #ARGV[2] == 4 and ARGV[3] == '' and struct.unpack('<I4', ARGV[2])
 local replies, at = {}, 1

@@ -1,6 +1,6 @@
--- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind,
--- the limit's numbers, the cost; and `look` where nothing is to be taken. The reply: the time, and for each key its value as
--- it was before (of a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
+-- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind, the
+-- limit's numbers and the cost; and `look` at the end if nothing is to be taken. The reply: the time, and for each key its
+-- value before the call (for a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
 local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * #KEYS + 1] ~= 'look'
 for i = 1, #KEYS do
   local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]

@@ -1,8 +1,8 @@
--- Many requests of nodes for a limit of which they hold allotments: the authority's step of `core::lease`. ARGV: the limit's
--- numbers; 'l' for leased, 'r' for reported; the requests of each key in turn, 24 bytes each: cost, wanted ahead, spent,
--- given back, and when that was taken; and then how many are each key's. One more key behind the limit's stands for this
--- call, which is refused when it arrives a second time: nothing is given back twice. The reply is that of batch.lua: whoever asked
--- computes the grants from the value as it was before.
+-- Many lease requests of nodes for one limit: the authority's step of `core::lease`. ARGV: the limit's numbers; 'l' for
+-- leased, 'r' for reported; the requests of each key in order, 24 bytes each (cost, wanted ahead, spent, given back, and when
+-- the latter was taken); and then the number of requests of each key. An extra key after the limit's keys identifies this
+-- call. If the call arrives a second time, it is refused, so nothing is given back twice. The reply is that of batch.lua: the
+-- caller computes the grants from the value before the call.
 local p = {read('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, leased = prepare(p), ARGV[2] == 'l'
 local function head(value) return (read('<I7', value)) end

@@ -1,9 +1,9 @@
--- Many requests of nodes for a limit that keeps a log. ARGV as in lease.lua; the reply as in batch_log.lua: each request's
--- answer is what `take` says about its cost and the units ahead together (leased), or about its cost (reported).
+-- Many lease requests of nodes for a limit that keeps a log. ARGV as in lease.lua, the reply as in batch_log.lua. The answer
+-- to a request is that of `take` for its cost and the units ahead together (leased), or for its cost (reported).
 local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local leased = ARGV[2] == 'l'
 
--- How many entries are newer than a time, or as new.
+-- The number of entries that are newer than a time, or also of the same time.
 local function since(log, taken, as_new)
   local inside, beyond = 0, log.len + 1
   while beyond - inside > 1 do
@@ -14,7 +14,7 @@ local function since(log, taken, as_new)
   return inside
 end
 
--- Takes entries of one time out, where they are; the newer ones move back over the gap.
+-- Removes entries of one time, if they exist. The newer entries move into the gap.
 local function give_back(log, taken, units)
   local newer = since(log, taken, false)
   local gone = math.min(since(log, taken, true) - newer, units)
@@ -38,7 +38,7 @@ local function give_back(log, taken, units)
   end
 end
 
--- Takes what was used, whether it fits or not; beyond the limit the oldest are forgotten.
+-- Charges units that were used, even if they do not fit. Beyond the limit, the oldest entries are forgotten.
 local function charge(log, spent)
   log.added = math.min(log.added + spent, p[1])
   log.live = math.min(log.live, p[1] - log.added)

@@ -1,7 +1,7 @@
--- The times of admissions, 8 bytes each: a list, oldest first, that is read whole and written anew; or a ring behind a head
--- (next slot, length, the newest time, four bytes of nothing), of which only the entries that matter are read and written:
--- reading 8 kB costs ten times as much as reading one entry. The four bytes tell a ring from a list: a limit that grows
--- or shrinks finds the other form, and writes its own. numbers: limit, lifetime, 1 for a ring
+-- The times of admissions, 8 bytes each. Either a list, oldest first, that is read and written whole; or a ring with a header
+-- (next slot, length, newest time, four zero bytes), of which only the necessary entries are read and written. Reading 8 kB
+-- costs ten times as much as reading one entry. The four zero bytes distinguish a ring from a list: a limit that grows or
+-- shrinks can find the other form, and writes its own. numbers: limit, lifetime, 1 for a ring
 local HEAD = 20
 local function time_at(log, slot)
   if log.value then return (struct.unpack('<I8', log.value, log.head + 8 * slot + 1)) end
@@ -14,7 +14,7 @@ local function newest(log, rank)
   return time_at(log, (log.next - rank) % log.slots)
 end
 
--- The key's log; or what is wrong with the key.
+-- The key's log, or what is wrong with the key.
 local function open(p, key)
   local ring = p[3] == 1
   local log = {key = key, head = 0, next = 0, slots = 0, len = 0, live = 0}
@@ -49,7 +49,7 @@ local function open(p, key)
   return log
 end
 
--- Finds out how many count.
+-- Finds how many entries count.
 local function look(p, log)
   log.seen, log.newest_age, log.added = now, 0, 0
   if log.len > 0 then
@@ -58,7 +58,7 @@ local function look(p, log)
     if last > now then log.seen = last end
     log.newest_age = log.seen - last
   end
-  -- Most entries that were there when the log was written count still: from the oldest in growing steps, then halving.
+  -- Most entries still count, so search from the oldest in growing steps, and then by halving.
   local live, dead, step = log.len, log.len + 1, 1
   while live > 0 and log.seen - newest(log, live) >= p[2] do
     live, dead, step = live - step, live, step * 2
@@ -71,9 +71,9 @@ local function look(p, log)
   log.live = live
 end
 
--- Whether `cost` fits, and takes it if so; and the answer: verdict, how many count, the newest entry's age, the age of the
--- entry that must leave, the time as this log sees it. What one call takes has one time, so it is only counted here;
--- `close` writes it.
+-- Takes `cost` if it fits. The answer: verdict, how many entries count, the newest entry's age, the age of the entry that must
+-- leave, and the time of this log. All entries that one call adds have the same time, so they are only counted here; `close`
+-- writes them.
 local function take(p, log, cost)
   if not log.seen then look(p, log) end
   local limit, live, age = p[1], log.live + log.added, 0
@@ -97,7 +97,7 @@ local function kept(log)
   return older .. string.sub(whole, log.head + 1, log.head + 8 * (log.live - (upto - first)))
 end
 
--- The entries that count, and room for `needed` in all, as a ring that starts at slot 0.
+-- The entries that count as a ring that starts at slot 0, with room for `needed` in total.
 local function grow(p, log, needed)
   local slots = math.min(p[1], math.max(needed, 8, math.ceil(log.slots * 1.5)))
   local body = kept(log) .. string.rep('\0', 8 * (slots - log.live))
@@ -105,14 +105,14 @@ local function grow(p, log, needed)
   return body
 end
 
--- Writes times into the ring, from this slot on.
+-- Writes times into the ring, starting at this slot.
 local function put(log, slot, times)
   local first = 8 * (log.slots - slot)
   redis.call('SETRANGE', log.key, log.head + 8 * slot, string.sub(times, 1, first))
   if first < #times then redis.call('SETRANGE', log.key, log.head, string.sub(times, first + 1)) end
 end
 
--- Writes what was taken.
+-- Writes the entries that were taken.
 local function close(p, log)
   local cost = log.added
   if not cost or cost == 0 then return end

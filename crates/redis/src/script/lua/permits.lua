@@ -1,7 +1,7 @@
--- Permits: the newest moment that any holder was given (8 bytes), and 16 bytes for each permit, in the order in which they
--- expire: its holder's name, and the time from which the hold counts. Each holder is given a moment of its own, a microsecond
--- after the one before if it must be, and that is its name: so what is given back or renewed twice is what it is once.
--- numbers: limit, hold
+-- Permits: the newest moment that was given to a holder (8 bytes), and 16 bytes for each permit, in the order of expiry: its
+-- holder's name, and the time from which the hold counts. Each holder gets a unique moment, if necessary a microsecond after
+-- the previous one. That moment is the holder's name, so a repeated release or renewal has the same effect as one. numbers:
+-- limit, hold
 local HEAD, SIZE = 8, 16
 
 -- The time of the permit of this rank; 1 is the oldest.
@@ -10,7 +10,7 @@ local function time_at(held, rank)
   return (struct.unpack('<I8', held.value, HEAD + SIZE * rank - 7))
 end
 
--- Finds out how many have expired: in most cases no more than before.
+-- Finds how many permits have expired. Usually it is the same number as before.
 local function look(p, held)
   local gone, live = held.gone, held.len + #held.added + 1
   if gone + 1 < live and held.seen - time_at(held, gone + 1) < p[2] then return end
@@ -24,7 +24,7 @@ end
 -- The value from the permit of this rank on.
 local function from(held, rank) return string.sub(held.value, HEAD + SIZE * rank - 15) end
 
--- Writes these permits alone.
+-- Writes only these permits.
 local function write(p, held, permits)
   local upto = held.last
   if permits ~= '' then
@@ -41,7 +41,7 @@ local function moment(held)
   return held.last
 end
 
--- The key's permits; or what is wrong with the key.
+-- The key's permits, or what is wrong with the key.
 local function open(p, key)
   local value = redis.pcall('GET', key)
   if type(value) == 'table' then
@@ -60,8 +60,8 @@ local function open(p, key)
   return held
 end
 
--- Whether `cost` fits, and takes it if so; and the answer, which is that of `log.lua`. Of an admission the time in it is the
--- holder's name.
+-- Takes `cost` if it fits, and returns the answer in the form of `log.lua`. For an admission, the time in it is the holder's
+-- name.
 local function take(p, held, cost)
   look(p, held)
   local limit, all, age, newest_age = p[1], held.len + #held.added, 0, 0
@@ -76,7 +76,7 @@ local function take(p, held, cost)
   return fits, struct.pack('<I1I4I8I8I8', fits and 1 or 0, live, newest_age, age, held.seen)
 end
 
--- Writes what was taken.
+-- Writes the permits that were taken.
 local function close(p, held)
   if #held.added == 0 then return end
   local permits, before, text = {from(held, math.min(held.gone, held.len) + 1)}, nil, nil
@@ -87,15 +87,15 @@ local function close(p, held)
   write(p, held, table.concat(permits))
 end
 
--- Gives back what the holder of this name (8 bytes) still has, or holds it anew from now on; returns whether there was any.
+-- Gives back or renews the permits of the holder with this name (8 bytes). Returns whether there were any.
 local function settle(p, held, name, renew)
   look(p, held)
   local first = HEAD + SIZE * held.gone + 1
   local at = string.find(held.value, name, first, true)
-  -- By chance the name may be within other bytes.
+  -- The name's bytes can also occur by chance at another offset.
   while at and (at - first) % SIZE > 0 do at = string.find(held.value, name, at + 1, true) end
   if not at then return false end
-  -- A holder's permits have one time, and so are side by side.
+  -- A holder's permits have the same time, so they are adjacent.
   local rank = (at - HEAD - 1) / SIZE + 1
   local time, last, beyond = time_at(held, rank), rank, held.len + 1
   while beyond - last > 1 do
@@ -108,7 +108,7 @@ local function settle(p, held, name, renew)
   return true
 end
 
--- Gives back up to this many, those first that expire first.
+-- Gives back up to this many permits, those that expire first.
 local function give_back(p, held, cost)
   look(p, held)
   write(p, held, from(held, math.min(held.gone + cost, held.len) + 1))

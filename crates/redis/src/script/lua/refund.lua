@@ -1,6 +1,6 @@
--- Gives back up to a cost of what a key took last. ARGV: the limit's numbers, the cost. KEYS[2], where there is one, stands
--- for this request: one that arrives twice gives back once. The reply has the value as it is then; 1 stands for a key of
--- another type, 2 for a value that is not of this limit.
+-- Refunds up to a cost of a key's newest units. ARGV: the limit's numbers, the cost. KEYS[2], if present, identifies this
+-- request: if it arrives twice, only one refund is made. The reply has the value after the refund; 1 means a key of another
+-- type, 2 a value that is not of this limit.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local size, cost = prepare(p), tonumber(ARGV[2])
 local there = redis.pcall('GET', KEYS[1])

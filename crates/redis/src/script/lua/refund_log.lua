@@ -1,5 +1,5 @@
--- Gives back up to a cost of what is in a log: what was taken last. ARGV: the limit's numbers, the cost. KEYS[2] and the reply
--- as in refund.lua, the answer to a look in the value's place.
+-- Refunds up to a cost of a log's newest entries. ARGV: the limit's numbers, the cost. KEYS[2] and the reply as in refund.lua,
+-- but with the answer to a look instead of the value.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local cost = tonumber(ARGV[2])
 local log, wrong = log_of.open(p, KEYS[1])

@@ -1,5 +1,5 @@
--- Gives back up to a cost of a key's permits, those that were taken first. ARGV, KEYS[2] and the reply as in refund.lua, with the
--- answer to a look in the value's place.
+-- Refunds up to a cost of a key's permits, oldest first. ARGV, KEYS[2] and the reply as in refund.lua, but with the answer to
+-- a look instead of the value.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local cost = tonumber(ARGV[2])
 local held, wrong = log_of.open(p, KEYS[1])

@@ -1,5 +1,5 @@
--- Gives a holder's permits back, or holds them anew from now on. ARGV: the hold, 1 to hold anew, the holder's name (8 bytes).
--- The reply has whether there were any that had not expired: the place of one that has may be another's already.
+-- Gives back or renews a holder's permits. ARGV: the hold, 1 to renew, the holder's name (8 bytes). The reply says whether
+-- there were any that had not expired. An expired permit may already belong to another holder.
 local p = {0, tonumber(ARGV[1])}
 local held, wrong = log_of.open(p, KEYS[1])
 if type(wrong) == 'table' then return wrong end

@@ -1,4 +1,4 @@
--- value: start of the current window (7 bytes), the count before, the current one (2 bytes each; 4 for a limit above 65,535)
+-- value: start of the current window (7 bytes), the previous count, the current one (2 bytes each; 4 for a limit above 65,535)
 -- numbers: limit, window
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
@@ -38,8 +38,8 @@ local function decide(p, v, cost)
   if now > start then start = now - elapsed end
   return pack(p.head, start, previous, current), start, was
 end
--- Of a limit that needed more or fewer bytes for a count. One that does not fit counts as the most that does, which is no less
--- than the limit.
+-- Adopts the value of a limit with another count size. A count that does not fit becomes the largest one that does, which is
+-- not less than the limit.
 local function adopt(p, v)
   if #v ~= 11 and #v ~= 15 then return end
   local bytes = (#v - 7) / 2

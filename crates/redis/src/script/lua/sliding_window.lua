@@ -15,7 +15,7 @@ local function decide(p, v, cost)
   if v then
     start, sum, newest = read(p.head, v)
     turned = now - start
-    -- Within the newest slot; or before it, where the clock went back.
+    -- Within the newest slot, or before it if the clock went back.
     turned = turned < slot and 0 or math.floor(turned / slot)
   end
   if turned == 0 then
@@ -33,8 +33,8 @@ local function decide(p, v, cost)
   local kept = string.sub(v, 8 + bytes, 7 + bytes * (1 + span - turned))
   return pack(p.head, newer, sum + cost, cost) .. between .. kept, newer, start
 end
--- Of a limit that needed more or fewer bytes for a count. Where the new one is lower than the sum, the oldest units are
--- forgotten: they would have left before the next one fits in any case.
+-- Adopts the value of a limit with another count size. If the new limit is lower than the sum, the oldest units are forgotten:
+-- they would leave before the next request fits in any case.
 local function adopt(p, v)
   local span, bytes = p[3], (#v - 7) / (p[3] + 1)
   if bytes ~= 1 and bytes ~= 2 and bytes ~= 4 then return end

@@ -1,4 +1,5 @@
--- The span of `cost` emissions, in microseconds and 1/scale of one. Ten bits at a time: no product reaches 2^53.
+-- The span of `cost` emissions, in microseconds and 1/scale of one. It is computed ten bits at a time, so that no product
+-- reaches 2^53.
 local function span_of(p, cost)
   local quotient, rest, unit, scale = 0, 0, 1073741824, p[6]
   while unit >= 1 do
@@ -11,8 +12,8 @@ local function span_of(p, cost)
   return cost * p[2] + quotient, rest
 end
 
--- Both buckets' values: seven bytes, and where the interval is no whole number of microseconds five more, or six where those
--- do not hold every part.
+-- Both buckets' values: seven bytes, plus five more if the interval is not a whole number of microseconds, or six if five do
+-- not hold every fraction.
 local function prepare_bucket(p)
   p.lasts = 0
   if p[3] == 0 then return 7 end
@@ -20,7 +21,7 @@ local function prepare_bucket(p)
   p.head = '<I7I' .. bytes
   return 7 + bytes
 end
--- Of another rate: a part that is none here is rounded up.
+-- Adopts a value that another rate wrote. A fraction in another unit is rounded up.
 local function adopt_bucket(p, v)
   local tat, part = 0, 0
   if #v == 7 then

@@ -1,9 +1,10 @@
--- value: TAT in microseconds (7 bytes), and where the interval is no whole number of them its part below, in 1/scale (5, or 6)
--- numbers: burst, interval and its part, capacity and its part, scale
+-- value: TAT in microseconds (7 bytes), plus its fraction in 1/scale (5 bytes, or 6) if the interval is not a whole number of
+-- them
+-- numbers: burst, interval and its fraction, capacity and its fraction, scale
 local pack, read = struct.pack, struct.unpack
--- The latest value, and as it is written: keys that owe nothing have the same after the same cost.
+-- The latest value and its text: keys without debt have the same value after the same cost.
 local packed, text
--- A value that was written by another rate: what it has below a microsecond is another part of one, and rounded up.
+-- If another rate wrote the value, its fraction of a microsecond is in another unit and is rounded up.
 local function decide(p, v, cost)
   if cost == 0 or cost > p[1] then return end
   if p[3] == 0 then

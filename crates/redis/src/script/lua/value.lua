@@ -1,12 +1,13 @@
--- How values are written, and what the reply has of them. A value begins with its head: a time, in seven bytes.
+-- How values are written and packed into the reply. A value begins with its head: a time in seven bytes.
 local call, read = redis.call, struct.unpack
 
--- A key's end is told by the head alone, whoever writes: the moment from which the value means nothing (p.lasts after the
--- head), in whole steps, and one and a half steps more. So most writes leave the end where it is, and the value is written in
--- place, as it is too where only the end changes: that spares Redis half of the work. `value` may be the beginning of one
--- whose rest stays, if the head does. Without `was` the value is written whole.
+-- Only the head determines a key's expiry, for every writer: the moment from which the value means nothing (p.lasts after
+-- the head), rounded up to whole steps, plus one and a half steps. So most writes leave the TTL as it is, and write the value
+-- in place; if only the TTL changes, the value is also written in place. That saves Redis half of the work. `value` may be the
+-- beginning of a value whose rest stays, if the head does. Without `was` the value is written whole.
 local STEP = 4000000
--- Heads of `whose` values, from and below, that have one end; and that end, once it was wanted.
+-- Heads of `whose` values that lead to the same expiry lie from `from` to below `below`; `ends` is that expiry, once it was
+-- needed.
 local whose, from, below, ends
 local function put(p, key, before, value, head, was)
   if p ~= whose or head < from or head >= below then
@@ -20,24 +21,24 @@ local function put(p, key, before, value, head, was)
     return call('PEXPIREAT', key, ends)
   end
   if before then return call('SET', key, value, 'PXAT', ends) end
-  -- MGET takes a key of another type for none.
+  -- MGET returns nil for a key of another type.
   return call('SET', key, value, 'PXAT', ends, 'NX')
 end
 
--- The value as one of this limit's, and whether it is so as it stands: where only the limit's numbers have changed since it
--- was written, it may have another form, from which the algorithm's `adopt` makes its own.
+-- The value in this limit's form, and whether it was already in it. If only the limit's numbers have changed since it was
+-- written, it may have another form, which the algorithm's `adopt` converts.
 local function own(p, before, size, adopt)
   if not before or #before == size then return before, true end
   return adopt and adopt(p, before) or nil, false
 end
 
--- The whole value, where `after` may be the beginning of one.
+-- The whole value, if `after` may be only the beginning of one.
 local function whole(before, after)
   return before and after .. string.sub(before, #after + 1) or after
 end
 
--- The reply is one string: the time (8 bytes), the size of a value (4), each key's value as it was before, and then each key
--- that has none: which (4 bytes, from 0), and why (1).
+-- The reply is one string: the time (8 bytes), the size of a value (4), each key's value before the call, and then for each
+-- key without a value its index (4 bytes, from 0) and the reason (1).
 local NONE, WRONG_TYPE, NOT_OURS = 0, 1, 2
 local without = {}
 local function has_none(states, i, size, why)

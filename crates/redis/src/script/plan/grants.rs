@@ -1,4 +1,4 @@
-//! What nodes are granted, from the reply of the scripts in which they take allotments.
+//! Computes grants from the reply of the lease scripts.
 
 use tidegate_core::lease::{Grant, Mode, Request, Terms};
 use tidegate_core::{Algorithm, Nanos};
@@ -6,8 +6,8 @@ use tidegate_core::{Algorithm, Nanos};
 use super::{Layout, Plan, state};
 
 impl Plan {
-    /// The grants for these requests in turn, from what the script's reply has for their key. `None` for a value that no
-    /// state of this limit can be.
+    /// The grants for these requests in order, from the reply's part for their key. `None` if the value cannot be a state of
+    /// this limit.
     pub(crate) fn grants<'a>(
         &self,
         terms: &Terms,

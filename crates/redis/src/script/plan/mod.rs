@@ -1,4 +1,4 @@
-//! A policy made ready for the scripts.
+//! A policy prepared for the scripts.
 
 mod error;
 mod grants;
@@ -10,43 +10,43 @@ use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
 
 use super::Kind;
 
-/// Logs up to this long are one value that is written anew; longer ones a ring written in place.
+/// A log up to this length is one value that is rewritten whole; a longer one is a ring written in place.
 const LIST: u32 = 128;
-/// Permits are a list, which is written anew whenever one is taken or comes back.
+/// Permits are a list, which is rewritten whenever one is taken or given back.
 const MAX_PERMITS: u32 = 4096;
 
-/// A policy as the scripts know it: the same for every key, made once.
+/// A policy prepared for the scripts, once for all keys.
 #[derive(Clone, Debug)]
 pub struct Plan {
     policy: Policy,
     kind: Kind,
     /// The limit's numbers, as the script unpacks them.
     numbers: Vec<u8>,
-    /// Names what the values mean, so that a limit of which that changes gets other keys.
+    /// Part of the key that names the values' meaning, so that a limit whose values change their meaning gets other keys.
     shape: String,
     layout: Layout,
 }
 
-/// How a value in Redis reads.
+/// The layout of a value in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// Start and count.
     Window,
-    /// Start, the count before, the current one.
+    /// Start, previous count, current count.
     Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
-    /// Microseconds, and (unless the interval is whole) a part in `1 / (1000 × parts)` of one.
+    /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
     Bucket { part_bytes: usize, parts: u64 },
-    /// The script's answers, not the value.
+    /// The script's answers instead of the value.
     Log { lifetime: u64, permits: bool },
 }
 
 impl Plan {
-    /// Makes a policy ready.
+    /// Prepares a policy.
     ///
     /// # Errors
-    /// When the scripts cannot decide by it exactly; the error says why.
+    /// When the scripts cannot implement it exactly; the error says why.
     pub fn new(policy: impl Into<Policy>) -> Result<Self, PlanError> {
         let policy = policy.into();
         if policy.counts_denied() {
@@ -63,7 +63,7 @@ impl Plan {
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
-                // With two bytes a count Redis' allocator has the value in the least that it has for any but a number.
+                // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
                 let count_bytes = if limit <= 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
                 (Kind::SlidingCounter, numbers, shape, Layout::Counter { count_bytes })
@@ -118,14 +118,14 @@ impl Plan {
         &self.policy
     }
 
-    /// A short name of what this limit's values in Redis mean: part of its keys. It has the algorithm and its windows, but
-    /// not the limit: when that changes, what was used stays.
+    /// A short name for the meaning of this limit's values in Redis, as part of its keys. It includes the algorithm and its
+    /// windows but not the limit, so use carries over when the limit changes.
     #[must_use]
     pub fn shape(&self) -> &str {
         &self.shape
     }
 
-    /// For permits, how long after it was taken one comes back by itself.
+    /// For permits, how long after it was taken a permit expires.
     #[must_use]
     pub const fn hold(&self) -> Option<Nanos> {
         match self.layout {
@@ -134,13 +134,13 @@ impl Plan {
         }
     }
 
-    /// Whether the script answers in the value's place.
+    /// Whether the script replies with answers instead of the value.
     #[cfg(test)]
     pub(crate) const fn is_log(&self) -> bool {
         matches!(self.layout, Layout::Log { .. })
     }
 
-    /// The numbers for the script by which nodes take allotments.
+    /// The numbers for the lease scripts.
     pub(crate) fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.numbers.clone();
         if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {
@@ -157,8 +157,8 @@ impl Plan {
         &self.numbers
     }
 
-    /// The decisions on these costs in turn, from what the script's reply has for their key. `None` for a value that no
-    /// state of this limit can be.
+    /// The decisions on these costs in order, from the reply's part for their key. `None` if the value cannot be a state of
+    /// this limit.
     pub(crate) fn decisions(
         &self,
         before: Option<&[u8]>,
@@ -180,7 +180,7 @@ impl Plan {
         }
         let mut state = self.state(before)?;
         for (at, &cost) in costs.iter().enumerate() {
-            // Not `decide`: of a denial Redis keeps nothing.
+            // Not `decide`: Redis writes nothing for a denial.
             let decision = self.policy.check(&state, now, cost);
             if cost > 0 && decision.is_allowed() && at + 1 < costs.len() {
                 self.policy.record(&mut state, now, cost);
@@ -191,7 +191,7 @@ impl Plan {
     }
 }
 
-/// Microseconds, in the longest unit of which they are a whole number: every key has it in its name.
+/// Microseconds in the largest unit that divides them, kept short because every key contains the name.
 fn span_name(micros: u64) -> String {
     const UNITS: [(u64, &str); 5] =
         [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];

@@ -1,18 +1,18 @@
-//! Numbers on their way into Lua, where all are doubles: none is above 2⁵³, so none is rounded.
+//! Numbers for Lua, which has only doubles. None exceeds 2⁵³, so none is rounded.
 
 use super::Layout;
 
-/// As `struct.unpack('<dddddd')` reads them: always six, the rest zero.
+/// Packs six numbers for `struct.unpack('<dddddd')`; missing ones are zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
     debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
     let padded = numbers.iter().chain([&0; 6]).take(6);
     padded.flat_map(|&number| (number as f64).to_le_bytes()).collect()
 }
 
-/// The numbers of a bucket whose interval is `step / parts` nanoseconds, and which holds `bound` (in `1/parts` ns).
+/// The numbers of a bucket whose interval is `step / parts` nanoseconds and which holds `bound` (in `1/parts` ns).
 ///
-/// Spans are whole microseconds and a part in `1 / (1000 × parts)` of one: exact for every rate. The part's unit is at
-/// least 2⁻⁴² µs, and spans are at most 73 years.
+/// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for every rate. The fraction's
+/// unit is at least 2⁻⁴² µs, and spans are at most 73 years.
 pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>, Layout) {
     let scale = 1_000 * parts;
     let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
@@ -27,10 +27,10 @@ pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>
     (numbers, Layout::Bucket { part_bytes, parts })
 }
 
-/// The longest debt that a bucket of `tidegate-core` may have, in nanoseconds.
+/// The longest debt of a bucket in `tidegate-core`, in nanoseconds.
 const MAX_SPAN: u128 = 1 << 61;
 
-/// What can be owed at most where what was used is charged afterwards: units, their span, and its part.
+/// The maximum debt when use is charged afterwards: units, their span, and its fraction.
 pub(super) fn most_owed(step: u64, parts: u64) -> Vec<u8> {
     let units = u32::try_from(MAX_SPAN * u128::from(parts) / u128::from(step)).unwrap_or(u32::MAX);
     let (ticks, scale) = (u128::from(units) * u128::from(step), u128::from(1_000 * parts));

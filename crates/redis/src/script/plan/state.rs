@@ -1,4 +1,4 @@
-//! What Redis holds, read back as the words of `tidegate-core`.
+//! Converts values in Redis to the words of `tidegate-core`.
 
 use tidegate_core::{Algorithm, Decision, Nanos};
 
@@ -12,13 +12,13 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Not by way of `Nanos`: a TAT may lie beyond the latest time that can be now.
+/// Not through `Nanos`, because a TAT may lie beyond the latest possible current time.
 const fn nanos(micros: u64) -> u64 {
     micros.saturating_mul(1_000)
 }
 
 impl Plan {
-    /// The words of a value; `None` when the value is none of this limit's.
+    /// The words of a value; `None` if it is not a value of this limit.
     pub(super) fn state(&self, value: Option<&[u8]>) -> Option<Vec<u64>> {
         let mut words = vec![0; self.policy.words()];
         let Some(value) = value else { return Some(words) };
@@ -33,7 +33,7 @@ impl Plan {
                 words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
             }
             Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
-                // Behind the sum; oldest first, as they were recorded. The newest tells the time, also when it is empty.
+                // Skips the sum. Oldest first, as they were recorded. The newest one sets the time even if it is empty.
                 for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
                     let count = number(count) as u32;
                     if count > 0 || at == 0 {
@@ -46,7 +46,7 @@ impl Plan {
             Layout::Bucket { part_bytes, parts } if rest.len() == part_bytes => {
                 let (start, part) = match (start, number(rest)) {
                     (start, part) if part < 1_000 * parts => (start, part),
-                    // Written by another rate: another part of a microsecond, rounded up.
+                    // Another rate wrote it: its fraction of a microsecond is in another unit, and is rounded up.
                     (start, _) => (start + 1, 0),
                 };
                 words[0] = nanos(start) + part / parts;
@@ -60,13 +60,13 @@ impl Plan {
     }
 }
 
-/// How many count, of an answer.
+/// The number of entries that count, in an answer.
 pub(super) fn counting(reply: &[u8]) -> u64 {
     number(&reply[1..5])
 }
 
-/// The decision at `now` that an answer of `log.lua` stands for (core's `SlidingLog::check`, with the searching done), and
-/// the time as the log sees it.
+/// The decision at `now` for an answer of `log.lua` (like core's `SlidingLog::check`, after the search), and the time of the
+/// log.
 pub(super) fn answer(
     reply: &[u8],
     now: Nanos,
@@ -81,14 +81,14 @@ pub(super) fn answer(
     let room = u64::from(limit) - live;
     // Waits are by the caller's clock, which may be behind the log's.
     let behind = if live == 0 { 0 } else { seen.saturating_since(now).get() };
-    // Permits that are admitted have a moment of their own, a microsecond after the newest.
+    // Admitted permits have a unique moment, a microsecond after the newest.
     let own = permits && cost > 0 && u64::from(cost) <= room;
     let behind = if own { behind.saturating_sub(1_000) } else { behind };
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
         Decision::too_large(limit, room, 1, reset)
     } else if cost > 0 && room < cost.into() {
-        // Where the script was asked for more than this (several requests of one key, in one decision), the wait is that
+        // If the script was asked for more than this request (several requests of one key in one decision), the wait is that
         // of all together.
         Decision::deny(limit, lifetime.saturating_sub(age) + behind, room, 1, reset)
     } else {

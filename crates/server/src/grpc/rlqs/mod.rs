@@ -1,4 +1,4 @@
-//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: Envoy decides by itself, with a share of the limit.
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: Envoy itself decides, with a share of the limit.
 //!
 //! ```text
 //! streams ─ reports ─► assigner ─ each second ─► the limit, as for any other request
@@ -6,12 +6,12 @@
 //!    └─── assignments ────┘  terms   who gets how much of a second
 //! ```
 //!
-//! Envoy is a node with a lease: what it may admit in the next second is taken from the limit before it is assigned. The
-//! assignment is a token bucket of that many tokens a second. So what all Envoys admit from a limit never exceeds what was
-//! charged; where Envoy's own bucket makes that inexact, see [`part`].
+//! An Envoy is a node with a lease: the units that it may admit in the next second are taken from the limit before they are
+//! assigned. The assignment is a token bucket with that many tokens per second. So what all Envoys admit never exceeds what
+//! was charged. [`part`] describes where Envoy's own bucket makes this inexact.
 //!
-//! What an Envoy reports says how much it gets from then on. Where windows are fixed and longer than a second, what it was
-//! charged for and did not use goes back to the limit.
+//! An Envoy's reports determine how much it gets from then on. If windows are fixed and longer than a second, unused units are
+//! given back to the limit.
 
 mod assigner;
 mod part;
@@ -38,15 +38,15 @@ use self::assigner::Event;
 pub(super) use self::assigner::assign;
 use crate::access::Rights;
 
-/// Answers that wait for a stream's client: one that leaves so many is cut off.
+/// The maximum number of answers that wait for a stream's client. If there are more, the stream is closed.
 const WAITING: usize = 16;
-/// Reports of all streams that wait to be read.
+/// The maximum number of unread reports of all streams.
 pub(super) const EVENTS: usize = 256;
 
-/// What the assigner says to one stream.
+/// A message from the assigner to one stream.
 type Said = Result<RateLimitQuotaResponse, Status>;
 
-/// The service: hands what streams say to the assigner.
+/// The service: passes the streams' events to the assigner.
 #[derive(Debug)]
 pub(super) struct Quotas {
     events: mpsc::Sender<Event>,
@@ -79,7 +79,7 @@ impl RateLimitQuotaService for Quotas {
     }
 }
 
-/// Passes reports on until the stream ends, nobody answers it any more, or the server stops.
+/// Passes on reports until the stream ends, the assigner drops it, or the server stops.
 async fn listen(
     id: u64,
     rights: Option<Arc<Rights>>,
@@ -90,7 +90,7 @@ async fn listen(
     loop {
         let message = tokio::select! {
             message = reports.message() => message,
-            // A client that keeps its side open does not keep the server from stopping.
+            // A client that keeps its side open must not keep the server from stopping.
             () = events.closed() => return,
         };
         let event = match message {
@@ -112,7 +112,7 @@ async fn listen(
     }
 }
 
-/// Without a domain the assigner takes that of the stream's first report, or refuses the stream.
+/// Without a domain, the assigner uses that of the stream's first report, or refuses the stream.
 fn may_ask(rights: Option<&Rights>, domain: &str) -> bool {
     domain.is_empty() || rights.is_some_and(|rights| rights.concern_domain(domain))
 }

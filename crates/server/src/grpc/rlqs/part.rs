@@ -1,40 +1,40 @@
-//! One Envoy's part of one limit's key: what it has been told it may admit, and what was charged for that.
+//! One Envoy's part of one key of a limit: its assignment, and what was charged for it.
 //!
-//! The bound. Envoy's bucket of `share` tokens starts full and fills by `share` a second. So for the rest of the second in which
-//! it gets its first share it may admit up to twice as much, and that is charged: whoever is granted `n` begins with a share of
-//! `n / 2`. From then on each second costs one share, and what the Envoy admits from its first token on never exceeds what was
-//! charged from then on. What is left in the bucket at the end of a second was charged in that second and may be admitted in
-//! the next. So in any window all Envoys together admit at most the limit, and beyond it at most what was left in their
-//! buckets when it began: one second's shares.
+//! The bound. Envoy's bucket of `share` tokens starts full and refills by `share` per second. In the second of its first
+//! share, an Envoy may therefore admit up to twice the share, and all of that is charged: an Envoy that is granted `n` starts
+//! with a share of `n / 2`. From then on each second costs one share, and the Envoy never admits more than was charged since
+//! its first token. Tokens left in the bucket at the end of a second were charged in that second and may be used in the next.
+//! So in any window, all Envoys together exceed the limit by at most the tokens in their buckets at its beginning: one
+//! second's shares.
 //!
-//! An Envoy whose stream is lost goes on until its assignment ends. It goes on being charged, and the others get nothing that it
-//! may still need. Only who takes the rest of the limit otherwise, by calls or through another server, may bring it over: by what
-//! the lost Envoys spend in the rest of their time.
+//! An Envoy whose stream is lost continues until its assignment ends. It is charged for that time, and the others get nothing
+//! that it may still need. Only clients that take the rest of the limit in another way, by calls or through another server,
+//! can cause an excess: by what the lost Envoys spend in their remaining time.
 
 use tidegate_core::Nanos;
 
 use super::terms::Terms;
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// After so many reports in a row without a request the Envoy is told to forget the bucket.
+/// After this many consecutive reports without requests, the Envoy is told to abandon the bucket.
 const QUIET_REPORTS: u32 = 2;
 
-/// What is known of one Envoy's bucket.
+/// The state of one Envoy's bucket.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Requests a second, as last measured; `None` before that.
+    /// The last measured requests per second; `None` before the first measurement.
     load: Option<u64>,
-    /// Reported, over a time too short to tell a load.
+    /// Reported requests, over a time too short to measure the load.
     unmeasured: u64,
     measured_at: Nanos,
     quiet: u32,
-    /// Tokens a second that it was told it has.
+    /// The tokens per second in its assignment.
     share: u64,
     /// When the last assignment ends.
     until: Nanos,
     /// Charged, and not reported as used: at least what it may still admit.
     paid: u64,
-    /// How much of that was charged in this window of the limit, and so can be given back.
+    /// How much of that was charged in the limit's current window, and can be given back.
     paid_here: u64,
     window: u64,
     is_lost: bool,
@@ -56,11 +56,11 @@ impl Part {
         }
     }
 
-    /// Takes in what was admitted and denied since the last report. What was admitted beyond what is paid for, as without an
-    /// assignment, is returned: it is to be charged.
+    /// Takes in the requests since the last report. Returns the admitted requests that were not paid for, for instance those
+    /// without an assignment: the caller must charge them.
     pub fn report(&mut self, admitted: u64, denied: u64, now: Nanos) -> u64 {
         self.unmeasured = self.unmeasured.saturating_add(admitted).saturating_add(denied);
-        // By this clock: what Envoy says of the time is cut to whole seconds.
+        // By this clock, because Envoy reports its time in whole seconds.
         let span = now.saturating_since(self.measured_at);
         if span >= SECOND {
             let load = u128::from(self.unmeasured) * u128::from(SECOND.get()) / u128::from(span.get());
@@ -74,10 +74,10 @@ impl Part {
         owed
     }
 
-    /// What was paid beyond what it may still admit, after a report. What belongs to this window can be given back, and is
-    /// returned; the rest is forgotten.
+    /// Removes what was paid beyond what the bucket may still admit, after a report. Returns the part that was charged in this
+    /// window, to be given back; the rest is dropped.
     pub fn surplus(&mut self) -> u64 {
-        // A full bucket, and what it gets in this second.
+        // A full bucket, and its refill in this second.
         let keep = self.share.saturating_mul(2);
         let back = self.paid.saturating_sub(keep).min(self.paid_here);
         self.paid = self.paid.min(keep);
@@ -85,12 +85,12 @@ impl Part {
         back
     }
 
-    /// Whether nothing has come from there for so long that it should be forgotten.
+    /// Whether the bucket has been idle for so long that it should be abandoned.
     pub fn is_quiet(&self) -> bool {
         self.quiet >= QUIET_REPORTS
     }
 
-    /// The stream has ended. The Envoy goes on with its assignment.
+    /// The stream has ended. The Envoy continues with its assignment.
     pub fn lose(&mut self) {
         self.is_lost = true;
     }
@@ -99,37 +99,37 @@ impl Part {
         self.is_lost
     }
 
-    /// Whether it may admit nothing more, and nobody will tell.
+    /// Whether it may admit nothing more, and no report will come.
     pub fn is_over(&self, now: Nanos) -> bool {
         self.is_lost && (self.share == 0 || now >= self.until)
     }
 
-    /// Tokens a second that it goes on spending.
+    /// The tokens per second that it continues to spend.
     pub fn share(&self) -> u64 {
         self.share
     }
 
-    /// Whether its next bucket starts full: it has none.
+    /// Whether its next bucket starts full, because it has none.
     fn is_fresh(&self, now: Nanos) -> bool {
         self.share == 0 || now >= self.until
     }
 
-    /// What it should be charged for a second, one of so many Envoys.
+    /// How much it should be charged for a second, as one of this many Envoys.
     pub fn wants(&self, terms: &Terms, envoys: u64, now: Nanos) -> u64 {
         let share = match self.load {
             None => terms.unknown(envoys),
-            // Room to grow.
+            // With room to grow.
             Some(load) => load.saturating_add(load / 4).saturating_add(1).max(terms.floor(envoys)),
         };
-        // No more in a second than Envoy can be told.
+        // At most what can be assigned for a second.
         let share = share.min(u32::MAX.into());
         if self.is_fresh(now) { share.saturating_mul(2) } else { share }
     }
 
-    /// It was charged so much for this second: the tokens a second that it gets, 0 for none.
+    /// Records the charge for this second. Returns the tokens per second to assign, 0 for none.
     pub fn assign(&mut self, granted: u64, window: u64, now: Nanos) -> u64 {
         self.share = match granted {
-            // No second token before the next second is paid for.
+            // A second token would come before the next second is paid for.
             1 => 1,
             granted if self.is_fresh(now) => granted / 2,
             granted => granted,
@@ -138,18 +138,18 @@ impl Part {
         self.share
     }
 
-    /// Its assignment ends after so many seconds.
+    /// Sets the end of its assignment.
     pub fn lasts(&mut self, seconds: u64, now: Nanos) {
         self.until = now.saturating_add(Nanos::new(SECOND.get().saturating_mul(seconds)));
     }
 
-    /// What it may spend after this second, where nobody can tell it otherwise.
+    /// What it may spend after this second if it cannot be reached.
     pub fn later(&self, now: Nanos) -> u64 {
         let rest = self.until.saturating_since(now.saturating_add(SECOND)).get();
         self.share.saturating_mul(rest.div_ceil(SECOND.get()))
     }
 
-    /// It was charged so much and nothing changes for it.
+    /// Adds a charge without a change of the assignment.
     pub fn pay(&mut self, granted: u64, window: u64) {
         if window != self.window {
             (self.window, self.paid_here) = (window, 0);
@@ -158,12 +158,12 @@ impl Part {
         self.paid_here = self.paid_here.saturating_add(granted);
     }
 
-    /// The limit has changed, or its window has: nothing goes back to what was.
+    /// After a change of the limit or its window: nothing is given back to the old window.
     pub fn keep_all(&mut self) {
         self.paid_here = 0;
     }
 
-    /// Begins a window.
+    /// Enters a window.
     pub fn enter(&mut self, window: u64) {
         self.pay(0, window);
     }
@@ -189,12 +189,12 @@ mod tests {
         assert_eq!(part.wants(&HOUR, 1, after(1)), 50);
         assert_eq!(part.assign(50, 0, after(1)), 50, "the bucket that it has goes on");
         part.lasts(5, after(1));
-        // Without word from us the assignment ends, and the next bucket is full again.
+        // Without a new message, the assignment ends, and the next bucket starts full again.
         assert_eq!(part.wants(&HOUR, 1, after(6)), 100);
     }
 
     #[test]
-    fn what_was_not_used_goes_back_but_for_what_may_still_be_admitted() {
+    fn unused_units_are_given_back_except_those_that_may_still_be_admitted() {
         let mut part = Part::new(START);
         part.assign(100, 7, START);
         part.lasts(5, START);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_back_to_a_window_that_it_was_not_taken_from() {
+    fn units_are_given_back_only_to_the_window_they_were_taken_from() {
         let mut part = Part::new(START);
         part.assign(100, 7, START);
         part.lasts(5, START);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_the_load_and_two_without_requests_that_there_is_none() {
+    fn reports_measure_the_load_and_two_without_requests_mean_idle() {
         let second = Terms { limit: 1_000, window: 1, gives_back: false };
         let mut part = Part::new(START);
         part.report(1, 0, START);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_stream_keeps_its_share_as_long_as_its_envoy_does() {
+    fn a_lost_stream_keeps_its_share_until_the_assignment_ends() {
         let mut part = Part::new(START);
         part.assign(8, 0, START);
         part.lasts(5, START);

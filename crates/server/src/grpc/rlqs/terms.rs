@@ -1,34 +1,34 @@
-//! How much of a limit is given out for a second, and to whom.
+//! How much of a limit is assigned for a second, and to which Envoys.
 
-/// Of what is left of a longer window, the Envoys of this server get at most this part for a second: shares shrink towards the
-/// limit, and others find something, too.
+/// For a second, the Envoys of this server get at most this fraction of what is left in a longer window. So shares shrink near
+/// the limit, and other clients also get units.
 const PART_OF_ROOM: u64 = 4;
-/// Of a longer window's limit, the part that all Envoys together may spend in a second without having reported as much.
+/// The fraction of a longer window's limit that all Envoys together may spend in a second without having reported such a load.
 const PART_OF_LIMIT: u64 = 20;
 
-/// How many seconds an Envoy may follow an assignment after it was sent; each second sends another. So it lasts while Envoy
-/// connects again.
+/// How many seconds an assignment lasts. A new one is sent each second, so it covers the time until a lost Envoy has
+/// reconnected.
 pub(super) const TIME_TO_LIVE: u64 = 5;
 
-/// What a limit says, as far as shares go.
+/// The properties of a limit that matter for shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// So many in a window.
+    /// The limit per window.
     pub limit: u64,
     /// The window in whole seconds, at least 1.
     pub window: u64,
-    /// Whether what was not used can be given back: then windows are aligned to multiples of their length.
+    /// Whether unused units can be given back. Windows are then aligned to multiples of their length.
     pub gives_back: bool,
 }
 
 impl Terms {
-    /// The window that holds this second, where that matters.
+    /// The number of the window that contains this second.
     pub fn window_of(&self, second: u64) -> u64 {
         second / self.window
     }
 
-    /// What one of so many Envoys may spend in a second whatever it has reported: nobody reports before five seconds are
-    /// over, and its load may grow meanwhile.
+    /// What one of this many Envoys may spend in a second regardless of its reports: the next report may be five seconds away,
+    /// and its load may grow meanwhile.
     pub fn floor(&self, envoys: u64) -> u64 {
         let steady = self.limit / self.window / (2 * envoys.max(1));
         if self.window > 1 && self.gives_back {
@@ -38,30 +38,30 @@ impl Terms {
         }
     }
 
-    /// What an Envoy may spend that has not told its load.
+    /// What an Envoy may spend before it has reported its load.
     pub fn unknown(&self, envoys: u64) -> u64 {
         match self {
-            // The seconds are on their own: what is left of one is lost.
+            // Each second is independent: what is left in one is lost.
             Self { window: 1, .. } => u64::MAX,
             Self { gives_back: true, .. } => self.floor(envoys).max(1),
             Self { limit, window, .. } => (limit / window / envoys.max(1)).max(1),
         }
     }
 
-    /// How many seconds assignments of so many tokens a second may last, where so much is left after this second is paid: at
-    /// least this one.
+    /// How many seconds an assignment of `shares` tokens per second may last if `room` is left after this second is paid; at
+    /// least 1.
     pub fn lasting(&self, room: u64, shares: u64) -> u64 {
         if self.window == 1 { TIME_TO_LIVE } else { (1 + room / shares.max(1)).min(TIME_TO_LIVE) }
     }
 
-    /// How much may be given out for a second where so much is left.
+    /// How much may be assigned for a second if this much is left.
     pub fn budget(&self, room: u64) -> u64 {
         if self.window == 1 { room } else { room.div_ceil(PART_OF_ROOM) }
     }
 }
 
-/// Divides units among those who want so many: nobody gets more than it wants, and nobody less than another one who wants as
-/// much, but for the last units, which go round with the turns.
+/// Divides units by demand: no one gets more than it wants, or less than another with the same demand, except for the last
+/// units, which rotate with `turn`.
 pub(super) fn divide(wants: &[u64], units: u64, turn: u64) -> Vec<u64> {
     let count = wants.len();
     let turn = usize::try_from(turn % (count.max(1) as u64)).unwrap_or(0);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn units_go_to_those_who_want_them_and_evenly_where_there_are_too_few() {
+    fn units_follow_demand_and_are_divided_evenly_when_scarce() {
         assert_eq!(divide(&[], 5, 0), Vec::<u64>::new());
         assert_eq!(divide(&[10, 20], 100, 0), [10, 20]);
         assert_eq!(divide(&[u64::MAX, 20, u64::MAX], 100, 0), [40, 20, 40]);
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_given_twice_and_nothing_wanted_is_kept(
+        fn all_units_are_divided_exactly_once_while_there_is_demand(
             wants in prop::collection::vec(0..200_u64, 0..8), units in 0..1_000_u64, turn: u64,
         ) {
             let parts = divide(&wants, units, turn);
@@ -113,7 +113,7 @@ mod tests {
             prop_assert_eq!(parts.iter().sum::<u64>(), wanted.min(units));
             for (part, want) in parts.iter().zip(&wants) {
                 prop_assert!(part <= want);
-                // Whoever gets less than it wants gets as much as anybody, but for one unit.
+                // If a part is less than wanted, no other part exceeds it by more than one unit.
                 prop_assert!(part == want || parts.iter().all(|other| *other <= part + 1));
             }
         }

@@ -1,4 +1,4 @@
-//! Envoy's reports, and what it is told.
+//! Envoy's reports, and the actions sent to it.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +18,24 @@ use envoy_types::pb::{
     },
     google::protobuf::{Duration, UInt32Value},
 };
-/// How many seconds an Envoy admits everything that nobody limits, without a word: its reports come every five seconds.
+/// How many seconds an assignment without a limit lasts. Envoy's reports come every five seconds.
 const UNLIMITED: u64 = 60;
 
-/// What Envoy knows a bucket by. Its map has no order; this has.
+/// The identity of a bucket. Envoy's map is unordered; this one is ordered.
 pub(super) type Bucket = BTreeMap<String, String>;
 
 pub(super) fn bucket(id: Option<BucketId>) -> Bucket {
     id.map(|id| id.bucket.into_iter().collect()).unwrap_or_default()
 }
 
-/// So many tokens a second, for so many seconds; none denies.
+/// An assignment of this many tokens per second for this many seconds; 0 tokens deny everything.
 pub(super) fn tokens(bucket: &Bucket, share: u64, lasting: u64) -> BucketAction {
     if share == 0 {
         return assignment(bucket, blanket(BlanketRule::DenyAll), lasting);
     }
     let tokens = u32::try_from(share).unwrap_or(u32::MAX);
-    // Envoy ignores `requests_per_time_unit`, cuts intervals to whole seconds, and takes assignments that differ in nothing
-    // else for the same: so it is always one second.
+    // Envoy ignores `requests_per_time_unit`, truncates intervals to whole seconds, and treats assignments as equal if only
+    // the interval differs. So the interval is always one second.
     let strategy = Strategy::TokenBucket(TokenBucket {
         max_tokens: tokens,
         tokens_per_fill: Some(UInt32Value { value: tokens }),
@@ -56,7 +56,7 @@ fn blanket(rule: BlanketRule) -> Strategy {
     Strategy::BlanketRule(rule.into())
 }
 
-/// Whole seconds: Envoy cuts off the rest, and one without a time, or below a second, ends at once.
+/// Whole seconds, because Envoy truncates the time to live. Without one, or below one second, the assignment ends immediately.
 fn assignment(bucket: &Bucket, strategy: Strategy, seconds: u64) -> BucketAction {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     let assigned = QuotaAssignmentAction {

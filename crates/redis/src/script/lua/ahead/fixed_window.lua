@@ -1,4 +1,4 @@
--- The count, the time left, and the start that is stored.
+-- The count, the time left, and the stored start.
 local function current(p, v)
   local start, count, window, first_hit = 0, 0, p[2], p[3] == 1
   if v then start, count = struct.unpack('<I7I4', v) end

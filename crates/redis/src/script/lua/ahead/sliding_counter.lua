@@ -1,4 +1,4 @@
--- The count before, the current one, how much of the current window has passed, and the start that is stored.
+-- The previous count, the current one, how much of the current window has passed, and the stored start.
 local function view(p, v)
   local start, previous, current, window = 0, 0, 0, p[2]
   if v then start, previous, current = struct.unpack(p.head, v) end

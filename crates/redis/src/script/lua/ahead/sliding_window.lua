@@ -1,4 +1,4 @@
--- The start, the sum and the counts, newest first, as they are once the slots have turned.
+-- The start, the sum and the counts, newest first, after the slots have moved on.
 local function turn(p, v)
   local slot, span, bytes = p[2], p[3], p[4]
   local none = string.rep('\0', bytes * span)
@@ -13,7 +13,7 @@ local function turn(p, v)
   return start + turned * slot, sum, string.rep('\0', bytes * turned) .. kept
 end
 local function write(p, start, sum, counts) return struct.pack('<I7I' .. p[4], start, sum) .. counts end
--- The counts with another one at a place (0 is the newest).
+-- The counts with a different one at a position (0 is the newest).
 local function with(p, counts, at, count)
   local bytes = p[4]
   return string.sub(counts, 1, bytes * at) .. struct.pack(p.count, count) .. string.sub(counts, bytes * (at + 1) + 1)
@@ -39,7 +39,7 @@ end
 local function charge(p, v, spent)
   local start, sum, counts = turn(p, v)
   local cost = math.min(spent, p[1])
-  -- Beyond the limit the oldest are forgotten.
+  -- Beyond the limit, the oldest units are forgotten.
   local beyond, at = math.max(cost - (p[1] - sum), 0), p[3] - 1
   while beyond > 0 and at >= 0 do
     local here = struct.unpack(p.count, counts, p[4] * at + 1)

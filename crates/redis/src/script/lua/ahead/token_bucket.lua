@@ -1,4 +1,4 @@
--- Spans are microseconds and a part in 1/scale of one, as in the value.
+-- Spans are microseconds and a fraction in 1/scale of one, as in the value.
 local function debt_of(p, v)
   local tat, part = 0, 0
   if v then
@@ -25,7 +25,7 @@ end
 local function room(p, v)
   local debt, part = debt_of(p, v)
   local free, free_part = minus(p, p[4], p[5], debt, part)
-  -- A quotient of doubles may be off by one; spans are exact.
+  -- A quotient of doubles may be off by one, but spans are exact.
   local units = math.floor((free + free_part / p[6]) / (p[2] + p[3] / p[6]))
   local function fits(count)
     local span, span_part = span_of(p, count)
@@ -43,7 +43,7 @@ local function give_back(p, v, taken, units)
   if credit == 0 and credit_part == 0 or debt == 0 and part == 0 then return v end
   return write(p, minus(p, debt, part, credit, credit_part))
 end
--- p[7]: the most that can be owed, in units; p[8] and p[9]: its span.
+-- p[7]: the maximum debt in units; p[8] and p[9]: its span.
 local function charge(p, v, spent)
   local debt, part = debt_of(p, v)
   local span, span_part = span_of(p, math.min(spent, p[7]))

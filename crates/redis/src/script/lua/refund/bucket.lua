@@ -1,4 +1,4 @@
--- Of the token bucket and of the leaky one.
+-- For the token bucket and the leaky bucket.
 return function(p, v, cost)
   local tat, part = 0, 0
   if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack(p.head, v) end

@@ -13,7 +13,7 @@ return function(p, v, cost)
   counts = string.rep('\0', bytes * turned) .. string.sub(counts, 1, bytes * (span - turned))
   local left = math.min(cost, sum)
   sum = sum - left
-  -- From the newest on.
+  -- Starts with the newest slot.
   local newest, at = {}, 1
   while left > 0 do
     local count = struct.unpack(p.count, counts, bytes * (at - 1) + 1)

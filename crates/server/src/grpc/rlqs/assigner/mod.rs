@@ -1,4 +1,4 @@
-//! The task that knows all streams: takes in reports, charges limits for each second, and tells who may admit what.
+//! The task that manages all streams: it takes in reports, charges the limits each second, and assigns shares.
 
 #[cfg(test)]
 mod simulation;
@@ -28,23 +28,23 @@ use super::{
 };
 use crate::{
     envoy::counts::Fate,
-    grpc::GrpcStats,
     limits::Limit,
+    metrics::GrpcStats,
     once_a_minute::OnceAMinute,
     service::{Act, InForce, Service},
 };
 
 const SECOND: u64 = Nanos::from_secs(1).get();
-/// Buckets of all streams: what comes beyond gets no assignment.
+/// The maximum number of buckets of all streams. Further ones get no assignment.
 const MAX_BUCKETS: usize = 100_000;
-/// Streams: what comes beyond is refused.
+/// The maximum number of streams. Further ones are refused.
 const MAX_STREAMS: usize = 10_000;
-/// The clock is looked at this often while somebody has a share.
+/// How often the clock is checked while any bucket has a share.
 const LOOK: Duration = Duration::from_millis(100);
-/// Without a share nobody waits for a second to begin.
+/// Without shares, no task waits for the next second.
 const LONG: Duration = Duration::from_secs(1_000);
 
-/// What a stream says.
+/// An event of a stream.
 #[derive(Debug)]
 pub(in crate::grpc) enum Event {
     Opened { id: u64, say: mpsc::Sender<Said> },
@@ -54,7 +54,7 @@ pub(in crate::grpc) enum Event {
 
 /// One open stream.
 struct Stream {
-    /// Empty until it is told.
+    /// Empty until the first report names it.
     domain: String,
     say: mpsc::Sender<Said>,
     buckets: HashMap<Bucket, usize>,
@@ -69,10 +69,10 @@ struct Held {
     place: Place,
 }
 
-/// Where a bucket leads.
+/// What a bucket's descriptor matches.
 #[derive(Clone)]
 enum Place {
-    /// To no rule, to one without a limit, or to one that never denies.
+    /// No rule, or a rule without a limit, or one that never denies.
     Free {
         rule: Option<usize>,
     },
@@ -88,16 +88,16 @@ struct Charged {
     terms: Terms,
 }
 
-/// Those who share one key of a limit.
+/// The buckets that share one key of a limit.
 struct Group {
     charged: Charged,
     live: Vec<usize>,
-    /// Whose streams are lost: they go on spending.
+    /// Buckets of lost streams, which continue to spend.
     lost: Vec<usize>,
-    /// What the lost ones spend in this second, and what they may spend later.
+    /// What the lost buckets spend in this second, and what they may still spend later.
     due: u64,
     reserve: u64,
-    /// What the live ones want.
+    /// What the live buckets want.
     wanted: u64,
 }
 
@@ -107,12 +107,12 @@ struct Assigner {
     in_force: Arc<InForce>,
     streams: HashMap<u64, Stream>,
     held: Slab<Held>,
-    /// The last one that was charged for.
+    /// The last second that was charged.
     second: u64,
     full: OnceAMinute,
 }
 
-/// Serves all streams until `stop` says so; then they end.
+/// Serves all streams until `stop` is set, and then ends them.
 pub(in crate::grpc) async fn assign(
     service: Arc<Service>,
     stats: Arc<GrpcStats>,
@@ -131,7 +131,7 @@ pub(in crate::grpc) async fn assign(
         let event = tokio::select! {
             event = events.recv() => event,
             () = tokio::time::sleep(pause) => continue,
-            // An error means that whoever could stop the server is gone: then it stops, too.
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => None,
         };
         let Some(event) = event else { return };
@@ -149,7 +149,7 @@ impl Assigner {
         Self { service, stats, in_force, streams, held, second, full }
     }
 
-    /// Charges for this second, if that is not done.
+    /// Charges for the current second, unless that is done.
     async fn catch_up(&mut self, now: Nanos) {
         if now.get() / SECOND > self.second {
             self.begin_second(now).await;
@@ -160,7 +160,7 @@ impl Assigner {
         match event {
             Event::Opened { say, .. } if self.streams.len() >= MAX_STREAMS => {
                 let why =
-                    format!("there are {MAX_STREAMS} streams already: let Envoys ask other servers, too");
+                    format!("all {MAX_STREAMS} streams are in use; spread the Envoys over more servers");
                 let _ = say.try_send(Err(Status::resource_exhausted(why)));
             }
             Event::Opened { id, say } => {
@@ -176,7 +176,7 @@ impl Assigner {
         }
     }
 
-    /// The stream is gone. Its Envoy goes on with what it was assigned.
+    /// Handles the end of a stream. Its Envoy continues with its assignments.
     fn close(&mut self, id: u64) {
         let Some(stream) = self.streams.remove(&id) else { return };
         let now = self.service.now();
@@ -189,7 +189,7 @@ impl Assigner {
         }
     }
 
-    /// Ends a stream with a word of why.
+    /// Ends a stream with a reason.
     fn refuse(&mut self, id: u64, why: &str) {
         if let Some(stream) = self.streams.get(&id) {
             let _ = stream.say.try_send(Err(Status::invalid_argument(why)));
@@ -197,7 +197,7 @@ impl Assigner {
         self.close(id);
     }
 
-    /// Says something on a stream. Where nobody reads, the stream is closed.
+    /// Sends actions on a stream. If the client does not read them, the stream is closed.
     fn say(&mut self, id: u64, bucket_action: Vec<BucketAction>) {
         let Some(stream) = self.streams.get(&id) else { return };
         if !bucket_action.is_empty()
@@ -213,10 +213,10 @@ impl Assigner {
             stream.domain.clone_from(&report.domain);
         }
         if stream.domain.is_empty() {
-            return self.refuse(id, "the first report must name the domain: set `domain` in Envoy's filter");
+            return self.refuse(id, "the first report must name the domain; set `domain` in Envoy's filter");
         }
         if !report.domain.is_empty() && report.domain != stream.domain {
-            return self.refuse(id, "a stream has one domain: open another stream for the other one");
+            return self.refuse(id, "a stream has only one domain; open another stream for the other domain");
         }
         let mut actions = Vec::new();
         for usage in report.bucket_quota_usages {
@@ -225,7 +225,7 @@ impl Assigner {
         self.say(id, actions);
     }
 
-    /// Takes in what one bucket used; what its Envoy is to be told at once.
+    /// Takes in a bucket's use. Returns the action to send immediately, if any.
     async fn used(&mut self, id: u64, usage: BucketQuotaUsage) -> Option<BucketAction> {
         let now = self.service.now();
         let bucket = wire::bucket(usage.bucket_id);
@@ -237,7 +237,7 @@ impl Assigner {
                 if self.full.is_due(now) {
                     tracing::warn!(
                         MAX_BUCKETS,
-                        "Envoys have more quota buckets than can be kept: further ones get no assignment; make \
+                        "Envoys have too many quota buckets: further ones get no assignment; make \
                          fewer with the filter's bucket_id_builder",
                     );
                 }
@@ -257,7 +257,7 @@ impl Assigner {
         let place = held.place.clone();
         count(&self.in_force, &place, usage.num_requests_allowed, usage.num_requests_denied);
         if let Place::Limited(charged) = &place {
-            // What was admitted without an assignment counts all the same, as far as there is room.
+            // Requests admitted without an assignment count, too, as far as there is room.
             if owed > 0 {
                 charged.take(owed, now).await;
             }
@@ -273,15 +273,15 @@ impl Assigner {
         }
         match place {
             Place::Free { .. } => Some(wire::everything(&bucket)),
-            // From the next second on it has its part with the others; until then it gets what they left.
+            // From the next second on it shares with the others. Until then it gets what is left over.
             Place::Limited(charged) if known.is_none() => {
                 let (envoys, reserve) = self.beside(&charged, now);
                 let wanted = self.held[at].part.wants(&charged.terms, envoys, now);
                 let (granted, room) = charged.take_within_budget(0, reserve, wanted, now).await;
                 let window = charged.terms.window_of(now.get() / SECOND);
                 let part = &mut self.held[at].part;
-                // It begins within a second, and so lasts into one second more. Where that could not be paid there is no share,
-                // and the next report gives back what was taken.
+                // The assignment begins within a second, and so extends into one more. If that could not be paid, there is no
+                // share, and the next report gives back what was taken.
                 let lasting = charged.terms.lasting(room, granted.div_ceil(2)) - 1;
                 let share = if lasting > 0 {
                     part.assign(granted, window, now)
@@ -297,19 +297,19 @@ impl Assigner {
         }
     }
 
-    /// How many open buckets share this key, and what all of them, and those that are lost, may spend in later seconds.
+    /// The number of open buckets with this key, and how much all of them, including lost ones, may spend in later seconds.
     fn beside(&self, charged: &Charged, now: Nanos) -> (u64, u64) {
         let same = |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
         let (mut open, mut reserve) = (0, 0_u64);
         for held in self.held.iter().map(|(_, held)| held).filter(same) {
             open += u64::from(!held.part.is_lost());
-            // One that began within a second ends within one.
+            // An assignment that began within a second also ends within one.
             reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share());
         }
         (open, reserve)
     }
 
-    /// After a change of the configuration all buckets lead where it says.
+    /// Matches all buckets again after a change of the configuration.
     fn follow_limits(&mut self) {
         let in_force = self.service.in_force();
         if Arc::ptr_eq(&in_force, &self.in_force) {
@@ -322,7 +322,7 @@ impl Assigner {
         }
     }
 
-    /// Charges for the second that has begun, and tells all Envoys their shares.
+    /// Charges for the second that has begun, and sends all Envoys their shares.
     async fn begin_second(&mut self, now: Nanos) {
         let second = now.get() / SECOND;
         self.second = second;
@@ -352,7 +352,7 @@ impl Assigner {
                 terms.lasting(room, shares.iter().fold(0, |sum: u64, share| sum.saturating_add(*share)));
             for (at, share) in group.live.iter().zip(shares) {
                 let held = &mut self.held[*at];
-                // Without a share there is nothing that could last too long.
+                // Without a share, there is no reason to end the assignment early.
                 let lasting = if share == 0 { TIME_TO_LIVE } else { lasting };
                 held.part.lasts(lasting, now);
                 said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
@@ -399,12 +399,12 @@ impl Charged {
         Arc::ptr_eq(&self.limit, &other.limit) && self.key == other.key
     }
 
-    /// Takes what is due, as far as it is there, and of the rest, but for a reserve, what is wanted and may be given out: how
-    /// much of that, and what is left beside the reserve.
+    /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted within the budget. Returns
+    /// how much of the wanted units was taken, and what is left beyond the reserve.
     async fn take_within_budget(&self, due: u64, reserve: u64, wanted: u64, now: Nanos) -> (u64, u64) {
-        // In a window of a second there is nothing to reserve for later.
+        // A window of one second needs no reserve.
         let reserve = if self.terms.window == 1 { 0 } else { reserve };
-        // Somebody else may take between the look and the step.
+        // Another client may take units between the look and the step.
         for _ in 0..3 {
             let room = self.room(now).await;
             let due = due.min(room);
@@ -420,7 +420,7 @@ impl Charged {
         (0, 0)
     }
 
-    /// Takes so much, or what there is of it.
+    /// Takes this many units, or as many as are left.
     async fn take(&self, units: u64, now: Nanos) {
         for _ in 0..3 {
             let units = units.min(self.room(now).await);
@@ -445,13 +445,13 @@ impl Charged {
     async fn give_back(&self, units: u64, now: Nanos) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         if units > 0 && self.limit.decide(Act::Refund, &self.key, units, now).await.is_err() {
-            // It stays charged until its window ends.
+            // The units stay charged until their window ends.
             tracing::debug!(limit = self.limit.spec().name, units, "an unused share could not be given back");
         }
     }
 }
 
-/// Where a bucket leads.
+/// What a bucket's descriptor matches.
 fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
     let descriptors = in_force.descriptors();
     let mut key = Vec::new();
@@ -464,7 +464,7 @@ fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
     };
     let (spec, policy) = (limit.spec(), limit.policy_of(&key));
     let is_exact = limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
-    // Other algorithms remember when something was taken, which is not known any more when it comes back.
+    // Other algorithms remember when units were taken, which is unknown when they are given back.
     let is_aligned = policy.algorithm.name() == "fixed-window" && policy.options().is_empty();
     let window = policy.window.map_or(1, |window| window.as_secs().max(1));
     let terms =
@@ -472,7 +472,7 @@ fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
     Place::Limited(Charged { rule, limit: Arc::clone(limit), key, terms })
 }
 
-/// Counts what an Envoy reports for dashboards.
+/// Counts an Envoy's report for dashboards.
 fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u64) {
     let (rule, limit) = match place {
         Place::Free { rule: Some(rule) } => (*rule, 0),
@@ -482,7 +482,7 @@ fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u64) {
     let counts = in_force.descriptors().counts(rule);
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
         if hits > 0 {
-            // How near the limit was at each of them Envoy does not tell.
+            // Envoy does not report how near the limit was.
             let fate = Fate { hits, is_denied, is_shadow: false, is_blocked: false, limit, remaining: limit };
             counts.add(None, fate);
         }

@@ -1,4 +1,4 @@
-//! Envoys as they are known to behave, on a clock that the test moves, before the real limits.
+//! Simulated Envoys with the real limits and a manual clock.
 
 use std::fs;
 
@@ -20,14 +20,14 @@ use crate::{limits::Limits, rules::Keeping, sources::Sources, throttle::Throttle
 const STEP: Nanos = Nanos::from_millis(50);
 const START: Nanos = Nanos::from_secs(1_700_049_600);
 
-/// What the facts of Envoy 1.40 say: the first bucket starts full, a changed one keeps what it has, reports come every five
-/// seconds and the first at once, an assignment ends after its time to live. Without one it denies.
+/// Behaves like Envoy 1.40: the first bucket starts full, a changed one keeps its tokens, reports come every five seconds and
+/// the first one immediately, and an assignment ends after its time to live. Without an assignment it denies.
 struct Envoy {
     id: u64,
     bucket: Vec<(&'static str, &'static str)>,
     said: mpsc::Receiver<Said>,
     is_open: bool,
-    /// Tokens, and how many fit and come in a second; `None` without a token bucket.
+    /// The tokens, and both the capacity and the refill per second; `None` without a token bucket.
     tokens: Option<(f64, f64)>,
     admits_all: bool,
     until: Nanos,
@@ -35,13 +35,13 @@ struct Envoy {
     reports_at: Nanos,
     admitted: u64,
     denied: u64,
-    /// Of all its life.
+    /// Over its whole life.
     total: u64,
     abandoned: u32,
 }
 
 impl Envoy {
-    /// What it may admit at this moment without any more tokens.
+    /// How much it may admit at this moment without more tokens.
     #[allow(clippy::cast_sign_loss, reason = "no bucket owes tokens")]
     fn in_hand(&self) -> u64 {
         self.tokens.map_or(0, |(tokens, _)| tokens.floor() as u64)
@@ -91,7 +91,7 @@ impl Envoy {
     fn request(&mut self) -> bool {
         let admits = self.admits_all
             || self.tokens.as_mut().is_some_and(|(tokens, _)| {
-                // Sums of parts of a second are not exact.
+                // Sums of fractions of a second are not exact.
                 let has = *tokens > 1.0 - 1e-6;
                 *tokens -= f64::from(u8::from(has));
                 has
@@ -107,7 +107,7 @@ struct World {
     clock: Arc<ManualClock>,
     assigner: Assigner,
     envoys: Vec<Envoy>,
-    /// Requests that are admitted in the window, and what the Envoys had in hand when it began.
+    /// The requests admitted in the window, and the tokens that the Envoys had when it began.
     window: u64,
     admitted: u64,
     in_hand: u64,
@@ -189,7 +189,7 @@ impl World {
         self.assigner.take_in(Event::Reported { id: self.envoys[at].id, report }).await;
     }
 
-    /// Goes on by one step in which Envoys are asked so often.
+    /// Advances by one step, with this many requests to each Envoy.
     async fn step(&mut self, load: &[u64]) {
         self.clock.advance(STEP);
         let now = self.now();
@@ -230,13 +230,13 @@ impl World {
         );
     }
 
-    /// So many seconds in which each Envoy is asked so often a second; how many each admitted.
+    /// Runs for this many seconds with this many requests per second to each Envoy. Returns how many each admitted.
     async fn run(&mut self, seconds: u64, load: &[u64]) -> Vec<u64> {
         let steps_a_second = SECOND / STEP.get();
         let before: Vec<u64> = self.envoys.iter().map(|envoy| envoy.total).collect();
         for step in 0..seconds * steps_a_second {
             let at = step % steps_a_second;
-            // Evenly over the second.
+            // Spread evenly over the second.
             let now: Vec<u64> = load
                 .iter()
                 .map(|load| load * (at + 1) / steps_a_second - load * at / steps_a_second)
@@ -254,16 +254,16 @@ async fn envoys_share_a_limit_and_shares_follow_the_load() {
     let mut world = World::new(100, "second", 1);
     world.join(&FREE).await;
     world.join(&FREE).await;
-    // Both want all of it.
+    // Both want the whole limit.
     world.run(10, &[200, 200]).await;
     let both = world.run(10, &[200, 200]).await;
     assert!(both.iter().all(|admitted| *admitted >= 490), "{both:?}");
-    // All load moves to the second: within two reports it has its part, and a little later all.
+    // All load moves to the second Envoy. Within two reports it has its part, and soon after it has everything.
     world.run(11, &[0, 200]).await;
     let moved = world.run(5, &[0, 200]).await;
     assert!(moved[1] >= 490, "{moved:?}");
     assert_eq!(world.envoys[0].abandoned, 1, "the idle one gave its share back");
-    // And back again: a little later the first one has a share, and by its second report its part.
+    // The load moves back. Soon the first Envoy has a share, and by its second report it has its part.
     let back = world.run(2, &[200, 0]).await;
     assert!(back[0] >= 50, "{back:?}");
     world.run(15, &[200, 0]).await;
@@ -272,13 +272,13 @@ async fn envoys_share_a_limit_and_shares_follow_the_load() {
 }
 
 #[tokio::test]
-async fn a_lost_envoy_keeps_its_share_for_the_time_to_live_and_no_longer() {
+async fn a_lost_envoy_keeps_its_share_for_the_time_to_live() {
     let mut world = World::new(100, "second", 1);
     world.join(&FREE).await;
     world.join(&FREE).await;
     world.run(11, &[200, 200]).await;
     world.lose(0).await;
-    // It goes on as it was told, so the other one cannot have more.
+    // The lost Envoy continues as it was told, so the other one cannot have more.
     let lost = world.run(3, &[200, 200]).await;
     assert!(lost[0] >= 100 && lost[1] <= 170, "{lost:?}");
     world.run(3, &[200, 200]).await;
@@ -289,11 +289,11 @@ async fn a_lost_envoy_keeps_its_share_for_the_time_to_live_and_no_longer() {
 }
 
 #[tokio::test]
-async fn an_hour_s_limit_can_be_spent_at_once_and_what_is_not_used_goes_back() {
+async fn an_hourly_limit_can_be_spent_at_once_and_unused_units_are_given_back() {
     let mut world = World::new(1_000, "hour", 3_600);
     world.join(&FREE).await;
     world.join(&FREE).await;
-    // Hardly used: what is charged ahead comes back with each report.
+    // With little use, each report gives back the units charged in advance.
     let little = world.run(60, &[1, 1]).await;
     assert!(little[0] >= 50 && little[1] >= 50, "{little:?}");
     let used: u64 = little.iter().sum();
@@ -303,7 +303,7 @@ async fn an_hour_s_limit_can_be_spent_at_once_and_what_is_not_used_goes_back() {
 }
 
 #[tokio::test]
-async fn a_bucket_without_a_limit_is_admitted_and_a_quiet_one_is_forgotten() {
+async fn a_bucket_without_a_limit_is_admitted_and_an_idle_one_is_forgotten() {
     let mut world = World::new(1, "second", 1);
     for bucket in [("any", "x"), ("nobody", "knows it")] {
         world.join(&[bucket]).await;
@@ -315,7 +315,7 @@ async fn a_bucket_without_a_limit_is_admitted_and_a_quiet_one_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_limit_smaller_than_the_number_of_envoys_goes_round() {
+async fn envoys_take_turns_with_a_limit_smaller_than_their_number() {
     let mut world = World::new(1, "second", 1);
     for _ in 0..3 {
         world.join(&FREE).await;
@@ -327,7 +327,7 @@ async fn a_limit_smaller_than_the_number_of_envoys_goes_round() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The bound itself is checked in every step.
+    /// Every step checks the bound itself.
     #[test]
     fn envoys_that_come_go_and_change_never_admit_more_than_the_bound(
         seed: [u8; 32], limit in 1..300_u64, unit in 0..3_usize,

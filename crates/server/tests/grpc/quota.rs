@@ -1,7 +1,4 @@
-//! Envoy's quota service, asked by a gRPC client.
-#![cfg(feature = "grpc")]
-
-mod harness;
+//! Envoy's quota service, called by a gRPC client.
 
 use std::{path::Path, time::Duration};
 
@@ -15,11 +12,12 @@ use envoy_types::pb::envoy::{
     r#type::v3::rate_limit_strategy::{BlanketRule, Strategy},
 };
 use futures_util::stream;
-use harness::{PATIENCE, Running, scratch};
 use tidegate_core::Nanos;
 use tidegate_server::{Ended, Options, Order};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tonic::{Code, Status, Streaming, transport::Channel};
+
+use crate::harness::{PATIENCE, Running, scratch};
 
 /// A quarter of an hour after noon of some day.
 const START: Nanos = Nanos::from_secs(1_700_049_600 + 900);
@@ -88,7 +86,8 @@ impl Envoy {
             .block_on(async { tokio::time::timeout(PATIENCE, said).await.expect("something is said") })
     }
 
-    /// What the next answer assigns to its only bucket: tokens a second, `all`, or `none`; or that it is to be forgotten.
+    /// The assignment in the next answer for its only bucket: tokens per second, `all` or `none`; or that the bucket is
+    /// abandoned.
     fn told(&mut self) -> String {
         let answer = self.next().unwrap().expect("the stream goes on");
         let [action] = answer.bucket_action.as_slice() else { panic!("one action: {answer:?}") };
@@ -117,14 +116,14 @@ impl Envoy {
 }
 
 #[test]
-fn a_first_report_is_answered_at_once_and_each_second_brings_a_share() {
+fn a_first_report_is_answered_immediately_and_each_second_has_a_share() {
     let server = serving("quota-first");
     let mut one = Envoy::of(&server);
     one.report("second", 0, 1);
     assert_eq!(one.told(), "50", "half of the second: Envoy's bucket is full and fills again");
     server.advance(Duration::from_secs(1));
     assert_eq!(one.told(), "100");
-    // All of this second is assigned; the next one is shared.
+    // The whole current second is assigned; the next one is shared.
     let mut other = Envoy::of(&server);
     other.report("second", 0, 1);
     assert_eq!(other.told(), "none");
@@ -138,7 +137,7 @@ fn a_first_report_is_answered_at_once_and_each_second_brings_a_share() {
 }
 
 #[test]
-fn what_has_no_limit_is_admitted_and_a_quiet_bucket_is_forgotten() {
+fn buckets_without_a_limit_are_admitted_and_idle_ones_abandoned() {
     let server = serving("quota-free");
     for plan in ["all", "shadow", "unknown"] {
         let mut envoy = Envoy::of(&server);
@@ -170,7 +169,7 @@ fn a_bucket_s_entries_have_no_order() {
 }
 
 #[test]
-fn quotas_and_calls_spend_the_same_limit_and_what_is_not_used_comes_back() {
+fn quotas_and_calls_spend_the_same_limit_and_unused_units_are_given_back() {
     let server = serving("quota-same");
     let left = || {
         let body = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "plan", "value": "hour"}], "hits_addend": 0}]}"#;
@@ -190,9 +189,9 @@ fn quotas_and_calls_spend_the_same_limit_and_what_is_not_used_comes_back() {
     assert_eq!(left(), 699);
     server.advance(Duration::from_secs(1));
     assert_eq!(envoy.told(), "50");
-    // It used 20; 100 it may still use.
+    // It has used 20, and may still use 100.
     envoy.report("hour", 20, 0);
-    tidegate_redis_servers::eventually("the rest comes back", || left() == 1_000 - 21 - 100);
+    tidegate_redis_servers::eventually("the rest is given back", || left() == 1_000 - 21 - 100);
 }
 
 #[test]
@@ -221,7 +220,7 @@ fn a_change_of_the_configuration_reaches_an_open_stream() {
 }
 
 #[test]
-fn streams_that_make_no_sense_are_told_so_and_all_end_with_the_server() {
+fn invalid_streams_are_refused_and_all_streams_end_with_the_server() {
     let server = serving("quota-wrong");
     for (first, second) in [("", ""), ("shop", "other")] {
         let mut envoy = Envoy::of(&server);

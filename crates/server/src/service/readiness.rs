@@ -1,33 +1,33 @@
-//! Whether a server should be sent requests, as far as its store is concerned.
+//! Whether a server should get requests, as far as its store is concerned.
 
 use tidegate_redis::{Health, OnError};
 
-use crate::service::Service;
+use super::Service;
 
-/// Whether the store lets a server do its work.
+/// Whether the store lets a server work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// There is no store, or it answers.
+    /// There is no store, or it is up.
     Ready,
-    /// The store (or a part of it) does not answer, and every limit goes on without it, by its `on_error`.
+    /// The store, or a part of it, does not reply, and every limit continues without it as its `on_error` says.
     Degraded {
-        /// How much of it.
+        /// How much of it is affected.
         health: Health,
-        /// What it failed with last.
+        /// Its last error.
         why: String,
     },
-    /// The store does not answer at all, and this limit admits nothing until it does.
+    /// The store does not reply at all, and this limit admits nothing until it does.
     Closed {
         /// The first such limit.
         limit: String,
-        /// What the store failed with last.
+        /// The store's last error.
         why: String,
     },
 }
 
 impl Service {
-    /// Whether the store lets this server do its work. Where a cluster fails in part, most keys are decided as ever: that
-    /// is degraded, whatever the limits' `on_error`.
+    /// Whether the store lets this server work. If a cluster fails in part, most keys are decided normally: that counts as
+    /// degraded, whatever the limits' `on_error`.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let health = self.store().map_or(Health::Up, |shared| shared.store().health());
@@ -37,7 +37,7 @@ impl Service {
         let trouble = self.store().and_then(|shared| shared.store().trouble());
         let why = trouble.map_or_else(|| "it has not been reached yet".to_owned(), |error| error.to_string());
         let limits = self.limits();
-        // One that answers too late denies as much.
+        // A store that replies too late has the same effect.
         let unanswered = matches!(health, Health::Down | Health::Slow);
         let closed = |on_error| unanswered && on_error == Some(OnError::Closed);
         match limits.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {

@@ -1,4 +1,4 @@
-//! How often one limit said what: bounded by the number of limits, never by their keys.
+//! Decision counters of one limit. Their number depends on the number of limits, never on keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use tidegate_core::Decision;
 
 use crate::heavy::Sampling;
 
-/// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no exact instant.
+/// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub struct Counts {
     allowed: AtomicU64,
@@ -17,23 +17,23 @@ pub struct Counts {
     pub(crate) sampling: Sampling,
 }
 
-/// The counters read at one time.
+/// The counters at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountsRead {
-    /// Admitted at once.
+    /// Admitted without delay.
     pub allowed: u64,
     /// Admitted after a delay.
     pub delayed: u64,
     /// Denied.
     pub denied: u64,
-    /// Let through by a shadow limit that would have denied.
+    /// Admitted by a shadow limit that would have denied.
     pub shadow_denied: u64,
-    /// Decided without the store, which gave no answer. These are among the others, too.
+    /// Decided without the store because it did not reply. The other counters include these.
     pub errors: u64,
 }
 
 impl Counts {
-    /// Counts a decision that was enforced; whether it is one of the sample from which heavy keys are told.
+    /// Counts a decision that was enforced. Returns whether it belongs to the sample for heavy keys.
     #[inline]
     pub fn add(&self, decision: &Decision) -> bool {
         let counter = if decision.is_denied() {
@@ -46,7 +46,7 @@ impl Counts {
         self.sampling.takes(counter.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// As [`add`](Self::add), of a shadow limit.
+    /// Like [`add`](Self::add), for a shadow limit.
     #[inline]
     pub fn add_shadow(&self, decision: &Decision) -> bool {
         if decision.is_denied() {
@@ -56,12 +56,12 @@ impl Counts {
         }
     }
 
-    /// Counts a decision that the store did not make, as it gave no answer.
+    /// Counts a decision that was made without the store because it did not reply.
     pub(crate) fn add_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counters now.
+    /// Reads the counters.
     #[must_use]
     pub fn read(&self) -> CountsRead {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

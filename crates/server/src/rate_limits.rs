@@ -1,4 +1,4 @@
-//! From a request's descriptors to its answer, through the server's one decision path.
+//! Decides on a request's descriptors through the server's one decision path.
 
 use std::{fmt, sync::Arc};
 
@@ -7,13 +7,13 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_redis::Mode;
 use tidegate_tower::headers;
 
-use super::{
-    Answer, Current, Descriptor, Question, Status, Unanswered, Unit,
-    counts::Fate,
-    descriptors::Descriptors,
-    overrides::{self, Overrides},
-};
 use crate::{
+    envoy::{
+        Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
+        counts::Fate,
+        descriptors::Descriptors,
+        overrides::{self, Overrides},
+    },
     limits::Limit,
     service::{Act, InForce, Part, Refusal, Service, reset_after},
 };
@@ -24,15 +24,15 @@ pub enum Consume {
     /// Nothing: all limits of a request are one decision.
     #[default]
     AllOrNone,
-    /// Each limit that admits it consumes, whatever the others say, as with envoyproxy/ratelimit.
+    /// Each limit that admits the request consumes, even if others deny it, as in envoyproxy/ratelimit.
     Each,
 }
 
-/// Decides on requests of descriptors.
+/// Decides on requests with descriptors.
 pub struct RateLimits {
     service: Arc<Service>,
     consume: Consume,
-    /// Whether answers have header fields for the response.
+    /// Whether answers include header fields for the response.
     headers: bool,
     overrides: Overrides,
 }
@@ -43,9 +43,9 @@ impl fmt::Debug for RateLimits {
     }
 }
 
-/// A limit that a descriptor leads to.
+/// The limit for a descriptor.
 struct Found {
-    /// The rule's number; `None` for a limit that the request brought along.
+    /// The rule's number; `None` for an override in the request.
     rule: Option<usize>,
     limit: Arc<Limit>,
     key: Vec<u8>,
@@ -53,36 +53,36 @@ struct Found {
     act: Act,
     requests_per_unit: u32,
     unit: Unit,
-    /// What the limit said.
+    /// The limit's decision.
     decision: Option<Decision>,
 }
 
-/// Where a descriptor led.
+/// What a descriptor matches.
 enum Place {
-    /// To no rule, or to one that another replaces.
+    /// No rule, or one that another rule replaces.
     Nowhere,
-    /// To a rule without a limit.
+    /// A rule without a limit.
     Unlimited(usize),
     Limited(Found),
 }
 
 impl RateLimits {
-    /// Decides with this service's limits.
+    /// Decides with the limits of this service.
     #[must_use]
     pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
         Self { service, consume, headers, overrides: Overrides::default() }
     }
 
-    /// The limits that are asked.
+    /// The service with the limits.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Decides on a request. Never waits where the limits are in memory.
+    /// Decides on a request. It never waits if the limits are in memory.
     ///
     /// # Errors
-    /// When the request makes no sense, or cannot be decided: see [`Unanswered`]. Then nothing was taken.
+    /// When the request is invalid or cannot be decided: see [`Unanswered`]. Nothing was taken then.
     pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
         if question.domain.is_empty() {
             return Err(Unanswered::NoDomain);
@@ -107,7 +107,7 @@ impl RateLimits {
         Ok(self.answer(descriptors, question, &places, is_over, now))
     }
 
-    /// Where each descriptor leads.
+    /// Finds what each descriptor matches.
     fn places(
         &self,
         in_force: &InForce,
@@ -115,7 +115,7 @@ impl RateLimits {
         now: Nanos,
     ) -> Result<Vec<Place>, Unanswered> {
         let descriptors = in_force.descriptors();
-        // As theirs: a domain that nobody configured has no limits, not even those that requests bring along.
+        // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
         let is_known = descriptors.domains.domain(question.domain).is_some();
         question
             .descriptors
@@ -161,7 +161,7 @@ impl RateLimits {
             .collect()
     }
 
-    /// Gives back what is to be given back. That comes first: if it cannot be done, nothing has been taken.
+    /// Makes the refunds. They come first, so that nothing has been taken if they fail.
     async fn refund(&self, found: &mut [&mut Found], now: Nanos) -> Result<(), Unanswered> {
         let leased = |found: &&mut Found| {
             self.service.store().is_some()
@@ -177,8 +177,9 @@ impl RateLimits {
         Ok(())
     }
 
-    /// All plain limits and one of those in quota mode must admit; else none is charged. A quota that is used up is left out
-    /// and the others are asked again, so what is charged was admitted in one step. Whether the request is denied.
+    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A quota that is used up is left
+    /// out and the others are asked again, so everything that is charged was admitted in one step. Returns whether the request
+    /// is denied.
     async fn take_together(
         &self,
         descriptors: &Descriptors,
@@ -219,7 +220,7 @@ impl RateLimits {
         is_over: bool,
         now: Nanos,
     ) -> Answer {
-        // Where each limit is charged by itself, all that admitted are.
+        // If each limit is charged separately, every limit that admitted is charged.
         let is_uncharged = is_over && self.consume == Consume::AllOrNone;
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
@@ -269,7 +270,7 @@ impl Found {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
     }
 
-    /// Whether this limit denied, and may.
+    /// Whether this limit denied and its rule may deny.
     fn denies(&self) -> bool {
         self.act == Act::Take
             && !self.limit.spec().shadow
@@ -280,7 +281,7 @@ impl Found {
         self.rule.is_some_and(|rule| descriptors.domains.rules()[rule].quota) && !self.limit.spec().shadow
     }
 
-    /// What remains. A limit that would have admitted what another denied has not been charged.
+    /// What remains. A limit that would have admitted a request that another denied was not charged.
     fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
         if decision.is_denied() {
             return if self.act == Act::Take { 0 } else { decision.remaining() };
@@ -310,7 +311,7 @@ impl Found {
         }
     }
 
-    /// Counts for dashboards. What another limit denied is neither within this limit nor over it.
+    /// Counts for dashboards. A request that another limit denied counts neither as within this limit nor as over it.
     fn count(
         &self,
         descriptors: &Descriptors,
@@ -323,7 +324,7 @@ impl Found {
         if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
             return;
         }
-        let found = super::Match { rule: &descriptors.domains.rules()[rule], index: rule };
+        let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
         let entries = descriptor.entries.iter().copied();
         let detailed = if question.domain == found.rule.domain {
             descriptors.domains.metric_path(found, entries)
@@ -347,7 +348,7 @@ impl Found {
     }
 }
 
-/// What a descriptor takes.
+/// The hits of a descriptor.
 fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> Result<u32, Unanswered> {
     match descriptor.hits {
         Some(hits) => u32::try_from(hits).map_err(|_| Unanswered::TooManyHits { hits }),
@@ -355,7 +356,7 @@ fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> Result<u32, Una
     }
 }
 
-/// Leaves out the rules that others replace. Two that replace each other are both left out; a rule without a limit stays.
+/// Removes the rules that others replace. Two rules that replace each other are both removed. A rule without a limit stays.
 fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
     let rules = descriptors.domains.rules();
     let replaced: Vec<&str> = places
@@ -381,7 +382,7 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
     }
 }
 
-/// Each limit is charged by itself. Whether the request is denied.
+/// Charges each limit separately. Returns whether the request is denied.
 async fn take_each(
     descriptors: &Descriptors,
     takes: &mut [&mut Found],

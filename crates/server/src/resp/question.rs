@@ -1,4 +1,4 @@
-//! Questions that only the store can answer, as a connection of the Redis protocol gathers them.
+//! Questions for the store, which a connection gathers for the async runtime.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::{
     throttle::{ThrottleError, ThrottleQuota},
 };
 
-/// A question for the store, which nothing in memory can answer.
+/// A question that only the store can answer.
 #[derive(Debug)]
 pub(crate) enum Question {
-    /// For one of a limit's keys.
+    /// About one of a limit's keys.
     Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act },
-    /// For a bucket that comes with the request.
+    /// About a bucket that the request describes.
     Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
 }
 
-/// The store's answer to it.
+/// The store's answer.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
@@ -27,7 +27,7 @@ pub(crate) enum Reply {
 }
 
 impl Question {
-    /// Whether two questions are about one state: then their order matters.
+    /// Identifies the state that a question is about. Questions about the same state must stay in order.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
             Self::Limit { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
@@ -35,7 +35,7 @@ impl Question {
         }
     }
 
-    /// Asks questions about one state, in this order. Those that take, with no others between them, share a round trip.
+    /// Asks questions about one state, in this order. Consecutive ones that take units share a round trip.
     pub async fn ask_in_turn(questions: &[&Self], service: &Service) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(questions.len());
         for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
@@ -55,7 +55,7 @@ impl Question {
         replies
     }
 
-    /// What it takes of a limit.
+    /// The cost that it takes from a limit.
     fn takes(&self) -> Option<u32> {
         match self {
             Self::Limit { cost, act: Act::Take, .. } => Some(*cost),
@@ -63,7 +63,7 @@ impl Question {
         }
     }
 
-    /// Asks it.
+    /// Asks the question.
     pub async fn ask(&self, service: &Service) -> Reply {
         match self {
             Self::Limit { limit, key, cost, act } => {

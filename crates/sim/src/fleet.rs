@@ -5,16 +5,10 @@
 //! the answer. A request that waits for the authority is decided, and counts as admitted, when its message arrives there. A
 //! node dies without notice: what it held is lost, and requests that wait at it are denied.
 
-mod messages;
-mod node;
-mod run;
-
 use std::{num::NonZeroU16, time::Duration};
 
 use tidegate_core::lease::{Mode, Terms};
 use tidegate_core::{Nanos, Policy};
-
-pub(crate) use run::FleetRun;
 
 /// Nodes that share a limit, and the way in which they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +65,7 @@ pub struct Shared {
     /// The number of requests that the algorithm admits in one place.
     pub admitted_in_one_place: u64,
     /// The number of denied requests that the algorithm admits in one place.
-    pub denied_wrongly: u64,
+    pub denied_by_sharing: u64,
     /// The most admitted requests in any window that the algorithm, asked at the times of their admission, would have
     /// denied.
     pub over: u64,
@@ -82,13 +76,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    const fn new(mode: Mode) -> Self {
-        Self { mode, admitted_in_one_place: 0, denied_wrongly: 0, over: 0, round_trips: 0, waited: 0 }
+    pub(crate) const fn new(mode: Mode) -> Self {
+        Self { mode, admitted_in_one_place: 0, denied_by_sharing: 0, over: 0, round_trips: 0, waited: 0 }
     }
 
     pub(crate) fn absorb(&mut self, other: &Self) {
         self.admitted_in_one_place += other.admitted_in_one_place;
-        self.denied_wrongly += other.denied_wrongly;
+        self.denied_by_sharing += other.denied_by_sharing;
         self.over = self.over.max(other.over);
         self.round_trips += other.round_trips;
         self.waited += other.waited;

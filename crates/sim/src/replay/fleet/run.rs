@@ -4,11 +4,13 @@ use tidegate_core::lease::{Answer, Request, Terms};
 use tidegate_core::{Decision, Nanos};
 
 use super::{
-    Fleet, Shared,
     messages::{Caller, Event, Queues, ToAuthority, ToNode},
     node::{Lives, Node},
 };
-use crate::replay::{Candidate, KeyState, RecentTimes, Row, Stretch};
+use crate::{
+    fleet::{Fleet, Shared},
+    replay::{Candidate, KeyState, RecentTimes, Row, Stretch},
+};
 
 /// The nodes, the authority and the network for the current key, and the counts over all keys.
 #[derive(Debug)]
@@ -172,7 +174,7 @@ impl FleetRun {
         self.denied += 1;
         self.row.denied_over_time[usize::from(caller.step)] += 1;
         self.row.wrongly_denied += u64::from(caller.exact);
-        self.figures.denied_wrongly += u64::from(caller.one_place);
+        self.figures.denied_by_sharing += u64::from(caller.one_place);
     }
 
     /// Ends a key; returns how many of its requests were denied.

@@ -4,12 +4,32 @@
 //! that, the keys of a marked slot take the longer path (about one key in sixty-five thousand for each marked key), and all
 //! other decisions also read their slot.
 
-use std::sync::OnceLock;
+use std::{hash::Hasher, sync::OnceLock};
 
 use crate::{
     sync::{AtomicU32, AtomicUsize, Ordering},
     table::Tag,
 };
+
+/// Tags are hashes already.
+#[derive(Default)]
+pub(crate) struct TagHasher(u64);
+
+impl Hasher for TagHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, tag: u64) {
+        self.0 = tag;
+    }
+}
 
 const MOST_SLOTS: usize = 1 << 16;
 

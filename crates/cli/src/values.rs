@@ -1,0 +1,56 @@
+//! The values of options that several commands take.
+
+use std::{fmt, time::Duration};
+
+use tidegate_core::{ParseQuotaError, parse_duration};
+use tidegate_server::rules::parse_bytes;
+
+/// Why an option's value is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080")]
+    Server,
+    #[error("it must be greater than zero")]
+    Zero,
+    #[error(transparent)]
+    Duration(#[from] ParseQuotaError),
+    #[error("write a number of bytes above 0, as in 512MiB or 2GiB")]
+    Bytes,
+}
+
+/// A server's host and port, and whether to use TLS.
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub authority: String,
+    pub tls: bool,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.authority)
+    }
+}
+
+pub fn server(text: &str) -> Result<Address, ValueError> {
+    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+        (Some(rest), _) => (true, rest),
+        (None, rest) => (false, rest.unwrap_or(text)),
+    };
+    let authority = rest.trim_end_matches('/');
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
+            Ok(Address { authority: authority.to_owned(), tls })
+        }
+        _ => Err(ValueError::Server),
+    }
+}
+
+/// A duration above zero.
+pub fn positive(text: &str) -> Result<Duration, ValueError> {
+    let span = parse_duration(text)?;
+    if span.is_zero() { Err(ValueError::Zero) } else { Ok(span) }
+}
+
+pub fn bytes(text: &str) -> Result<u64, ValueError> {
+    parse_bytes(text).ok_or(ValueError::Bytes)
+}

@@ -1,0 +1,137 @@
+//! The table of all paths: what each does, and on which listener it is served.
+
+use crate::access::Role;
+
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Decide on one limit, or on several together, and take the cost.
+    Acquire,
+    /// Decide without taking.
+    Peek,
+    /// Refund.
+    Refund,
+    /// Deny a key.
+    Block,
+    /// End the block of a key.
+    Unblock,
+    /// Forget use.
+    Reset,
+    /// The rules in force.
+    Rules,
+    /// Load the rules again.
+    Reload,
+    /// Decide on one limit in the head of a request, for proxies that ask before they forward a request.
+    Check,
+    /// Decide on descriptors, like envoyproxy/ratelimit.
+    Json,
+    /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
+    HealthCheck,
+    /// The keys with the most requests and the most denials.
+    Top,
+    /// The decisions of a limit in each second.
+    History,
+    /// Every limit with its rule and its counts.
+    Limits,
+    /// Whether the process is alive.
+    Health,
+    /// Whether the server accepts requests.
+    Ready,
+    /// Metrics for Prometheus.
+    Metrics,
+    /// The OpenAPI description.
+    OpenApi,
+}
+
+impl Endpoint {
+    /// Whether this path makes decisions.
+    pub(super) fn is_asked_limits(self) -> bool {
+        matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
+    }
+}
+
+/// The two HTTP listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// `--http`: for programs that use limits.
+    Data,
+    /// `--admin`: for operators, their tools and Prometheus.
+    Admin,
+}
+
+/// Which listeners serve a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Only the data plane.
+    OnData,
+    /// Only the control plane.
+    OnAdmin,
+    /// Both.
+    OnBoth,
+}
+
+/// One path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// GET or POST.
+    pub method: &'static str,
+    /// `{name}` stands for a variable part.
+    pub path: &'static str,
+    /// What it does.
+    pub endpoint: Endpoint,
+    /// On which listeners it is served.
+    pub served: Served,
+}
+
+impl Route {
+    /// The role that a client needs. On the control plane, GET reads and POST changes.
+    #[must_use]
+    pub fn needs(&self) -> Option<Role> {
+        match (self.endpoint, self.served) {
+            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
+            (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
+            (_, Served::OnAdmin) => Some(Role::Operate),
+        }
+    }
+
+    /// Whether this listener serves it.
+    #[must_use]
+    pub fn is_on(&self, plane: Plane) -> bool {
+        match self.served {
+            Served::OnBoth => true,
+            Served::OnData => plane == Plane::Data,
+            Served::OnAdmin => plane == Plane::Admin,
+        }
+    }
+}
+
+const fn get(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "GET", path, endpoint, served }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "POST", path, endpoint, served }
+}
+
+/// All paths of both listeners.
+pub const ROUTES: &[Route] = &[
+    post("/v1/acquire", Endpoint::Acquire, Served::OnData),
+    post("/v1/peek", Endpoint::Peek, Served::OnBoth),
+    post("/v1/refund", Endpoint::Refund, Served::OnBoth),
+    get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
+    post("/json", Endpoint::Json, Served::OnData),
+    get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
+    get("/healthz", Endpoint::Health, Served::OnBoth),
+    get("/readyz", Endpoint::Ready, Served::OnBoth),
+    get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
+    post("/v1/block", Endpoint::Block, Served::OnAdmin),
+    post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
+    get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
+    get("/metrics", Endpoint::Metrics, Served::OnAdmin),
+    get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
+    get("/v1/top", Endpoint::Top, Served::OnAdmin),
+    get("/v1/history", Endpoint::History, Served::OnAdmin),
+];

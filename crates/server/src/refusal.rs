@@ -1,0 +1,108 @@
+//! Why a question gets no decision.
+
+use tidegate_redis::StoreError;
+
+/// The maximum length of a key in a request, in bytes (the library accepts any length).
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// Why a question gets no decision. The message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No limit has this name.
+    #[error("there is no limit `{name}`; {}", nearest_names(nearest, *limits))]
+    UnknownLimit {
+        /// The name, as far as it can be displayed.
+        name: String,
+        /// The most similar names, at most three, best first.
+        nearest: Vec<String>,
+        /// The number of limits.
+        limits: usize,
+    },
+    /// A request to a keyed limit has no key.
+    #[error("limit `{limit}` counts per key: give a key (or make the limit `global: true`)")]
+    KeyMissing {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    #[error("the key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed: send a digest of longer keys")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A limit has room for so few keys that those of one joint decision do not fit.
+    #[error("a limit has no room for all these keys at once: ask for fewer together, or raise its max_keys")]
+    TooManyKeys,
+    /// The limit already has the maximum number of blocked or overridden keys.
+    #[error("limit `{limit}` has no room to block another key: unblock some keys, or raise its max_keys")]
+    TooManyBlocked {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A global limit has no keys to block.
+    #[error("limit `{limit}` is global: it has no keys to block or unblock")]
+    GlobalHasNoKeys {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The limit keeps no names of heavy keys.
+    #[error("no heavy keys are kept for limit `{limit}`: {}", if *global { "it is global, and has no keys" } else { "the server runs with --top-keys 0" })]
+    NoHeavyKeys {
+        /// The limit's name.
+        limit: String,
+        /// Whether it has no keys at all.
+        global: bool,
+    },
+    /// There is no room for the history of a limit (or of any, if no name is given).
+    #[error("no history is kept{}: --history-memory leaves no room for it", of_limit(limit))]
+    NoHistory {
+        /// The limit's name; empty if none was given.
+        limit: String,
+    },
+    /// The limits of a joint decision are on different nodes of a cluster.
+    #[error(
+        "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
+    )]
+    Scattered,
+    /// A leased or reported limit cannot refund.
+    #[error(
+        "limit `{limit}` cannot refund, because servers decide from their allotments: set `sharing: exact` for refunds"
+    )]
+    NotExact {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A refund may not have been made, because the shared store did not reply.
+    #[error(
+        "the refund to limit `{limit}` may not have been made: {why}; units that stay charged expire with the limit's window"
+    )]
+    NoAnswer {
+        /// The limit's name.
+        limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// A limit in a shared store cannot be reset.
+    #[error("limit `{limit}` is in the store and cannot be reset: refund what was taken, or wait")]
+    InStore {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A request cannot unblock a key on the rules' deny list.
+    #[error("the key is on the deny list of limit `{limit}`: remove it from the rules file")]
+    DeniedByRules {
+        /// The limit's name.
+        limit: String,
+    },
+}
+
+fn of_limit(limit: &str) -> String {
+    if limit.is_empty() { String::new() } else { format!(" of limit `{limit}`") }
+}
+
+fn nearest_names(nearest: &[String], limits: usize) -> String {
+    let few = if limits <= nearest.len() { "the limits are" } else { "the nearest names are" };
+    format!("{few}: {}", nearest.join(", "))
+}

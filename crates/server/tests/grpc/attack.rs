@@ -1,0 +1,81 @@
+//! What hostile clients cannot do to the gRPC listener.
+
+use crate::{
+    client::{Client, one, request},
+    harness::{self, Running},
+    rls::{CONFIG, START, options, serving},
+};
+
+#[test]
+fn a_client_that_resets_streams_quickly_loses_its_connection() {
+    let server = serving("grpc-resets", CONFIG);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        let ended = tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        for _ in 0..100_000 {
+            let path = "http://a/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+            let request =
+                axum::http::Request::post(path).header("content-type", "application/grpc").body(()).unwrap();
+            match client.send_request(request, false) {
+                Ok((_, mut stream)) => stream.send_reset(h2::Reason::CANCEL),
+                Err(_) => break,
+            }
+            match client.ready().await {
+                Ok(ready) => client = ready,
+                Err(_) => break,
+            }
+            if ended.is_finished() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        tokio::time::timeout(harness::PATIENCE, ended).await.expect("the connection should end").unwrap()
+    });
+    // The last frame may be lost while the client is still writing.
+    let error = ended.expect_err("the server should close the connection");
+    assert!(error.reason().is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM), "{error}");
+    let failed = || server.metric("tidegate_grpc_connections_failed_total") == 1;
+    tidegate_redis_servers::eventually("the connection is counted as failed", failed);
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2", "others are served");
+}
+
+#[test]
+fn connections_that_start_slowly_keep_no_client_out() {
+    use std::{io::Write, net::TcpStream};
+    let mut options = options("grpc-loris", CONFIG);
+    options.max_connections = 8;
+    let server = Running::start_at(options, START);
+    // Half of the HTTP/2 preface, and all of it with a headers frame that never ends.
+    let beginnings: [&[u8]; 2] = [
+        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x01\0\0\0\x01\x82",
+    ];
+    let mut slow = Vec::new();
+    for at in 0..40 {
+        let mut stream = TcpStream::connect(server.grpc).unwrap();
+        // It may already be closed.
+        let _ = stream.write_all(beginnings[at % 2]);
+        slow.push(stream);
+    }
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2");
+    assert!(server.metric("tidegate_grpc_connections_evicted_total") > 0);
+}
+
+#[test]
+fn headers_and_messages_above_their_bounds_are_refused() {
+    let server = serving("grpc-flood", CONFIG);
+    let mut client = Client::of(server.grpc);
+    let huge = "x".repeat(100 * 1024);
+    let error = client.try_ask(request("shop", vec![one("user", &huge)])).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::OutOfRange, "{error}");
+    let mut flood = tonic::Request::new(request("shop", vec![one("user", "ada")]));
+    for at in 0..40 {
+        let name = tonic::metadata::MetadataKey::from_bytes(format!("h{at}").as_bytes()).unwrap();
+        flood.metadata_mut().insert(name, "x".repeat(1024).parse().unwrap());
+    }
+    assert!(client.runtime.block_on(client.rls.should_rate_limit(flood)).is_err());
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "ada")]), "OK: OK/2", "nothing was taken");
+}

@@ -1,0 +1,78 @@
+//! A client of Envoy's rate limit service.
+
+use std::net::SocketAddr;
+
+use envoy_types::pb::{
+    envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus},
+            rate_limit_service_client::RateLimitServiceClient,
+        },
+    },
+    google::protobuf::UInt64Value,
+};
+use tokio::runtime::Runtime;
+use tonic::{Status, transport::Channel};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+/// A gRPC client.
+pub struct Client {
+    pub runtime: Runtime,
+    pub rls: RateLimitServiceClient<Channel>,
+    health: HealthClient<Channel>,
+}
+
+impl Client {
+    pub fn of(server: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let address = format!("http://{server}");
+        let channel = runtime.block_on(Channel::from_shared(address).unwrap().connect()).unwrap();
+        let rls = RateLimitServiceClient::new(channel.clone());
+        Self { runtime, rls, health: HealthClient::new(channel) }
+    }
+
+    pub fn try_ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let answer = self.runtime.block_on(self.rls.should_rate_limit(request));
+        answer.map(tonic::Response::into_inner)
+    }
+
+    pub fn ask(&mut self, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
+        self.try_ask(request("shop", descriptors)).unwrap()
+    }
+
+    /// The overall code, and for each descriptor its code and what remains, as in `OVER: OVER/0 OK/2`.
+    pub fn told(&mut self, descriptors: Vec<RateLimitDescriptor>) -> String {
+        shown(&self.ask(descriptors))
+    }
+
+    pub fn health(&mut self, service: &str) -> Result<i32, Status> {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let answer = self.runtime.block_on(self.health.check(request));
+        answer.map(|answer| answer.into_inner().status)
+    }
+}
+
+pub fn shown(answer: &RateLimitResponse) -> String {
+    let code = |code| if code == i32::from(Code::Ok) { "OK" } else { "OVER" };
+    let status = |status: &DescriptorStatus| format!(" {}/{}", code(status.code), status.limit_remaining);
+    format!("{}:{}", code(answer.overall_code), answer.statuses.iter().map(status).collect::<String>())
+}
+
+pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+pub fn one(key: &str, value: &str) -> RateLimitDescriptor {
+    let entries = vec![Entry { key: key.to_owned(), value: value.to_owned() }];
+    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+}
+
+pub fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor }
+}
+
+pub fn refund(descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..descriptor }
+}

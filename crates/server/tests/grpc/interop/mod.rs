@@ -1,0 +1,75 @@
+//! Sends the same requests to Tidegate and to envoyproxy/ratelimit with the same configuration.
+//!
+//! These are the differences. The tests fail if there is another one, or if one of these no longer exists:
+//!
+//! 1. *Denied hits.* There a denied hit counts like any other. Here it does not: a smaller request may still fit, and a look
+//!    returns what is left.
+//! 2. *All or none.* There each limit of a denied request is charged. Here none is, unless `--envoy-consume each` is set.
+//! 3. *Quotas.* In the version on Go's module proxy, a rule in quota mode denies nothing, and its status is OK when it is used
+//!    up. Tidegate follows the later definition: the status is over the limit, and a request is denied when all of its quotas
+//!    are used up.
+//! 4. *Refunds.* `is_negative_hits` is unknown there: a refund takes the hits once more.
+//! 5. *Counters.* Their names there contain neither the limit nor the unit, and join keys and values with `_`. So different
+//!    rules and overrides may share a counter. Here each limit has its own.
+//! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
+//!    another key.
+//! 7. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
+//!    as near it. Here nothing of it is admitted, so all of it counts as over the limit.
+
+mod differences;
+mod examples;
+mod random;
+mod theirs;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use envoy_types::pb::envoy::service::ratelimit::v3::{
+    RateLimitResponse,
+    rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit},
+};
+use theirs::Theirs;
+use tidegate_core::Nanos;
+use tidegate_server::{Options, rate_limits::Consume};
+
+use crate::harness::{Running, scratch};
+
+/// Both servers with these files. Ours has a clock that stands at the time of the start, so that the windows are the same.
+fn both(name: &str, files: &[String], consume: Consume) -> (Running, Theirs) {
+    let theirs = Theirs::start(&format!("{name}-theirs"), files);
+    let directory = scratch(&format!("{name}-ours"));
+    for (at, text) in files.iter().enumerate() {
+        std::fs::write(directory.join(format!("{at}.yaml")), text).unwrap();
+    }
+    let options = Options {
+        grpc: Some("127.0.0.1:0".to_owned()),
+        envoy_config: Some(directory),
+        envoy_consume: consume,
+        ..Options::default()
+    };
+    (Running::start_at(options, Nanos::from_secs(seconds())), theirs)
+}
+
+/// Seconds since 1970, because envoyproxy/ratelimit has no other clock.
+#[allow(clippy::disallowed_methods, reason = "the other server has the real time")]
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A request's code, and that of each descriptor, as in `OVER: OVER 0 of 5/DAY, OK 99 of 100/DAY`; `OK 0` if no limit applied.
+fn shown(answer: &RateLimitResponse) -> String {
+    let statuses: Vec<String> = answer.statuses.iter().map(status).collect();
+    format!("{}: {}", code(answer.overall_code), statuses.join(", "))
+}
+
+fn status(status: &DescriptorStatus) -> String {
+    let limit = status.current_limit.as_ref().map_or(String::new(), |limit| {
+        let unit = Unit::try_from(limit.unit).map_or("?", |unit| unit.as_str_name());
+        let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
+        format!(" of {}/{unit}{name}", limit.requests_per_unit)
+    });
+    format!("{} {}{limit}", code(status.code), status.limit_remaining)
+}
+
+fn code(code: i32) -> &'static str {
+    if code == i32::from(Code::Ok) { "OK" } else { "OVER" }
+}

@@ -1,0 +1,14 @@
+//! Envoy's rate limit services, called by gRPC clients.
+#![cfg(feature = "grpc")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod attack;
+mod client;
+#[cfg(feature = "servers")]
+mod interop;
+mod quota;
+mod rls;
+#[cfg(feature = "servers")]
+mod shared;
