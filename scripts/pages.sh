@@ -26,7 +26,7 @@ limits:
   - {name: payments, limit: 3, algorithm: concurrency}
 RULES
 touch "$scratch/told"
-"$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --rules "$scratch/rules.yaml" >"$scratch/told" 2>"$scratch/log" &
+"$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --rules "$scratch/rules.yaml" --rules-writable --trace-keys 100% >"$scratch/told" 2>"$scratch/log" &
 server=$!
 until grep -q '^Try:' "$scratch/told"; do
     kill -0 $server || { cat "$scratch/log" >&2; exit 1; }

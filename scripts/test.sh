@@ -8,7 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n== %s\n' "$*"; }
+# With the minutes since the start.
+say() { printf '\n== %s [%d:%02d]\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 need() { # need COMMAND PACKAGE
     command -v "$1" >/dev/null && return
@@ -74,6 +75,11 @@ fi
 
 need python3 python3
 need nginx nginx
+if command -v promtool >/dev/null; then # of Debian's package prometheus, which is large
+    promtool test rules packaging/prometheus/alerts.test.yaml
+else
+    say "there is no promtool: the alert rules are NOT tested"
+fi
 need chromium chromium
 need curl curl
 need node nodejs
@@ -106,6 +112,8 @@ say "the public API beside its snapshot"
 cargo run --quiet --locked --manifest-path api/Cargo.toml
 
 say "documentation"
+scripts/docs.py
+bench/chart.py --check
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
 
 say "the core without the standard library"
@@ -141,15 +149,26 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
+    tests "real servers beside the simulator" -p tidegate-cli --test store -- --ignored
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
-    # This build of Redis 6.2 has no TLS.
-    export TIDEGATE_REDIS_SERVER="$redis62"
-    tests "the shared store on $("$redis62" --version)" -p tidegate-redis --lib --tests -- --skip tls_is_spoken \
-        --skip an_address_without_tls_of_a_server_with_it
-    export TIDEGATE_REDIS_SERVER="$valkey"
-    tests "the shared store on $("$valkey" --version)" -p tidegate-redis --lib --tests
+    # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
+    store=(-p tidegate-redis --lib --tests)
+    cargo test --all-features --locked --quiet --no-run "${store[@]}"
+    old=$(mktemp)
+    (
+        results=$old
+        export TIDEGATE_REDIS_SERVER="$redis62"
+        tests "the shared store on $("$redis62" --version)" "${store[@]}" -- --skip tls_connects_only_to_trusted_servers \
+            --skip a_plain_address_of_a_tls_server_gives_a_hint
+        exit $failed
+    ) >"$old.shown" 2>&1 &
+    TIDEGATE_REDIS_SERVER="$valkey" tests "the shared store on $("$valkey" --version)" "${store[@]}"
+    wait $! || failed=1
+    cat "$old.shown"
+    cat "$old" >>"$results"
+    rm -f "$old" "$old.shown"
 fi
 
 sum

@@ -2,14 +2,18 @@
 //! checksum is put right, so that the fuzzer gets past it.
 #![no_main]
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    pin::pin,
+    sync::{Arc, LazyLock},
+    task::{Context, Waker},
+};
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{
     limits::Limits,
     rules,
-    service::{Ask, Service},
+    service::{Act, Ask, Service},
     throttle::Throttle,
 };
 
@@ -27,7 +31,9 @@ fuzz_target!(|bytes: &[u8]| {
     let file = [bytes, &checksum.to_le_bytes()].concat();
     if tidegate_server::check_and_restore(&file, &SERVICE, NOW).is_ok() {
         for (limit, key) in [("a", Some(&b"k"[..])), ("b", None)] {
-            let _ = SERVICE.acquire(Ask { limit: limit.as_bytes(), key, cost: 1 }, NOW);
+            let ask = Ask { limit: limit.as_bytes(), key, cost: 1 };
+            let decision = pin!(SERVICE.decide(ask, Act::Take, NOW));
+            assert!(decision.poll(&mut Context::from_waker(Waker::noop())).is_ready(), "memory never waits");
         }
     }
 });

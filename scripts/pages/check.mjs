@@ -38,12 +38,12 @@ const browser = await chromium.launch({
 });
 const busy = traffic();
 
-async function open(path, width, theme) {
+async function open(path, width, theme, bypassCSP = false) {
   const context = await browser.newContext({
     baseURL: admin,
     colorScheme: theme,
     viewport: { width, height: 900 },
-    bypassCSP: false,
+    bypassCSP,
   });
   const page = await context.newPage();
   const where = `${path} at ${width}, ${theme}`;
@@ -56,6 +56,14 @@ async function open(path, width, theme) {
   return { context, page, where };
 }
 
+async function audit(page, where) {
+  await page.addScriptTag({ path: axe });
+  const { violations } = await page.evaluate(() => window.axe.run());
+  for (const violation of violations) {
+    complain(where, `${violation.id}: ${violation.help}: ${violation.nodes.map((node) => node.html).slice(0, 3).join(' ')}`);
+  }
+}
+
 async function look(path, name) {
   for (const width of [390, 1440]) {
     for (const theme of ['light', 'dark']) {
@@ -66,15 +74,11 @@ async function look(path, name) {
       if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
       await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width === 390 });
       // The pages' policy lets no script in; axe is put in past it, in a world of its own.
-      const audit = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
-      const audited = await audit.newPage();
+      const relaxed = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
+      const audited = await relaxed.newPage();
       await audited.goto(path);
-      await audited.addScriptTag({ path: axe });
-      const { violations } = await audited.evaluate(() => window.axe.run());
-      for (const violation of violations) {
-        complain(where, `${violation.id}: ${violation.help}: ${violation.nodes.map((node) => node.html).slice(0, 3).join(' ')}`);
-      }
-      await audit.close();
+      await audit(audited, where);
+      await relaxed.close();
       await context.close();
     }
   }
@@ -108,6 +112,10 @@ async function use() {
   await button('Unblock mallory@example.com in logins?').click();
   await page.locator('#ask button.danger').click();
   await expect('that it is unblocked', async () => (await status()) === 'Done.');
+  await page.locator('#cost').fill('2');
+  await button('Refund mallory@example.com in logins?').click();
+  await page.locator('#ask button.danger').click();
+  await expect('that it is refunded', async () => (await status()) === 'Done.');
   const shown = () => page.locator('#live').innerHTML();
   const before = await shown();
   await expect('a change', async () => (await shown()) !== before);
@@ -123,6 +131,45 @@ async function use() {
   await context.close();
 }
 
+// A change of the rules: a mistake is told with its line, a candidate is tried on the trace, and saved after a question.
+async function edit() {
+  // Past the pages' policy, so that axe can look at what a script has made.
+  const { context, page, where } = await open('/rules', 390, 'dark', true);
+  const expect = async (what, check) => {
+    for (let tries = 0; tries < 100; tries += 1) {
+      if (await check()) return;
+      await page.waitForTimeout(100);
+    }
+    complain(where, `not seen: ${what}`);
+  };
+  const text = page.locator('#text');
+  const checked = async () => (await page.locator('#checked').textContent()) ?? '';
+  const before = await text.inputValue();
+  await expect('that nothing is wrong', async () => (await checked()).includes('as in the file'));
+  await text.fill(before.replace('limit: 20/1m', 'limit: 20'));
+  await expect('the mistake', async () => (await checked()).includes('1 mistakes'));
+  await page.getByRole('button', { name: 'Line 3' }).click();
+  const selected = await text.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd));
+  if (!selected.includes('name: logins')) complain(where, `the button leads to: ${selected}`);
+  if (await page.locator('#save').isEnabled()) complain(where, 'a mistake can be saved');
+  await text.fill(before.replace('limit: 20/1m', 'limit: 10/1m'));
+  await expect('the difference', async () => (await page.locator('#diff .added').textContent())?.includes('10/1m'));
+  await page.locator('#try').click();
+  await expect('what it would deny', async () => (await page.locator('#tried table').count()) > 0);
+  await page.screenshot({ path: `${directory}/rules-tried-390-dark.png`, fullPage: true });
+  const overflow = await page.evaluate(
+    () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  );
+  if (overflow > 0) complain(where, `${overflow} pixels are beside the screen after a try`);
+  await audit(page, where);
+  await page.locator('#save').click();
+  await page.locator('#ask button.danger').click();
+  await expect('that it is saved', async () => (await checked()).includes('Saved and loaded'));
+  const { text: now } = await (await fetch(`${admin}/v1/rules/file`)).json();
+  if (!now.includes('limit: 10/1m')) complain(where, 'the file is as it was');
+  await context.close();
+}
+
 await new Promise((done) => setTimeout(done, Number(process.env.TRAFFIC_MS ?? 12_000)));
 await look('/', 'overview');
 await look('/limit?name=logins', 'limit');
@@ -130,6 +177,7 @@ await look('/limit?name=logins&key=mallory%40example.com', 'key');
 await look('/rules', 'rules');
 await look('/limit?name=nobody', 'missing');
 await use();
+await edit();
 going = false;
 await busy;
 await browser.close();

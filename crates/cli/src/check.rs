@@ -8,19 +8,20 @@ use std::{
 
 use tidegate_core::Nanos;
 use tidegate_server::{
-    envoy,
+    access, envoy,
     limits::{Capacity, Limit, Limits},
     rules::{self, Keeping, Rules, RulesError},
 };
 
-/// Check a rules file, or the configuration of Envoy's rate limit service
+/// Check a rules file, the configuration of Envoy's rate limit service, or an access file
 ///
-/// Prints the limits in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
+/// Prints the limits (or the clients) in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
 /// cannot be used.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = format!("{REFERENCE}\n\n{STORE}", STORE = crate::about_store::STORE))]
 pub struct Args {
-    /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config
+    /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config; or a file with `access`, as for serve
+    /// --access
     file: PathBuf,
     /// The maximum number of keys of a limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
@@ -104,6 +105,20 @@ the library's gate. Such a program follows the file itself; the server only chec
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
 
 pub fn run(args: &Args) -> ExitCode {
+    if let Some(checked) = access::check(&args.file) {
+        return match checked {
+            Ok(clients) => {
+                println!(
+                    "{}{} is valid: {}.",
+                    table_of(&clients),
+                    args.file.display(),
+                    counted(clients.len(), "client")
+                );
+                ExitCode::SUCCESS
+            }
+            Err(error) => refuse(&error, &args.file, "it would not be used"),
+        };
+    }
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
     let made = load(&args.file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
@@ -136,15 +151,30 @@ pub fn run(args: &Args) -> ExitCode {
             println!("{} is valid: {}.", args.file.display(), held.join("; "));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("{error}");
-            let count = error.problems().len();
-            if count > 1 {
-                eprintln!("\n{} has {count} problems; none of its rules would be used.", args.file.display());
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => refuse(&error, &args.file, "none of its rules would be used"),
     }
+}
+
+fn refuse(error: &RulesError, file: &Path, so: &str) -> ExitCode {
+    eprintln!("{error}");
+    let count = error.problems().len();
+    if count > 1 {
+        eprintln!("\n{} has {count} problems; {so}.", file.display());
+    }
+    ExitCode::FAILURE
+}
+
+/// The clients of an access file.
+fn table_of(clients: &[access::Client]) -> String {
+    let mut rows = vec![["CLIENT", "MAY", "LIMITS", "SHOWS"].map(str::to_owned)];
+    rows.extend(clients.iter().map(|client| {
+        let some = |count: usize, what: &str| (count > 0).then(|| counted(count, what));
+        let shows = [some(client.tokens, "token"), some(client.certificates, "certificate name")];
+        let limits = if client.limits.is_empty() { "all".to_owned() } else { client.limits.join(", ") };
+        let shows = shows.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        [client.name.clone(), client.roles.join(", "), limits, shows]
+    }));
+    format!("{}\n", aligned(&rows))
 }
 
 /// Loads the rules of the file, in either form.
@@ -164,9 +194,14 @@ fn table(limits: &Limits) -> String {
     let head = ["LIMIT", "QUOTA", "ALGORITHM", "FOR", "KEYS", "MEMORY", "NOTES"].map(str::to_owned);
     let mut rows = vec![head];
     rows.extend(limits.limits().iter().map(|limit| row(limit)));
+    aligned(&rows)
+}
+
+/// Rows with their columns below each other.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };

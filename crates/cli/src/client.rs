@@ -1,5 +1,5 @@
-//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `reset`,
-//! `reload` and `rules` its control plane. Both are HTTP.
+//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `override`,
+//! `reset`, `reload` and `rules` its control plane. Both are HTTP.
 //!
 //! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be reached or refused the
 //! request.
@@ -7,7 +7,7 @@
 
 use std::{
     fmt,
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -173,6 +173,30 @@ pub struct Unblock {
     target: AdminTarget,
 }
 
+/// Give a key a quota of its own while the server runs: tidegate override per-user alice 1000/1m --for 1h
+///
+/// It takes the place of what the rules say about the key, until its time or until --end. What the key has used still counts. It
+/// outlives a reload of the rules, and a restart of a server with --state. With --end this exits with 0 if the key had one, 1 if it
+/// had none.
+#[derive(Debug, clap::Args)]
+pub struct Override {
+    /// The limit's name
+    limit: String,
+    /// The key
+    key: String,
+    /// The quota, as `limit` in the rules: 1000/1m, or for concurrency a number of permits
+    #[arg(required_unless_present = "end")]
+    quota: Option<String>,
+    #[command(flatten)]
+    target: AdminTarget,
+    /// For how long; without it until it is ended
+    #[arg(long, value_name = "DURATION", value_parser = positive, conflicts_with = "end")]
+    r#for: Option<Duration>,
+    /// Hold the key to the rules again
+    #[arg(long, conflicts_with = "quota")]
+    end: bool,
+}
+
 /// A limit and a key.
 #[derive(Debug, clap::Args)]
 struct Of {
@@ -223,6 +247,8 @@ pub enum ClientError {
     Refused { detail: String },
 }
 
+impl std::error::Error for ClientError {}
+
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -260,8 +286,62 @@ impl Target<'_> {
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+        self.with_stream(&head, body, |stream| {
+            let mut text = String::new();
+            match stream.take(MOST_BYTES).read_to_string(&mut text) {
+                // A server may close the connection without a TLS closing message; after a complete response this is fine.
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
+                _ => Ok(text),
+            }
+        })
+    }
+
+    /// Reads an answer of any length, from the first byte of its body. HTTP/1.0, so that it comes as it is, up to the end of the
+    /// connection.
+    pub fn read<T>(&self, path: &str, read: impl FnOnce(&mut dyn BufRead) -> T) -> Result<T, ClientError> {
+        let no_http = || ClientError::NoHttp { server: self.server.to_string(), option: self.option };
+        let head = format!("GET {path} HTTP/1.0\r\n");
+        let answered = self.with_stream(&head, "", |stream| {
+            let mut stream = BufReader::new(stream);
+            let (mut status, mut line) = (None, String::new());
+            loop {
+                line.clear();
+                if (&mut stream).take(64 * 1024).read_line(&mut line)? == 0 {
+                    return Ok(Err(no_http()));
+                }
+                match status {
+                    None => {
+                        let code =
+                            line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse::<u16>().ok());
+                        let Some(code) = code else { return Ok(Err(no_http())) };
+                        status = Some(code);
+                    }
+                    Some(_) if line.trim_end().is_empty() => break,
+                    Some(_) => {}
+                }
+            }
+            if status == Some(200) {
+                return Ok(Ok(read(&mut stream)));
+            }
+            let mut text = String::new();
+            // What was not read is not shown.
+            let _ = stream.take(64 * 1024).read_to_string(&mut text);
+            let Ok(body) = serde_json::from_str(&text) else { return Ok(Err(no_http())) };
+            Ok(Self::accepted(Answer { status: status.unwrap_or(0), body }).and(Err(no_http())))
+        });
+        answered.map_err(|source| ClientError::Unreachable { server: self.server.to_string(), source })?
+    }
+
+    /// Sends a request on a connection of its own, and leaves the answer to `read`.
+    fn with_stream<T>(
+        &self,
+        head: &str,
+        body: &str,
+        read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
+    ) -> io::Result<T> {
         let server = &self.server.authority;
-        let length = body.len();
         let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) if token.chars().any(char::is_control) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token has a line break"));
@@ -269,8 +349,7 @@ impl Target<'_> {
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n{token}");
-        let request = format!("{head}content-length: {length}\r\n\r\n{body}");
+        let request = format!("{head}host: {server}\r\n{token}\r\n{body}");
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in server.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, self.how.timeout) {
@@ -278,9 +357,9 @@ impl Target<'_> {
                     stream.set_read_timeout(Some(self.how.timeout))?;
                     stream.set_write_timeout(Some(self.how.timeout))?;
                     if self.server.tls {
-                        return ask_over(self.how.secure(stream, server)?, &request);
+                        return ask_over(self.how.secure(stream, server)?, &request, read);
                     }
-                    return ask_over(stream, &request);
+                    return ask_over(stream, &request, read);
                 }
                 Err(error) => last = error,
             }
@@ -314,16 +393,15 @@ impl Target<'_> {
     }
 }
 
-/// Sends a request, and reads the whole response.
-fn ask_over(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
+/// Sends a request, and passes the response to `read`.
+fn ask_over<T>(
+    mut stream: impl Read + Write,
+    request: &str,
+    read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
+) -> io::Result<T> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
-    let mut text = String::new();
-    match stream.take(MOST_BYTES).read_to_string(&mut text) {
-        // A server may close the connection without a TLS closing message; after a complete response this is fine.
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
-        _ => Ok(text),
-    }
+    read(&mut stream)
 }
 
 impl How {
@@ -466,13 +544,33 @@ pub fn block(args: &Block) -> ExitCode {
     exit(args.target.target().post("/v1/block", &body).map(|_| true))
 }
 
+pub fn override_key(args: &Override) -> ExitCode {
+    let mut body = json!({"limit": args.limit, "key": args.key});
+    match &args.quota {
+        Some(quota) => body["quota"] = json!(quota),
+        None => body["end"] = json!(true),
+    }
+    if let Some(span) = args.r#for {
+        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
+    }
+    let answer = args.target.target().post("/v1/override", &body);
+    exit(answer.map(|answer| answer["overridden"] == true || answer["ended"] == true))
+}
+
 pub fn rules(args: &Rules) -> ExitCode {
     exit(args.target.target().get("/v1/rules").map(|rules| {
         if args.json {
             print(&rules.to_string());
         } else {
             print("limits:");
-            rules["limits"].as_array().into_iter().flatten().for_each(|limit| print(&written(limit)));
+            for limit in rules["limits"].as_array().into_iter().flatten() {
+                print(&written(limit));
+                let by_operator = limit["runtime_overrides"].as_object().into_iter().flatten();
+                for (key, own) in by_operator {
+                    let quota = own["quota"].as_str().unwrap_or_default();
+                    print(&format!("    # by an operator, while the server runs: {}: {quota}", json!(key)));
+                }
+            }
         }
         true
     }))

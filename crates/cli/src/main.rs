@@ -3,11 +3,13 @@
 mod about_store;
 mod check;
 mod client;
+mod config_file;
 mod import;
 mod manual;
 mod metrics;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod record;
 mod serve;
 mod simulate;
 mod systemd;
@@ -37,11 +39,13 @@ enum Command {
     Refund(client::Refund),
     Block(client::Block),
     Unblock(client::Unblock),
+    Override(client::Override),
     Reset(client::Reset),
     Reload(client::Reload),
     Rules(client::Rules),
     Token(token::Args),
     Top(top::Args),
+    Record(record::Args),
     Import(import::Args),
     Simulate(Box<simulate::Args>),
     Metrics(metrics::Args),
@@ -50,7 +54,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    match config_file::command_line(&arguments).command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Health(args) => client::health(&args),
@@ -59,11 +64,13 @@ fn main() -> ExitCode {
         Command::Refund(args) => client::refund(&args),
         Command::Block(args) => client::block(&args),
         Command::Unblock(args) => client::unblock(&args),
+        Command::Override(args) => client::override_key(&args),
         Command::Reset(args) => client::reset(&args),
         Command::Reload(args) => client::reload(&args),
         Command::Rules(args) => client::rules(&args),
         Command::Token(args) => token::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Metrics(args) => metrics::run(&args),

@@ -20,6 +20,7 @@ use tidegate_server::{
     signals,
     telemetry::Telemetry,
     throttle::{ThrottleAllowed, ThrottleQuota},
+    trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
 };
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -38,6 +39,19 @@ const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = crate::about_store::STORE)]
 pub struct Args {
+    /// A file with these options, in YAML: `tls-cert: server.pem`, one a line, named as here without the dashes before
+    ///
+    /// What the command line or a variable says goes before it. A flag is true or false; an option that takes several values also
+    /// takes a list. The file is read when the server starts. Example:
+    ///
+    ///   http: 0.0.0.0:8080
+    ///   tls-cert: /etc/tidegate/server.pem
+    ///   tls-key: /etc/tidegate/server.key
+    ///   tls-client-ca: /etc/tidegate/clients.pem
+    ///   access: /etc/tidegate/access.yaml
+    ///   rules: /etc/tidegate/rules.yaml
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG", verbatim_doc_comment)]
+    config: Option<PathBuf>,
     /// Address for HTTP; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
@@ -81,7 +95,8 @@ pub struct Args {
     /// The access file, in YAML: what each client may do; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
-    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload).
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload),
+    /// report (what resources of programs do).
     /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
@@ -99,6 +114,12 @@ pub struct Args {
     /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     rules: Option<PathBuf>,
+    /// Let operators change the rules file over HTTP, as on the dashboard's page of rules
+    ///
+    /// Needs the role `operate`. The file is replaced in one step, FILE.previous keeps it as it was, and the log says who did it. A
+    /// save is rejected if the file has changed since the page loaded it.
+    #[arg(long, env = "TIDEGATE_RULES_WRITABLE", requires = "rules")]
+    rules_writable: bool,
     /// Maximum number of keys of CL.THROTTLE, and of each limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
@@ -118,9 +139,21 @@ pub struct Args {
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
-    /// 60 KiB; limits without room have no history.
+    /// 138 KiB; limits without room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
     history_memory: u64,
+    /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
+    ///
+    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict, but no names. The trace
+    /// shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
+    /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
+    #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
+    trace_keys: TraceKeys,
+    /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
+    ///
+    /// Reading the trace takes as much memory again.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
+    trace_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
     ///
     /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
@@ -163,6 +196,11 @@ pub struct Args {
     /// servers are counted, and falls after 15 seconds with fewer.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
     state: Option<PathBuf>,
+    /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
+    ///
+    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
+    flow_rules: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses the use of at most this time
     ///
     /// A write starts early enough to end within this time after the start of the previous one, if it takes at most twice as
@@ -193,6 +231,12 @@ pub struct Args {
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
+    /// Names by which the control plane is asked without credentials, as in limits.internal (separate several with commas)
+    ///
+    /// IP addresses and localhost need no name here. Any other name could be that of a web page which makes its own name lead to this
+    /// server (DNS rebinding), so it is refused unless the server asks for credentials (--access, --tls-client-ca).
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ADMIN_HOST", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
     /// Close an HTTP connection when its client reads nothing of a response for this long
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
     http_write_timeout: Duration,
@@ -248,6 +292,22 @@ fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
+/// Which share of all keys is traced.
+#[derive(Clone, Copy, Debug)]
+struct TraceKeys(Option<KeyShare>);
+
+fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(TraceKeys(None));
+    }
+    text.parse().map(|share| TraceKeys(Some(share)))
+}
+
+fn trace_bytes(text: &str) -> Result<u64, ValueError> {
+    let bytes = bytes(text)?;
+    if bytes < LEAST_TRACE_BYTES { Err(ValueError::AtLeast(LEAST_TRACE_BYTES)) } else { Ok(bytes) }
+}
+
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
     let bucket = |text: &str| {
         let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
@@ -263,6 +323,15 @@ fn throttle(text: &str) -> Result<ThrottleOption, String> {
         "off" => Ok(ThrottleOption::Off),
         list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleOption::Only),
     }
+}
+
+/// A host's name without a port.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+    if !text.is_empty() && text.chars().all(is_name) {
+        return Ok(text.to_owned());
+    }
+    Err("a name is without a scheme and a port, as in limits.internal".to_owned())
 }
 
 fn origin(text: &str) -> Result<String, String> {
@@ -321,6 +390,9 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
         Ok(orders) => orders,
         Err(error) => return fail(&format!("cannot listen for signals: {error}")),
     };
+    if let Some(lacks) = args.lacks() {
+        return fail(lacks);
+    }
     let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
     let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
@@ -361,6 +433,28 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
 }
 
 impl Args {
+    /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
+    /// variable.
+    fn lacks(&self) -> Option<&'static str> {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Some("TLS needs a certificate and its key: give both --tls-cert and --tls-key");
+        }
+        if self.tls_client_ca.is_some() && self.tls_cert.is_none() {
+            return Some("--tls-client-ca needs TLS: give --tls-cert and --tls-key, too");
+        }
+        if self.grpc.as_ref().is_some_and(|grpc| !grpc.eq_ignore_ascii_case("off"))
+            && self.envoy_config.is_none()
+        {
+            return Some("--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH");
+        }
+        if self.store_password.is_some() && self.store_password_file.is_some() {
+            return Some(
+                "the store's password is given twice: keep --store-password or --store-password-file",
+            );
+        }
+        None
+    }
+
     fn options(&self) -> Options {
         let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -390,16 +484,20 @@ impl Args {
             },
             envoy_headers: self.envoy_headers,
             rules: self.rules.clone(),
+            rules_writable: self.rules_writable,
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             top_keys: self.top_keys as usize,
             history_memory: self.history_memory,
+            trace_keys: self.trace_keys.0,
+            trace_memory: self.trace_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,
             store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
             state: self.state.clone(),
+            flow_rules: self.flow_rules.clone(),
             state_interval: self.state_interval,
             reload_interval: self.reload_interval,
             resp_password: given(&self.resp_password),
@@ -410,6 +508,7 @@ impl Args {
             sockets: Vec::new(),
             http_write_timeout: self.http_write_timeout,
             http_origins: self.http_origin.clone(),
+            admin_hosts: self.admin_host.clone(),
             throttle: match &self.resp_throttle {
                 ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
                 ThrottleOption::Off => ThrottleAllowed::Nothing,

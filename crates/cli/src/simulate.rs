@@ -4,6 +4,7 @@ mod args;
 mod error;
 mod follow;
 mod progress;
+mod recorded;
 mod rules;
 
 use std::{
@@ -51,6 +52,10 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
     if args.follow {
         return follow::follow(args);
     }
+    let recorded = if args.synthetic.synthetic { None } else { recorded::load(args)? };
+    if let (Some(recorded), Some(path)) = (&recorded, &args.rules) {
+        return recorded::try_rules(path, recorded, args);
+    }
     let page = args.report.as_deref();
     let (page_on_stdout, page) = (page == Some(Path::new("-")), page.filter(|path| *path != Path::new("-")));
     if let Some(path) = page {
@@ -58,10 +63,11 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
     }
     let progress = Arc::new(Progress::default());
     let line = ProgressLine::show(Arc::clone(&progress));
-    let report = match &args.rules {
+    let report = match (&args.rules, &recorded) {
         _ if args.synthetic.synthetic => made_up(args, &progress),
-        Some(path) => rules::replay_rules(path, args, &progress),
-        None => logged(args, &progress),
+        (_, Some(recorded)) => recorded::replay(recorded, args, &progress),
+        (Some(path), None) => rules::replay_rules(path, args, &progress),
+        (None, None) => logged(args, &progress),
     }?;
     drop(line);
     let report = Report { command: command_line(), date: now(), ..report };
@@ -237,7 +243,7 @@ fn examine<W: Workload>(
     let findings = replay(workload, &trials, threads, progress);
     let names =
         findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());
-    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, each));
+    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, &each.most_denied));
     Ok(Report {
         names: names.collect(),
         heat: heat.collect(),

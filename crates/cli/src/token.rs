@@ -18,7 +18,7 @@ pub struct Args {
     /// The client's name
     #[arg(default_value = "client")]
     name: String,
-    /// What the client may do: decide, observe or operate (separate several with commas)
+    /// What the client may do: decide, observe, operate or report (separate several with commas)
     #[arg(long, value_name = "ROLE", value_delimiter = ',', default_value = "decide")]
     roles: Vec<String>,
 }

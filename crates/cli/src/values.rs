@@ -16,6 +16,8 @@ pub enum ValueError {
     Duration(#[from] ParseQuotaError),
     #[error("write a number of bytes above 0, as in 512MiB or 2GiB")]
     Bytes,
+    #[error("give at least {0} bytes")]
+    AtLeast(u64),
 }
 
 /// A server's host and port, and whether to use TLS.

@@ -166,6 +166,69 @@ fn the_limit_on_open_files_is_raised_or_a_warning_logged() {
     assert!(allowed > 256, "{line}");
 }
 
+/// What a process has used of a processor so far, in hundredths of a second.
+#[cfg(target_os = "linux")]
+fn processor_time(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The program's name, in parentheses, may have blanks.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_without_file_descriptors_does_not_spin_and_recovers() {
+    let envoy = scratch("starved").join("envoy.yaml");
+    let rate = "rate_limit: {unit: second, requests_per_unit: 9}";
+    fs::write(&envoy, format!("domain: d\ndescriptors: [{{key: k, {rate}}}]\n")).unwrap();
+    let server = Serving::with(&["--grpc", "127.0.0.1:0", "--envoy-config", envoy.to_str().unwrap()]);
+    let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
+    let grpc = grpc.trim().split(',').next().unwrap().to_owned();
+    let mut before = TcpStream::connect(&server.resp).unwrap();
+    before.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut ping = || {
+        let mut reply = [0; 7];
+        before.write_all(b"PING\r\n").unwrap();
+        before.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+PONG\r\n");
+    };
+    ping();
+    let pid = server.child.id();
+    // Only from outside: a server that starts with root's rights raises its limit again.
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let most = format!("--nofile={0}:{0}", open + 8);
+    assert!(Command::new("prlimit").args(["--pid", &pid.to_string(), &most]).status().unwrap().success());
+    let addresses = [&server.http, &server.resp, &grpc];
+    let clients: Vec<_> =
+        (0..30).map(|at| TcpStream::connect(addresses[at % addresses.len()]).unwrap()).collect();
+    // Each listener says each second that it is starved: so many lines take three seconds, whatever the machine does meanwhile.
+    let mut told = [0; 3];
+    let mut began = None;
+    let clock = SystemClock::new();
+    let (used, took) = loop {
+        let line = server.logs("cannot accept");
+        let listener = ["HTTP", "RESP", "gRPC"].iter().position(|name| line.contains(name)).unwrap();
+        told[listener] += 1;
+        if began.is_none() && told.iter().all(|lines| *lines >= 1) {
+            began = Some((told, processor_time(pid), clock.now()));
+        }
+        if let Some((first, used, at)) = began
+            && (0..3).all(|listener| told[listener] >= first[listener] + 3)
+        {
+            break (processor_time(pid) - used, clock.now().saturating_since(at));
+        }
+    };
+    // Less than a tenth of one processor. One thread that spins takes all of it.
+    assert!(used * 100_000_000 < took.get(), "{used} hundredths of a second in {took:?}");
+    assert!(told.iter().all(|lines| *lines < 100), "a line for each turn: {told:?}");
+    // Who is connected is served.
+    ping();
+    drop(clients);
+    assert_eq!(server.ask("PING"), "+PONG");
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(TcpStream::connect(&grpc).is_ok());
+}
+
 #[test]
 fn connections_that_are_all_in_use_are_reported_once_a_minute() {
     let server = Serving::with(&["--max-connections", "2"]);
@@ -202,7 +265,8 @@ fn invalid_options_are_refused_with_advice() {
     for (option, value, told) in [
         ("--resp-throttle", "15:30", "max_burst:count:period, as in 15:30:60"),
         ("--http-origin", "*", "https://ops.example.com:8443"),
-        ("--resp-max-period", "0s", "above zero"),
+        ("--admin-host", "http://limits.internal:8082", "without a scheme and a port"),
+        ("--resp-max-period", "0s", "greater than zero"),
         ("--max-memory", "lots", "as in 512MiB"),
     ] {
         let output = tidegate().args(["serve", option, value]).output().unwrap();

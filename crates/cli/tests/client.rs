@@ -41,6 +41,15 @@ fn a_shell_script_is_limited_by_exit_codes() {
     assert_eq!(ask(&["peek", "cron", "mallory"]).0, Some(1));
     assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(0));
     assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(1), "it was not blocked any more");
+    assert_eq!(operate(&["override", "cron", "vip", "9/1h", "--for", "1h"]).0, Some(0));
+    assert_eq!(said(ask(&["acquire", "cron", "vip"])), (Some(0), "allowed, remaining 8".into()));
+    let (_, rules, _) = operate(&["rules"]);
+    assert!(rules.contains("# by an operator, while the server runs: \"vip\": 9/1h"), "{rules}");
+    assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(0));
+    assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(1), "it has ended");
+    let (code, _, error) = operate(&["override", "cron", "vip", "9"]);
+    assert!(code == Some(3) && error.contains("`9` is no quota for limit `cron`"), "{error}");
+    assert_eq!(operate(&["override", "cron", "vip"]).0, Some(2), "a quota, or --end");
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
     assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));

@@ -46,10 +46,42 @@ fn its_rules_load() {
     ];
     for (name, text) in rules {
         assert!(text.contains("limits:"), "{name}: {text}");
-        let file = scratch(name).join("rules.yaml");
-        fs::write(&file, text).unwrap();
-        let output = tidegate().arg("check").arg(&file).output().unwrap();
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        loads(name, &text);
+    }
+}
+
+fn loads(name: &str, text: &str) {
+    let file = scratch(name).join("rules.yaml");
+    fs::write(&file, text).unwrap();
+    let output = tidegate().arg("check").arg(&file).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[cfg(feature = "grpc")]
+fn envoy_finds_its_configuration_and_a_grpc_port_in_kubernetes() {
+    let plain = read("kubernetes/tidegate.yaml");
+    loads("kubernetes-envoy", &block(&plain, "ratelimit.yaml: |"));
+    // What values.yaml shows in a comment is a list with one domain.
+    let values = read("helm/tidegate/values.yaml");
+    let shown = values.lines().skip_while(|line| *line != "envoy: []").skip(1);
+    let shown: Vec<&str> = shown.map_while(|line| line.strip_prefix("#  ")).collect();
+    let domain: String = shown.iter().map(|line| line[2..].to_owned() + "\n").collect();
+    assert!(shown[0].starts_with("- domain: "), "{shown:?}");
+    loads("helm-envoy", &domain);
+    let chart = ["deployment", "service", "configuration"]
+        .map(|name| read(&format!("helm/tidegate/templates/{name}.yaml")));
+    for (name, text) in [("kubernetes", plain), ("helm", chart.concat())] {
+        for part in [
+            "{ name: TIDEGATE_GRPC, value: \"0.0.0.0:8081\" }",
+            "{ name: TIDEGATE_ENVOY_CONFIG, value: /etc/tidegate-envoy }",
+            "{ name: grpc, containerPort: 8081 }",
+            "{ name: envoy, mountPath: /etc/tidegate-envoy, readOnly: true }",
+            "targetPort: grpc",
+            "appProtocol: kubernetes.io/h2c",
+        ] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use program::{PATIENCE, Serving, scratch, tidegate};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tidegate_redis_servers::eventually;
 
@@ -417,6 +417,11 @@ struct Tls(StreamOwned<ClientConnection, TcpStream>);
 
 impl Tls {
     fn to(address: &str, ca: &str) -> Self {
+        Self::shows(address, ca, None)
+    }
+
+    /// The same with a client certificate and its key.
+    fn shows(address: &str, ca: &str, certificate: Option<&[String; 2]>) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut roots = RootCertStore::empty();
@@ -424,8 +429,15 @@ impl Tls {
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let config = match certificate {
+            Some([certificate, key]) => {
+                let certificate = CertificateDer::from_pem_file(certificate).unwrap();
+                let key = PrivateKeyDer::from_pem_file(key).unwrap();
+                config.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+            None => config.with_no_client_auth(),
+        };
         let name = ServerName::try_from("localhost").unwrap();
         Self(StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream))
     }
@@ -506,6 +518,60 @@ fn certificates_are_renewed_under_load_and_no_connection_is_lost() {
         .output()
         .unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[test]
+fn the_authority_of_clients_changes_under_load_and_connected_clients_stay() {
+    let directory = scratch("secure-clients");
+    let [old, new] = ["old", "new"].map(|name| Authority::new(&directory, name));
+    let robots = [&old, &new]
+        .map(|authority| authority.issue(&format!("{}-robot", authority.name), &["robot.example"]));
+    let trusted = directory.join("trusted.pem");
+    let trust = |authorities: &[&Authority]| {
+        let text: String =
+            authorities.iter().map(|authority| fs::read_to_string(authority.file()).unwrap()).collect();
+        let file = directory.join("trusted.new");
+        fs::write(&file, text).unwrap();
+        fs::rename(file, &trusted).unwrap();
+    };
+    trust(&[&old]);
+    let more = ["--reload-interval", "50ms", "--tls-client-ca", trusted.to_str().unwrap()];
+    let secured = Secured::new("secure-client-authority", &more);
+    let (ca, resp) = (secured.ours.file(), secured.server.resp.clone());
+    let asks = |robot: usize, key: &str| {
+        let reply = Tls::shows(&resp, &ca, Some(&robots[robot])).try_ask(&format!("ACQUIRE shop.cart {key}"));
+        reply.is_ok_and(|reply| reply.starts_with("*5"))
+    };
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|at| {
+                let mut client = Tls::shows(&resp, &ca, Some(&robots[0]));
+                let (stop, answered) = (&stop, &answered);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        client.ask(&format!("ACQUIRE shop.cart key-{at}"), "*5");
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        assert!(asks(0, "a") && !asks(1, "b"));
+        // Both, while one replaces the other.
+        trust(&[&old, &new]);
+        eventually("the new authority is trusted", || asks(1, "b"));
+        assert!(asks(0, "a"));
+        trust(&[&new]);
+        eventually("the old authority is not trusted any more", || !asks(0, "a"));
+        assert!(asks(1, "b"));
+        let before = answered.load(Ordering::Relaxed);
+        eventually("the clients are answered", || answered.load(Ordering::Relaxed) > before + 100);
+        stop.store(true, Ordering::Relaxed);
+        // Each would have panicked had its connection been lost.
+        for client in clients {
+            client.join().unwrap();
+        }
+    });
 }
 
 #[test]

@@ -267,3 +267,67 @@ fn a_store_is_printed_without_its_password_and_unsupported_limits_are_refused() 
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("an address begins with redis://"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_configuration_file_has_the_options_and_the_command_line_goes_before_it() {
+    let directory = scratch("config");
+    let (config, rules) = (directory.join("tidegate.yaml"), directory.join("rules.yaml"));
+    fs::write(&rules, "limits: [{name: from-file, limit: 3/1m}]").unwrap();
+    let text = format!(
+        "# as in --help\nhttp: off\nresp: 127.0.0.1:1\nrules: {}\nhttp-origin: [https://a.example, https://b.example]\ntop-keys: 0\ninsecure: true\n",
+        rules.display()
+    );
+    fs::write(&config, text).unwrap();
+    let path = config.to_str().unwrap();
+    let server = Serving::with(&["--config", path]);
+    assert!(server.ask("PEEK from-file a").starts_with("*5"), "the file's rules, the command line's address");
+    assert!(server.ask("TOP from-file").contains("--top-keys 0"));
+    // A file that makes no sense ends with all of its mistakes.
+    let mistakes = "http: 1\nmax-keys: none\nconfig: x\ntls-crt: a\ninsecure: maybe\nresp: [a]\n";
+    fs::write(&config, mistakes).unwrap();
+    let output = tidegate().args(["serve", "--config", path]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    for part in [
+        ":2: invalid value 'none' for '--max-keys <N>'",
+        ":3: the configuration has no option `config`",
+        ":4: the configuration has no option `tls-crt`; did you mean `tls-cert`?",
+        ":5: `insecure` is `maybe`; write true or false",
+        ":6: `resp` is a list; write one value",
+    ] {
+        assert!(told.contains(&format!("tidegate.yaml{part}")), "{part}: {told}");
+    }
+    // Half of what belongs together is no TLS.
+    fs::write(&config, "tls-cert: nowhere.pem\n").unwrap();
+    let output = tidegate().args(["serve", "--config", path]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("give both --tls-cert and --tls-key"));
+    assert_eq!(output.status.code(), Some(1));
+    let output = tidegate().args(["serve", "--config", "/nonexistent"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent: cannot be read"));
+}
+
+#[test]
+fn an_access_file_is_checked_and_no_mistake_repeats_a_token() {
+    let file = scratch("check-access").join("access.yaml");
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let check = || {
+        let output = tidegate().arg("check").arg(&file).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    fs::write(&file, format!("access:\n  - {{name: shop, roles: [decide], limits: [shop.], tokens: ['{digest}']}}\n  - {{name: ops, roles: [operate], certificates: [ops.example]}}\n")).unwrap();
+    let (code, told) = check();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("shop    decide            shop.   1 token\n"), "{told}");
+    assert!(told.contains("ops     observe, operate  all     1 certificate name\n"), "{told}");
+    assert!(told.contains("is valid: 2 clients."), "{told}");
+    fs::write(
+        &file,
+        "access:\n  - {name: shop, roles: [decide], tokens: [tg_secret]}\n  - {name: shop, roles: [admin]}\n",
+    )
+    .unwrap();
+    let (code, told) = check();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("line 2:") && told.contains("line 3:"), "{told}");
+    assert!(!told.contains("tg_secret") && told.contains("it would not be used"), "{told}");
+}

@@ -53,10 +53,13 @@ pub mod metric_log;
 mod named_nodes;
 mod node;
 mod pass;
+#[cfg(feature = "report")]
+pub mod report;
 mod resource;
 pub mod rules;
 mod sample;
 mod shared;
+mod signals;
 pub mod sources;
 mod state;
 mod sync;

@@ -89,6 +89,7 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
+        crate::signals::breaker_changed(change);
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {
             // A panicking listener must not interrupt the entry that changed the breaker, because that entry may still

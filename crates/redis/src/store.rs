@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
-/// Keeps requests to a store back until it is dropped: see [`Store::gather`].
+/// Holds requests to a store back until it is dropped; see [`Store::gather`].
 pub struct Gathering<'a> {
     _held: Hold<'a>,
 }
@@ -154,10 +154,10 @@ impl Store {
         self.sweeper().close(self.batcher()).await;
     }
 
-    /// Keeps what is asked back until the result is dropped; then it leaves for the store together, in as few calls as
-    /// possible. For a thread that polls many requests one after the other. Do not keep it across an `await`, or longer than a
-    /// moment: callers on other threads wait, too. A cluster, which has many queues, is asked as ever.
-    #[must_use = "nothing is kept back when the result is dropped at once"]
+    /// Holds requests back until the result is dropped. Then they leave for the store in as few calls as possible. This is for
+    /// a thread that polls many requests one after another. Do not keep the result across an `await` or for long, because
+    /// callers on other threads wait, too. It has no effect on a cluster, which has many queues.
+    #[must_use = "dropping the result at once holds nothing back"]
     pub fn gather(&self) -> Gathering<'_> {
         Gathering { _held: self.batcher().hold() }
     }
@@ -184,7 +184,7 @@ impl Store {
         Ok(())
     }
 
-    /// The denial of this cost that is remembered and still holds.
+    /// The remembered denial of this cost, if it still holds.
     pub(crate) fn remembered(&self, tag: u64, cost: u32, now: Nanos) -> Option<SharedDecision> {
         let decision = self.denials().get(tag, cost, now)?;
         self.batcher().monitor.counters().remembered.add(1);

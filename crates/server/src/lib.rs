@@ -30,6 +30,7 @@ pub mod access;
 mod captured_log;
 pub mod counts;
 pub mod envoy;
+mod flow;
 mod follow;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -52,6 +53,7 @@ mod refusal;
 mod reload;
 pub mod resp;
 pub mod rules;
+mod rules_file;
 mod server;
 pub mod service;
 pub mod shared;
@@ -67,7 +69,14 @@ pub mod telemetry;
 pub mod telemetry;
 pub mod throttle;
 mod tls;
+pub mod trace;
+mod watchers;
+pub mod what_if;
 
+pub use flow::PushError;
+#[cfg(feature = "grpc")]
+#[doc(hidden)]
+pub use grpc::InProcess;
 pub use open_files::{OpenFiles, raise_open_files};
 pub use options::Options;
 pub use server::{Ended, Order, Server};
@@ -78,3 +87,4 @@ pub use state_file::StatePathError;
 pub use state_file::check_and_restore;
 pub use tidegate_redis::Timeout;
 pub use tls::{TlsError, TlsFiles};
+pub use watchers::Watchers;

@@ -5,8 +5,13 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::Timeout;
 
 use crate::{
-    heavy::TOP_KEYS, history::HISTORY_BYTES, rate_limits::Consume, telemetry::Telemetry,
-    throttle::ThrottleAllowed, tls::TlsFiles,
+    heavy::TOP_KEYS,
+    history::HISTORY_BYTES,
+    rate_limits::Consume,
+    telemetry::Telemetry,
+    throttle::ThrottleAllowed,
+    tls::TlsFiles,
+    trace::{KeyShare, TRACE_BYTES},
 };
 
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
@@ -29,6 +34,8 @@ pub struct Options {
     pub insecure: bool,
     /// The rules file; `None` for the built-in example, or for no rules if `envoy_config` is set.
     pub rules: Option<PathBuf>,
+    /// Whether operators may change the rules file over HTTP.
+    pub rules_writable: bool,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// What a denied request from Envoy consumes.
@@ -44,6 +51,10 @@ pub struct Options {
     pub top_keys: usize,
     /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
+    /// The share of all keys that is traced; `None` for no trace.
+    pub trace_keys: Option<KeyShare>,
+    /// The maximum size of the trace in bytes; a reader needs as much again.
+    pub trace_memory: u64,
     /// The address of a store over which servers share their limits; `None` keeps them in memory.
     pub store: Option<String>,
     /// The store's password, if it is not in the address.
@@ -68,6 +79,8 @@ pub struct Options {
     pub resp_idle_timeout: Duration,
     /// The maximum number of connections of each protocol. Above it, the connection that was idle longest is closed.
     pub max_connections: usize,
+    /// The directory that keeps the flow rules that operators push to programs; `None` to keep them in memory.
+    pub flow_rules: Option<PathBuf>,
     /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
     /// bound.
     pub max_connections_per_peer: Option<usize>,
@@ -77,6 +90,8 @@ pub struct Options {
     pub http_write_timeout: Duration,
     /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
     pub http_origins: Vec<String>,
+    /// Names that the control plane answers to where it asks for no credentials, beside IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
     /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,
     /// How long requests in progress may take when the server stops.
@@ -96,6 +111,7 @@ impl Default for Options {
             access: None,
             insecure: false,
             rules: None,
+            rules_writable: false,
             envoy_config: None,
             envoy_consume: Consume::default(),
             envoy_headers: false,
@@ -103,6 +119,8 @@ impl Default for Options {
             max_memory: None,
             top_keys: TOP_KEYS,
             history_memory: HISTORY_BYTES,
+            trace_keys: None,
+            trace_memory: TRACE_BYTES,
             store: None,
             store_password: None,
             nodes: 1,
@@ -114,11 +132,13 @@ impl Default for Options {
             resp_password: None,
             resp_threads: 1,
             resp_idle_timeout: Duration::ZERO,
+            flow_rules: None,
             max_connections: 10_000,
             max_connections_per_peer: None,
             sockets: Vec::new(),
             http_write_timeout: Duration::from_secs(10),
             http_origins: Vec::new(),
+            admin_hosts: Vec::new(),
             throttle: ThrottleAllowed::default(),
             grace: Duration::from_secs(10),
             telemetry: None,

@@ -1,9 +1,14 @@
 //! Why a question gets no decision.
 
+use tidegate_limiter::OverrideError;
 use tidegate_redis::StoreError;
+
+use crate::rules::QuotaTextError;
 
 /// The maximum length of a key in a request, in bytes (the library accepts any length).
 pub const MAX_KEY_BYTES: usize = 1024;
+/// The maximum number of keys of one limit that operators may override while the server runs.
+pub const MOST_OVERRIDES: usize = 1_000;
 
 /// Why a question gets no decision. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,8 +45,8 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A global limit has no keys to block.
-    #[error("limit `{limit}` is global: it has no keys to block or unblock")]
+    /// A global limit has no keys to block or override.
+    #[error("limit `{limit}` is global: it has no keys to block, unblock or override")]
     GlobalHasNoKeys {
         /// The limit's name.
         limit: String,
@@ -60,6 +65,9 @@ pub enum Refusal {
         /// The limit's name; empty if none was given.
         limit: String,
     },
+    /// No trace is kept.
+    #[error("no trace is kept: start the server with --trace-keys 10%, or another share of the keys")]
+    NoTrace,
     /// The limits of a joint decision are on different nodes of a cluster.
     #[error(
         "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
@@ -90,11 +98,49 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A request cannot unblock a key on the rules' deny list.
+    /// A request can neither unblock nor override a key on the rules' deny list.
     #[error("the key is on the deny list of limit `{limit}`: remove it from the rules file")]
     DeniedByRules {
         /// The limit's name.
         limit: String,
+    },
+    /// A key of a shared limit would have another quota on this server than on the others.
+    #[error(
+        "limit `{limit}` is kept in the store, and the servers that share it would disagree about the key: write it under \
+         `overrides` in the rules that all of them read"
+    )]
+    OverrideInStore {
+        /// The limit's name.
+        limit: String,
+    },
+    /// It is no quota, or none for the limit's algorithm.
+    #[error("`{quota}` is no quota for limit `{limit}`: {why}")]
+    NoQuota {
+        /// The limit's name.
+        limit: String,
+        /// What was given, as far as it can be shown.
+        quota: String,
+        /// What is wrong with it.
+        #[source]
+        why: QuotaTextError,
+    },
+    /// As many keys have a quota by an operator as may.
+    #[error(
+        "{MOST_OVERRIDES} keys of limit `{limit}` are overridden already: end some, or write them into the rules file"
+    )]
+    TooManyOverridden {
+        /// The limit's name.
+        limit: String,
+    },
+    /// Keys that are overridden are text.
+    #[error("the key is not UTF-8 text, which keys in rules are")]
+    KeyNotText,
+    /// There is no memory for the key's own state.
+    #[error("there is no memory for a state of the key's own: {why}")]
+    NoMemory {
+        /// What the system says.
+        #[source]
+        why: OverrideError,
     },
 }
 

@@ -13,16 +13,17 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
     access::Door,
+    flow::{Flow, Pushed},
     follow::follow,
     history,
-    http::{self, App, HttpConfig, Plane},
+    http::{self, App, HttpConfig, Plane, hosts::Hosts},
     limits::{self, Capacity, Limits},
     locks::Locks,
     metrics::{Events, HttpStats, Metrics},
@@ -34,12 +35,15 @@ use crate::{
     reload::{Reload, ReloadOrder},
     resp::{self, Reactors, RespConfig, RespStats, Shared},
     rules::{Keeping, is_sensible},
+    rules_file::RulesFile,
     service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
     start_error::{StartError, StoreOptionError},
     state::State,
     throttle::{THROTTLE, Throttle},
+    trace::Trace,
+    watchers::Watchers,
 };
 
 /// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
@@ -156,10 +160,14 @@ impl Server {
             rates,
             metrics,
             events: Arc::clone(&events),
+            flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
             doors,
+            rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
+            trace_readers: Arc::new(Semaphore::new(1)),
             origins,
+            hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
         });
         let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
@@ -276,6 +284,7 @@ impl Server {
         background.spawn(watch_occupancy(Arc::clone(&service)));
         background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
         background.spawn(divide_memory(Arc::clone(&service)));
+        background.spawn(end_overrides(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -356,6 +365,16 @@ async fn divide_memory(service: Arc<Service>) {
             return;
         };
         division = looked;
+    }
+}
+
+/// Ends what operators gave single keys for a time, until the future is dropped.
+async fn end_overrides(service: Arc<Service>) {
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.end_overrides_due();
     }
 }
 
@@ -456,15 +475,22 @@ fn make_service(
     let Loaded { rules, domains } = loaded;
     let Options { max_keys, max_memory, top_keys, .. } = *options;
     let capacity = Capacity { max_keys, max_memory, top_keys };
+    // Limits in a store, or restored from a file, are not fresh.
+    let is_fresh = shared.is_none() && state.is_none();
+    let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
+    let watchers = Watchers { trace: trace.clone(), clock: Some(Arc::clone(&clock)) };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
+    let limits = limits.watched_by(watchers.clone());
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
-        .allowing(options.throttle.clone());
+        .allowing(options.throttle.clone())
+        .with_top_keys(top_keys)
+        .watched_by(&watchers);
     let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
-    Ok(service.with_history(options.history_memory))
+    Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
 #[cfg(feature = "grpc")]

@@ -56,6 +56,18 @@ impl Sources {
             (None, Some(_)) => Ok(Rules::default()),
             (None, None) => Ok(rules::example()),
         };
+        self.joined(rules, keeping)
+    }
+
+    /// As [`load`](Self::load), with this text in place of the rules file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn with_rules(&self, text: &str, keeping: Keeping) -> Result<Loaded, RulesError> {
+        self.joined(rules::parse_to_serve(text, self.rules.as_deref(), keeping), keeping)
+    }
+
+    fn joined(&self, rules: Result<Rules, RulesError>, keeping: Keeping) -> Result<Loaded, RulesError> {
         let config = match &self.envoy {
             Some(path) => {
                 envoy::load(path, keeping).and_then(|config| distinct(path, config, rules.as_ref().ok()))

@@ -5,7 +5,7 @@ use std::{fmt, io, net::SocketAddr, path::PathBuf};
 use tidegate_limiter::BuildError;
 use tidegate_redis::StoreError;
 
-use crate::{rules::RulesError, state_file::StatePathError, tls::TlsError};
+use crate::{flow::PushError, rules::RulesError, state_file::StatePathError, tls::TlsError};
 
 /// Why a server does not start. The message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum StartError {
     /// The rules were rejected.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// The rules that were pushed to programs cannot be read.
+    #[error("--flow-rules: {0}")]
+    FlowRules(#[from] PushError),
     /// A listener's address cannot be bound.
     #[error("cannot listen on {address} (--{option}): {source}; {}", mend(source))]
     Listen {

@@ -12,7 +12,12 @@ use std::time::Duration;
 use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
-use crate::counts::Counts;
+use crate::{
+    counts::Counts,
+    heavy::{HeavyKeys, Top},
+    trace::{Tap, Verdict},
+    watchers::Watchers,
+};
 
 /// The name of `CL.THROTTLE`'s table in metrics and in the state file.
 pub const THROTTLE: &str = "CL.THROTTLE";
@@ -21,6 +26,8 @@ pub const THROTTLE: &str = "CL.THROTTLE";
 pub struct Throttle {
     limiter: KeyedLimiter<()>,
     counts: Counts,
+    heavy: HeavyKeys,
+    tap: Option<Tap>,
     allowed: ThrottleAllowed,
 }
 
@@ -156,7 +163,27 @@ impl Throttle {
         if let Some(hash_keys) = hash_keys {
             builder = builder.hash_keys(hash_keys);
         }
-        Ok(Self { limiter: builder.build()?, counts: Counts::default(), allowed: ThrottleAllowed::default() })
+        let counts = Counts::default();
+        Ok(Self {
+            limiter: builder.build()?,
+            heavy: HeavyKeys::new(0, &counts.sampling),
+            counts,
+            tap: None,
+            allowed: ThrottleAllowed::default(),
+        })
+    }
+
+    /// The same store that remembers up to so many heavy keys by name.
+    #[must_use]
+    pub fn with_top_keys(self, top_keys: usize) -> Self {
+        Self { heavy: HeavyKeys::new(top_keys, &self.counts.sampling), ..self }
+    }
+
+    /// The same store with others who hear of its decisions.
+    #[must_use]
+    pub fn watched_by(self, watchers: &Watchers) -> Self {
+        let tap = watchers.trace.as_ref().and_then(|trace| trace.tap(THROTTLE, false));
+        Self { tap, ..self }
     }
 
     /// The same table, restricted to these buckets.
@@ -199,13 +226,18 @@ impl Throttle {
 
     /// Takes from a key's bucket after the request was allowed.
     pub(crate) fn acquire_share(&self, key: &[u8], ask: &ThrottleAsk, now: Nanos) -> Decision {
-        self.told(ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now))
+        self.told(key, ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now), now)
     }
 
     /// Converts and counts a bucket's decision for the client.
-    pub(crate) fn told(&self, ask: &ThrottleAsk, decision: Decision) -> Decision {
+    pub(crate) fn told(&self, key: &[u8], ask: &ThrottleAsk, decision: Decision, now: Nanos) -> Decision {
         if ask.quantity > 0 {
-            self.counts.add(&decision);
+            if self.counts.add(&decision) {
+                self.heavy.record(key, decision.is_denied(), &self.counts.sampling, now);
+            }
+            if let Some(tap) = &self.tap {
+                tap.see(key, ask.quantity, Verdict::of(&decision, false), now);
+            }
             return decision;
         }
         // The key may owe more than this bucket holds, from an earlier request with another limit. A peek is then admitted by
@@ -221,6 +253,12 @@ impl Throttle {
     #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.limiter
+    }
+
+    /// The `most` keys that asked most and that were denied most of late; `None` where no names are kept.
+    #[must_use]
+    pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
+        self.heavy.top(most, now)
     }
 
     /// How often it admitted and denied.

@@ -139,3 +139,152 @@ fn an_invalid_request_is_answered_with_advice() {
     off.resp("ACQUIRE per-user alice");
     assert!(off.get("/v1/top?limit=per-user").body.contains("the server runs with --top-keys 0"));
 }
+
+/// The lines of a server's trace.
+fn trace(server: &Running, query: &str) -> Vec<Value> {
+    let body = server.get(&format!("/v1/trace{query}")).body;
+    body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn traced(name: &str, share: &str) -> Running {
+    Running::with_rules_and(name, RULES, |options| options.trace_keys = Some(share.parse().unwrap()))
+}
+
+/// The verdicts about a key that the trace knows by name, with their costs.
+fn verdicts(lines: &[Value], limit: &str, name: &str) -> Vec<(String, u64)> {
+    let hash = lines.iter().find(|line| line["name"] == name).map(|line| &line["key"]).unwrap();
+    let requests = lines.iter().filter(|line| line["time"].is_string() && line["limit"] == limit);
+    let of_key = requests.filter(|line| line["key"] == *hash);
+    of_key
+        .map(|line| (line["verdict"].as_str().unwrap().to_owned(), line["cost"].as_u64().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_trace_has_what_every_protocol_asked_in_its_order() {
+    let server = traced("trace-all", "100%");
+    let mut client = Resp::connect(server.resp);
+    client.ask("ACQUIRE per-user alice 2");
+    server.advance(Duration::from_millis(1_500));
+    server.post("/v1/acquire", r#"{"limit":"per-user","key":"alice"}"#);
+    client.ask("ACQUIRE per-user alice");
+    client.ask("REFUND per-user alice 1");
+    // Neither of these is a request.
+    client.ask("PEEK per-user alice");
+    client.ask("ACQUIRE per-user alice 0");
+    client.ask("ACQUIRE trial alice");
+    client.ask("ACQUIRE trial alice");
+    client.ask("ACQUIRE all");
+    client.ask("CL.THROTTLE alice 0 1 60");
+    client.ask("CL.THROTTLE alice 0 1 60 3");
+    let lines = trace(&server, "");
+    let word = |verdict: &str, cost| (verdict.to_owned(), cost);
+    assert_eq!(
+        verdicts(&lines, "per-user", "alice"),
+        [word("admitted", 2), word("admitted", 1), word("denied", 1), word("refunded", 1)]
+    );
+    assert_eq!(verdicts(&lines, "trial", "alice"), [word("admitted", 1), word("shadow_denied", 1)]);
+    assert_eq!(verdicts(&lines, "CL.THROTTLE", "alice"), [word("admitted", 1), word("denied", 3)]);
+    assert_eq!((&lines[0]["share"], &lines[0]["fresh"]), (&json!("100%"), &json!(true)));
+    assert_eq!(lines.last().unwrap(), &json!({"end": 9}));
+    let first = lines.iter().find(|line| line["time"].is_string()).unwrap();
+    assert_eq!(first["time"], "1700049600.000000000");
+    // A part of it: of one limit, or of the last second.
+    assert_eq!(trace(&server, "?limit=trial").last().unwrap(), &json!({"end": 2}));
+    let last = trace(&server, "?seconds=1");
+    assert_eq!((last.last().unwrap(), &last[0]["fresh"]), (&json!({"end": 8}), &json!(false)));
+    assert_eq!(server.get("/v1/trace?limit=per-usr").status, 404);
+}
+
+#[test]
+fn a_joint_decision_is_traced_for_the_limits_that_counted_it() {
+    let server = traced("trace-joint", "100%");
+    let both = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"per-ip","key":"10.0.0.1"}]}"#;
+    for _ in 0..4 {
+        server.post("/v1/acquire", both);
+    }
+    let lines = trace(&server, "");
+    assert_eq!(verdicts(&lines, "per-user", "alice").len(), 4);
+    // The fourth took nothing from it.
+    assert_eq!(verdicts(&lines, "per-ip", "10.0.0.1").len(), 3);
+}
+
+#[test]
+fn a_part_of_the_keys_is_traced_whole_and_new_rules_are_traced_too() {
+    let mut server = traced("trace-part", "50%");
+    let mut client = Resp::connect(server.resp);
+    for _ in 0..3 {
+        for key in 0..100 {
+            client.ask(&format!("ACQUIRE per-ip key-{key}"));
+        }
+    }
+    client.ask("ACQUIRE all");
+    let count = |lines: &[Value], limit: &str| {
+        let keys = lines.iter().filter(|line| line["time"].is_string() && line["limit"] == limit);
+        let mut counts = std::collections::BTreeMap::<String, usize>::new();
+        keys.for_each(|line| *counts.entry(line["key"].to_string()).or_default() += 1);
+        counts
+    };
+    let lines = trace(&server, "");
+    let counts = count(&lines, "per-ip");
+    // Six standard deviations: the hash keys are random.
+    assert!((20..80).contains(&counts.len()) && counts.values().all(|count| *count == 3), "{counts:?}");
+    assert!(count(&lines, "all").is_empty(), "a global limit is no part of a sample");
+    let path =
+        std::env::temp_dir().join(format!("tidegate-server-{}-trace-part/rules.yaml", std::process::id()));
+    let changed = RULES.replace("100/1h", "200/1h") + "  - {name: fresh, limit: 9/1s}\n";
+    server.reloading(|| std::fs::write(&path, changed).unwrap());
+    for key in 0..100 {
+        client.ask(&format!("ACQUIRE fresh key-{key}"));
+        client.ask(&format!("ACQUIRE per-ip key-{key}"));
+    }
+    let lines = trace(&server, "");
+    // The same keys are chosen in each limit.
+    assert_eq!(count(&lines, "fresh").keys().collect::<Vec<_>>(), counts.keys().collect::<Vec<_>>());
+    assert!(count(&lines, "per-ip").values().all(|count| *count == 4));
+}
+
+#[test]
+fn other_rules_are_tried_on_the_trace_before_they_are_served() {
+    let server = traced("trace-what-if", "100%");
+    let mut client = Resp::connect(server.resp);
+    for _ in 0..5 {
+        client.ask("ACQUIRE per-user alice");
+    }
+    client.ask("ACQUIRE per-user bob");
+    let told = server.post(
+        "/v1/what-if",
+        "limits:\n  - {name: per-user, limit: 5/1h, algorithm: sliding-log, deny: [bob]}\n  - {name: new, limit: 1/1s}\n",
+    );
+    assert_eq!(told.status, 200, "{told:?}");
+    let told = told.json();
+    let first = &told["limits"][0];
+    assert_eq!((&first["denied"]["requests"], &first["would_deny"]["requests"]), (&json!(2), &json!(1)));
+    assert_eq!((&first["newly_denied"], &first["no_longer_denied"]), (&json!(1), &json!(1)));
+    assert_eq!(first["most_denied"][0]["name"], "bob");
+    assert!(told["limits"][1]["notes"][0].as_str().unwrap().contains("no request"), "{told}");
+    // Nothing was taken, and no rule has changed.
+    assert!(server.resp("PEEK per-user carol").starts_with("[0 3 3"));
+    let wrong = server.post("/v1/what-if", "limits:\n  - {name: a, limit: 5}\n");
+    assert_eq!((wrong.status, &wrong.json()["mistakes"][0]["line"]), (422, &json!(2)), "{wrong:?}");
+    let none = Running::with_rules("trace-none", RULES);
+    for refused in [none.get("/v1/trace"), none.post("/v1/what-if", "limits: [{name: a, limit: 1/1s}]")] {
+        assert!(refused.status == 409 && refused.body.contains("--trace-keys 10%"), "{refused:?}");
+    }
+}
+
+#[test]
+fn heavy_keys_of_cl_throttle_have_names() {
+    let server = Running::with_rules("heavy-throttle", RULES);
+    let mut client = Resp::connect(server.resp);
+    for _ in 0..3 {
+        client.ask("CL.THROTTLE alice 0 1 60");
+    }
+    client.ask("CL.THROTTLE bob 0 1 60 0");
+    let top = server.get("/v1/top?limit=CL.THROTTLE").json();
+    assert_eq!(
+        (keys(&top["asked_most"]), keys(&top["denied_most"])),
+        (vec![("alice", 3)], vec![("alice", 2)])
+    );
+    assert!(client.ask("TOP cl.throttle 1").contains("asked_most [[alice 3 3 3]]"));
+}

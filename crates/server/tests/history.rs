@@ -49,6 +49,24 @@ fn the_history_of_a_limit_has_its_decisions_per_second() {
 }
 
 #[test]
+fn the_time_that_decisions_of_a_limit_took_is_sampled() {
+    let server = watched("history-sample");
+    server.resp("ACQUIRE per-user alice");
+    server.resp("ACQUIRE per-user alice");
+    server.resp("ACQUIRE all");
+    server.advance(Duration::from_secs(1));
+    let sample = |limit: &str| {
+        let told = server.get(&format!("/v1/history?limit={limit}")).json();
+        let buckets = told["latency_seconds"].as_array().unwrap().len() + 1;
+        let points = told["latency_sample"].as_array().unwrap().clone();
+        assert!(points.iter().all(|point| point.as_array().unwrap().len() == buckets), "{told}");
+        points.iter().map(sum).sum::<u64>()
+    };
+    eventually("the second has been looked at", || sample("per-user") == 2);
+    assert_eq!((sample("all"), sample("trial")), (1, 0), "a global limit is measured, too");
+}
+
+#[test]
 fn latencies_are_returned_by_bucket() {
     let server = watched("history-latency");
     server.resp("ACQUIRE per-user alice");

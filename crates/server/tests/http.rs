@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use harness::{Http, Response, Running};
 use serde_json::{Value, json};
+use tidegate_redis_servers::eventually;
 use tidegate_server::http::{MAX_ALL, MAX_BODY, ROUTES};
 
 const RULES: &str = "
@@ -174,6 +175,70 @@ fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_can_change_that() 
     assert_eq!(acquire(&server, mallory).status, 429);
 }
 
+/// The key's quota and what is left of it, by the header fields.
+fn told(server: &Running, limit: &str, key: &str) -> (String, u64) {
+    let peek = server.post("/v1/peek", &format!(r#"{{"limit":"{limit}","key":"{key}"}}"#));
+    let policy = peek.header("ratelimit-policy").unwrap_or_default().to_owned();
+    (policy.split_once(';').unwrap().1.to_owned(), peek.json()["remaining"].as_u64().unwrap())
+}
+
+#[test]
+fn an_operators_quota_for_a_key_keeps_what_it_used_and_ends_in_time_or_by_request() {
+    let server = Running::with_rules("http-runtime-override", RULES);
+    let alice = r#"{"limit":"per-user","key":"alice"}"#;
+    assert_eq!(acquire(&server, alice).status, 200);
+    let body = r#"{"limit":"per-user","key":"alice","quota":"10/1m","for":"30s"}"#;
+    let done = server.post("/v1/override", body);
+    assert_eq!((done.status, done.json()), (200, json!({"overridden": true})));
+    assert_eq!(told(&server, "per-user", "alice"), ("q=10;w=60".into(), 9));
+    assert_eq!(told(&server, "per-user", "bob"), ("q=3;w=60".into(), 3));
+    for _ in 0..5 {
+        assert_eq!(acquire(&server, alice).status, 200);
+    }
+    let rules = server.get("/v1/rules").json();
+    let until = 1_700_049_600 + 30;
+    assert_eq!(rules["limits"][0]["runtime_overrides"], json!({"alice": {"quota": "10/1m", "until": until}}));
+    // One key may have an override in the rules, and another quota by an operator for a while.
+    server.post("/v1/override", r#"{"limit":"logins","key":"admin","quota":"7/2m"}"#);
+    assert_eq!(told(&server, "logins", "admin"), ("q=7;w=120".into(), 7));
+    server.advance(Duration::from_secs(30));
+    // The server looks once a second, by the machine's clock; what is due then is over.
+    eventually("the override ends", || told(&server, "per-user", "alice") == ("q=3;w=60".into(), 0));
+    assert_eq!(acquire(&server, alice).status, 429, "what it used still counts");
+    assert_eq!(told(&server, "logins", "admin"), ("q=7;w=120".into(), 7), "it has no end");
+    let end = || server.post("/v1/override", r#"{"limit":"logins","key":"admin","end":true}"#).json();
+    assert_eq!([end(), end()], [json!({"ended": true}), json!({"ended": false})]);
+    assert_eq!(told(&server, "logins", "admin"), ("q=5;w=60".into(), 5), "the rules' own override is back");
+}
+
+#[test]
+fn an_operators_quota_goes_with_blocks_and_joint_decisions() {
+    let server = Running::with_rules("http-override-pairs", RULES);
+    server.post("/v1/block", r#"{"limit":"per-user","key":"eve"}"#);
+    server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"10/1m"}"#);
+    let eve = r#"{"limit":"per-user","key":"eve"}"#;
+    assert_eq!(acquire(&server, eve).status, 429, "a block goes before a quota");
+    server.post("/v1/unblock", eve);
+    let both =
+        r#"{"all":[{"limit":"per-user","key":"eve","cost":9},{"limit":"seats","key":"room","cost":3}]}"#;
+    assert_eq!(acquire(&server, both).status, 429);
+    assert_eq!(told(&server, "per-user", "eve").1, 10, "what another limit denies is not spent");
+    // A quota that is none is refused, and the one before holds on.
+    assert_eq!(server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"0"}"#).status, 400);
+    assert_eq!(told(&server, "per-user", "eve").1, 10);
+    server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"0/1m"}"#);
+    assert_eq!(acquire(&server, eve).status, 429);
+    // Operators may override a thousand keys of a limit, and no more.
+    let ask = |key: u32| format!(r#"{{"limit":"logins","key":"k{key}","quota":"9/1m"}}"#);
+    let mut connection = server.connect_for("/v1/override");
+    for key in 0..1_000 {
+        assert_eq!(connection.send("POST", "/v1/override", &ask(key)).status, 200);
+    }
+    let full = connection.send("POST", "/v1/override", &ask(1_000));
+    assert!(full.status == 409 && full.body.contains("overridden already"), "{}", full.body);
+    assert_eq!(connection.send("POST", "/v1/override", &ask(7)).status, 200, "one that is there may change");
+}
+
 #[test]
 fn an_override_has_its_own_quota_in_the_decision_and_the_headers() {
     let server = Running::with_rules("http-override", RULES);
@@ -246,6 +311,14 @@ fn errors_name_their_position_and_what_to_do() {
         ("/v1/block", r#"{"limit":"everyone","key":"a"}"#, 400, "is global"),
         ("/v1/block", r#"{"limit":"per-user","key":"a","for":"soon"}"#, 400, "#/for"),
         ("/v1/unblock", r#"{"limit":"per-user","key":"a","for":"1s"}"#, 400, "unknown field `for`"),
+        ("/v1/override", r#"{"limit":"per-user","key":"a"}"#, 400, "missing field `quota`"),
+        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":"9/1m","end":true}"#, 400, "not both"),
+        ("/v1/override", r#"{"limit":"per-user","key":"a","end":true,"for":"1s"}"#, 400, "#/for"),
+        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":"9"}"#, 400, "as in 10/500ms, 100/1m"),
+        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":9}"#, 400, "#/quota"),
+        ("/v1/override", r#"{"limit":"seats","key":"a","quota":"9/1m"}"#, 400, "concurrency counts permits"),
+        ("/v1/override", r#"{"limit":"everyone","key":"a","quota":"9/1m"}"#, 400, "is global"),
+        ("/v1/override", r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#, 409, "deny list"),
     ] {
         let response = server.post(path, body);
         assert_eq!(response.status, status, "{body}: {}", response.body);
@@ -334,6 +407,38 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
 }
 
 #[test]
+fn a_proxy_that_forwards_its_client_s_header_fields_is_answered_for_the_key_that_it_names() {
+    let server = Running::with_rules("http-forward", RULES);
+    // What Caddy's forward_auth and Traefik's ForwardAuth send, after what docs/src/envoy.md tells them to remove.
+    let forwarded = "host: shop.example\r\nuser-agent: curl/8\r\naccept: */*\r\naccept-encoding: gzip\r\n\
+        cookie: session=1\r\nauthorization: Bearer the-client-s-own\r\nx-forwarded-for: 192.0.2.7\r\n\
+        x-forwarded-host: shop.example\r\nx-forwarded-method: POST\r\nx-forwarded-proto: https\r\n\
+        x-forwarded-uri: /cart?key=another\r\n";
+    for (path, field) in
+        [("/v1/check/per-user?key=192.0.2.7", ""), ("/v1/check/per-user", "x-tidegate-key: 192.0.2.8\r\n")]
+    {
+        let mut proxy = server.connect_for(path);
+        let mut ask = || {
+            proxy.write(format!("GET {path} HTTP/1.1\r\n{forwarded}{field}\r\n").as_bytes());
+            proxy.read()
+        };
+        let statuses: Vec<u16> = std::iter::repeat_with(|| ask().status).take(4).collect();
+        assert_eq!(statuses, [200, 200, 200, 429], "{path}");
+        let denied = ask();
+        assert!(
+            denied.header("retry-after").is_some() && denied.header("ratelimit-policy").is_some(),
+            "{denied:?}"
+        );
+    }
+    let mut proxy = server.connect_for("/v1/check/per-user");
+    proxy.write(
+        format!("GET /v1/check/per-user?key=a HTTP/1.1\r\n{forwarded}origin: https://shop.example\r\n\r\n")
+            .as_bytes(),
+    );
+    assert_eq!(proxy.read().status, 403, "the origin of the client's page has to be removed");
+}
+
+#[test]
 fn the_openapi_description_matches_every_path_and_response() {
     let server = Running::with_rules("http-openapi", RULES);
     let description = server.get("/openapi.json").json();
@@ -362,6 +467,9 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("POST", "/v1/block", r#"{"limit":"per-user","key":"b"}"#),
         ("POST", "/v1/unblock", r#"{"limit":"per-user","key":"b"}"#),
         ("POST", "/v1/unblock", r#"{"limit":"logins","key":"mallory"}"#),
+        ("POST", "/v1/override", r#"{"limit":"per-user","key":"b","quota":"9/1m","for":"1h"}"#),
+        ("POST", "/v1/override", r#"{"limit":"per-user","key":"c","end":true}"#),
+        ("POST", "/v1/override", r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#),
         ("POST", "/v1/reset", r#"{"limit":"per-user","key":"b"}"#),
         ("GET", "/v1/rules", ""),
         ("POST", "/v1/reload", ""),

@@ -1,5 +1,6 @@
 //! The dashboard as a browser requests it, without a browser (scripts/pages.sh uses one).
 
+mod flow;
 mod harness;
 
 use std::{io::Read, time::Duration};
@@ -22,9 +23,16 @@ fn page(server: &Running, path: &str) -> Response {
 #[test]
 fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
     let server = Running::with_rules("pages-policy", RULES);
-    for path in
-        ["/", "/limit?name=per-user", "/rules", "/assets/page.js", "/assets/style.css", "/assets/icon.svg"]
-    {
+    for path in [
+        "/",
+        "/limit?name=per-user",
+        "/rules",
+        "/flow",
+        "/assets/page.js",
+        "/assets/rules.js",
+        "/assets/style.css",
+        "/assets/icon.svg",
+    ] {
         let response = page(&server, path);
         assert_eq!(response.status, 200, "{path}");
         let policy = response.header("content-security-policy").unwrap();
@@ -93,9 +101,12 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
         "remaining 0 of 2",
         "full again in 3600.0s",
         "Block alice+1 in per-user?",
+        "Refund alice+1 in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }
+    let begun = || server.get("/v1/history?limit=all").status == 200;
+    eventually("the history has begun", begun);
     let global = page(&server, "/limit?name=all").body;
     assert!(global.contains("Last 15 minutes") && !global.contains("Look up"), "{global}");
     for (path, why) in [
@@ -114,6 +125,10 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
     let path =
         std::env::temp_dir().join(format!("tidegate-server-{}-pages-rules/rules.yaml", std::process::id()));
     assert!(page(&server, "/rules").body.contains("deny: [&quot;eve&quot;]"));
+    assert!(
+        page(&server, "/rules").body.contains("max_keys: 100}\n  - {name: trial"),
+        "the file as it is written"
+    );
     server.reloading(|| std::fs::write(&path, "limits:\n  - {name: a, limit: 5}\n").unwrap());
     let body = page(&server, "/rules").body;
     assert!(
@@ -129,7 +144,7 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
 fn a_page_gets_updates_each_second_and_does_not_keep_the_server_from_stopping() {
     let server = Running::with_rules("pages-live", RULES);
     let mut client = Http::connect(server.admin);
-    client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let mut seen = String::new();
     let mut stream = client.stream();
     let mut read_until = |words: &str, seen: &mut String| {
@@ -174,4 +189,129 @@ fn only_the_servers_own_pages_may_block() {
     ] {
         assert_eq!(block(host, origin), 403, "{host} {origin}");
     }
+}
+
+#[test]
+fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
+    let server = Running::with_rules_and("pages-host", RULES, |options| {
+        options.admin_hosts = vec!["limits.internal".to_owned()];
+    });
+    let ask = |host: &str, request: &str| {
+        let mut client = Http::connect(server.admin);
+        client.write(format!("{request} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n").as_bytes());
+        client.read()
+    };
+    for request in ["GET /", "GET /rules", "GET /live", "GET /metrics", "GET /v1/rules", "POST /v1/reload"] {
+        let refused = ask("evil.example:8082", request);
+        assert_eq!(refused.status, 421, "{request}");
+        assert!(refused.body.contains("the name `evil.example:8082` with --admin-host"), "{}", refused.body);
+    }
+    for host in ["127.0.0.1", "[::1]:8082", "localhost", "limits.internal:8082"] {
+        assert_eq!(ask(host, "GET /").status, 200, "{host}");
+        assert_eq!(ask(host, "GET /metrics").status, 200, "{host}");
+    }
+    // Probes ask by any name, and learn nothing.
+    assert_eq!(ask("evil.example", "GET /healthz").status, 200);
+    // A page of a name that was given is the server's own.
+    let mut client = Http::connect(server.admin);
+    let body = r#"{"limit":"per-user","key":"eve"}"#;
+    let head = "POST /v1/block HTTP/1.1\r\nhost: limits.internal\r\norigin: http://limits.internal\r\ncontent-length: ";
+    client.write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
+    assert_eq!(client.read().status, 200);
+}
+
+/// A server whose rules may be changed, and the path of the file.
+fn writable(name: &str) -> (Running, std::path::PathBuf) {
+    let server = Running::with_rules_and(name, RULES, |options| options.rules_writable = true);
+    (server, std::env::temp_dir().join(format!("tidegate-server-{}-{name}/rules.yaml", std::process::id())))
+}
+
+fn version(server: &Running) -> String {
+    server.get("/v1/rules/file").json()["version"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn rules_are_checked_while_they_are_written() {
+    let (server, _) = writable("pages-check");
+    let file = server.get("/v1/rules/file").json();
+    assert_eq!((&file["text"], &file["writable"]), (&RULES.into(), &true.into()));
+    let check = |text: &str| server.post("/v1/rules/check", text).json();
+    let same = check(RULES);
+    assert_eq!((&same["limits"], &same["diff"], &same["version"]), (&3.into(), &"".into(), &file["version"]));
+    let changed = check(&RULES.replace("2/1h", "5/1h"));
+    let diff = changed["diff"].as_str().unwrap();
+    assert!(
+        diff.contains("\n-  - {name: per-user, limit: 2/1h")
+            && diff.contains("\n+  - {name: per-user, limit: 5/1h"),
+        "{diff}"
+    );
+    assert!(!diff.contains("- - {name: trial") && changed["limits"] == 3, "{changed}");
+    let wrong = check(&RULES.replace("limit: 1/1h", "limit: 1"));
+    assert_eq!((&wrong["limits"], &wrong["mistakes"][0]["line"]), (&().into(), &4.into()));
+    assert!(wrong["mistakes"][0]["mend"].is_string(), "{wrong}");
+    assert_eq!(check("")["mistakes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_change_is_saved_loaded_and_the_old_file_kept() {
+    let (server, path) = writable("pages-save");
+    let changed = RULES.replace("2/1h", "5/1h");
+    let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), &changed);
+    assert_eq!(saved.status, 200, "{saved:?}");
+    // It is in force when the answer comes.
+    assert!(server.resp("PEEK per-user alice").starts_with("[0 5 5"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), changed);
+    let previous = saved.json()["previous"].as_str().unwrap().to_owned();
+    assert_eq!(std::fs::read_to_string(&previous).unwrap(), RULES);
+    assert_eq!(saved.json()["version"], version(&server).as_str());
+    assert!(page(&server, "/rules").body.contains("Changed here by"));
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "nothing else is left there");
+    // A link stays a link.
+    let real = path.with_file_name("real.yaml");
+    std::fs::rename(&path, &real).unwrap();
+    std::os::unix::fs::symlink(&real, &path).unwrap();
+    let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), RULES);
+    assert_eq!(saved.status, 200, "{saved:?}");
+    assert!(path.is_symlink() && std::fs::read_to_string(&real).unwrap() == RULES);
+}
+
+#[test]
+fn a_change_that_may_not_be_is_refused_and_leaves_the_file_alone() {
+    let (server, path) = writable("pages-refuse");
+    let old = version(&server);
+    let save = |server: &Running, version: &str, text: &str| {
+        let told = server.post(&format!("/v1/rules/save?version={version}"), text);
+        (told.status, told.body)
+    };
+    let (status, body) = save(&server, &old, "limits:\n  - {name: a, limit: 5}\n");
+    assert!(status == 422 && body.contains("\"line\":2"), "{body}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), RULES);
+    // Somebody else has changed the file meanwhile.
+    let theirs = RULES.replace("2/1h", "7/1h");
+    std::fs::write(&path, &theirs).unwrap();
+    let (status, body) = save(&server, &old, RULES);
+    assert!(status == 409 && body.contains("changed by somebody else"), "{body}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), theirs);
+    assert_eq!(server.post("/v1/rules/save", RULES).status, 400);
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    let read_only = Running::with_rules("pages-read-only", RULES);
+    let (status, body) = save(&read_only, &version(&read_only), RULES);
+    assert!(status == 403 && body.contains("--rules-writable"), "{body}");
+    assert!(!page(&read_only, "/rules").body.contains("id=\"save\""));
+    assert!(page(&server, "/rules").body.contains("id=\"save\""));
+}
+
+#[test]
+fn a_limit_shows_how_long_its_decisions_took() {
+    let server = Running::with_rules("pages-latency", RULES);
+    let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
+    eventually("the history has begun", begun);
+    server.resp("ACQUIRE per-user alice");
+    server.advance(Duration::from_secs(1));
+    let shown = || {
+        page(&server, "/limit?name=per-user")
+            .body
+            .contains("Time for a decision, 1 of the last 15 minutes: half within")
+    };
+    eventually("the second is in the page", shown);
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use harness::{Http, Resp, Running, scratch};
+use tidegate_redis_servers::eventually;
 use tidegate_server::{Options, Order};
 
 /// A server that checks its rules file continuously, and the file.
@@ -101,6 +102,33 @@ fn a_file_renamed_into_place_and_a_config_map_are_followed() {
         fs::remove_dir_all(volume.join("..v1")).unwrap();
     });
     assert!(server.resp("PEEK second x").starts_with("[0"));
+}
+
+#[test]
+fn what_an_operator_gave_a_key_outlives_a_change_of_the_rules() {
+    let (mut server, path) = following("reload-runtime-override", &limits(&[A]));
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("OVERRIDE a vip 9/1m"), "OK");
+    assert_eq!(client.ask("ACQUIRE a vip 2"), "[0 9 7 -1 60000]");
+    // Rules that say something else about the key, and that change the limit around it.
+    let own = "name: a, limit: 5/1m, algorithm: sliding-log, overrides: {vip: 4/1m}";
+    server.reloading(|| fs::write(&path, limits(&[own])).unwrap());
+    // A file may be seen while it is being written, and then the rules before stay for a moment.
+    eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 5 5 -1 0]");
+    assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 60000]");
+    // It follows the limit's algorithm.
+    let bucket = "name: a, limit: 6/1m, algorithm: token-bucket, overrides: {vip: 4/1m}";
+    server.reloading(|| fs::write(&path, limits(&[bucket])).unwrap());
+    eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 6 6 -1 0]");
+    assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 13334]");
+    // At its end the rules' own override holds.
+    assert_eq!(client.ask("OVERRIDE a vip END"), "1");
+    assert_eq!(client.ask("PEEK a vip"), "[0 4 2 -1 30000]");
+    // An algorithm that cannot count by the quota ends it.
+    assert_eq!(client.ask("OVERRIDE a vip 9/1m"), "OK");
+    server.reloading(|| fs::write(&path, limits(&["name: a, limit: 3, algorithm: concurrency"])).unwrap());
+    eventually("the rules are loaded", || client.ask("PEEK a vip").starts_with("[0 3 "));
+    assert_eq!(client.ask("OVERRIDE a vip END"), "0");
 }
 
 #[test]

@@ -88,6 +88,22 @@ fn a_key_is_blocked_for_milliseconds_or_until_it_is_unblocked() {
 }
 
 #[test]
+fn an_operator_gives_a_key_a_quota_for_milliseconds_or_until_its_end() {
+    let server = Running::with_rules("resp-override", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("OVERRIDE per-user vip 10/1m"), "OK");
+    assert_eq!(client.ask("ACQUIRE per-user vip"), "[0 10 9 -1 60000]");
+    assert_eq!(client.ask("OVERRIDE per-user vip END"), "1");
+    assert_eq!(client.ask("OVERRIDE per-user vip end"), "0");
+    assert_eq!(client.ask("PEEK per-user vip"), "[0 3 2 -1 60000]");
+    assert_eq!(client.ask("OVERRIDE per-user vip 5/1m 1500"), "OK");
+    assert_eq!(client.ask("PEEK per-user vip"), "[0 5 4 -1 60000]");
+    assert!(client.ask("OVERRIDE per-user vip many").contains("`many` is no quota for limit `per-user`"));
+    assert!(client.ask("OVERRIDE per-user vip 5/1m 0").contains("whole number above 0"));
+    assert!(client.ask("OVERRIDE logins mallory 5/1m").contains("deny list"));
+}
+
+#[test]
 fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     let server = Running::with_rules("resp-mistakes", RULES);
     let mut client = Resp::connect(server.resp);
@@ -114,7 +130,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "CLIENT KILL 1",
-            "ERR unknown subcommand 'KILL'; here CLIENT has GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
+            "ERR unknown subcommand 'KILL'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
         ),
         ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
         (
@@ -147,7 +163,7 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "19"),
+        ("COMMAND COUNT", "20"),
         ("COMMAND INFO acquire nothing", "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]"),
         // The denied key needs no entry.
         ("DBSIZE", "0"),

@@ -73,6 +73,47 @@ fn limits_survive_a_restart() {
 }
 
 #[test]
+fn what_operators_gave_single_keys_survives_a_restart_until_its_time() {
+    let directory = scratch("state-override");
+    let server = Running::start_at(options(&directory, RULES), START);
+    let mut client = Resp::connect(server.resp);
+    for command in [
+        "OVERRIDE log vip 20/2m 60000",
+        "OVERRIDE log admin 30/1m",
+        "OVERRIDE bucket soon 99/1m 500",
+        "ACQUIRE log vip 6",
+        "ACQUIRE log admin 12",
+    ] {
+        assert!(!client.ask(command).contains("ERR"), "{command}");
+    }
+    let blanks = r#"{"limit":"log","key":"a key: with blanks","quota":"7/1m"}"#;
+    assert_eq!(server.post("/v1/override", blanks).status, 200);
+    assert_eq!(server.stop(), Ended::Complete);
+    let second = |seconds| START.saturating_add(Nanos::from_secs(seconds));
+    let server = Running::start_at(options(&directory, RULES), second(1));
+    asks(
+        &server,
+        &[
+            ("PEEK log vip", "[0 20 14 -1 119000]"),
+            // It goes before the rules' own override.
+            ("PEEK log admin", "[0 30 18 -1 59000]"),
+            // Its time came while no server ran.
+            ("PEEK bucket soon", "[0 4 4 -1 0]"),
+        ],
+    );
+    let peek = server.post("/v1/peek", r#"{"limit":"log","key":"a key: with blanks"}"#);
+    assert_eq!(peek.json()["limit"], 7);
+    assert_eq!(server.stop(), Ended::Complete);
+    // Rules that no longer have the limit, or with another algorithm.
+    let rules = "limits: [{name: log, limit: 5, algorithm: concurrency}]";
+    let server = Running::start_at(options(&directory, rules), second(2));
+    let mut client = Resp::connect(server.resp);
+    for key in ["vip", "admin"] {
+        assert_eq!(client.ask(&format!("PEEK log {key}")).split(' ').nth(1), Some("5"), "{key}");
+    }
+}
+
+#[test]
 fn the_file_is_complete_only_its_owner_may_read_it_and_no_other_file_is_left() {
     let directory = scratch("state-file");
     used(&directory);
@@ -207,4 +248,81 @@ fn a_second_stop_does_not_wait() {
     http.write(b"{");
     server.order(Order::Stop);
     assert_eq!(server.stop(), Ended::Cut);
+}
+
+/// A limit of each algorithm, with everything that a state file can hold of one.
+const EVERYTHING: &str = "
+limits:
+  - {name: log, limit: 3/1h, algorithm: sliding-log, overrides: {admin: 9/1h}, deny: [mallory], max_keys: 4}
+  - {name: fixed, limit: 9/1d, algorithm: fixed-window}
+  - {name: first, limit: 9/1d, algorithm: fixed-window, first_hit: true}
+  - {name: slots, limit: 9/1d, slots: 24}
+  - {name: counter, limit: 9/1d, algorithm: sliding-counter}
+  - {name: bucket, limit: 60/1h, algorithm: token-bucket, burst: 9}
+  - {name: paced, limit: 60/1h, algorithm: leaky-bucket, max_wait: 30m}
+  - {name: seats, limit: 9, algorithm: concurrency, hold: 1d}
+  - {name: plain, limit: 9, algorithm: concurrency}
+  - {name: everyone, limit: 9/1d, algorithm: token-bucket, global: true}
+";
+
+const QUESTIONS: [&str; 16] = [
+    "PEEK log k1",
+    "PEEK log admin",
+    "PEEK log mallory",
+    "PEEK log eve",
+    "PEEK log vip",
+    "PEEK fixed a",
+    "PEEK first a",
+    "PEEK slots a",
+    "PEEK counter a",
+    "PEEK bucket a",
+    "PEEK paced a",
+    "PEEK seats a",
+    "PEEK plain a",
+    "PEEK everyone",
+    "PEEK bucket nobody",
+    "CL.THROTTLE bob 15 30 3600 0",
+];
+
+fn answers(server: &Running) -> String {
+    let mut client = Resp::connect(server.resp);
+    QUESTIONS.map(|question| format!("{question} => {}\n", client.ask(question))).concat()
+}
+
+/// `state-1.bin` was written by version 0.1 in format 1, and `state-1.txt` has what that server answered before. Later versions read
+/// such a file, or refuse it with a message that names the version of its format (a test of `state_file` shows that).
+#[test]
+fn a_state_file_of_format_1_is_read_as_it_was_meant() {
+    let directory = scratch("state-format-1");
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let (file, told) = (kept.join("state-1.bin"), kept.join("state-1.txt"));
+    if std::env::var_os("TIDEGATE_WRITE_STATE").is_some() {
+        let server = Running::start_at(options(&directory, EVERYTHING), START);
+        let mut client = Resp::connect(server.resp);
+        // More keys than there is room for: some leave a record of what they owe.
+        for key in 0..9 {
+            client.ask(&format!("ACQUIRE log k{key} 3"));
+        }
+        for limit in ["fixed", "first", "slots", "counter", "bucket", "paced", "seats", "plain", "everyone"] {
+            client.ask(&format!("ACQUIRE {limit} a 4"));
+        }
+        for command in [
+            "ACQUIRE log admin 4",
+            "BLOCK log eve 7200000",
+            "OVERRIDE log vip 20/2h 7200000",
+            "ACQUIRE log vip 6",
+            "CL.THROTTLE bob 15 30 3600 10",
+        ] {
+            assert!(!client.ask(command).contains("ERR"), "{command}");
+        }
+        server.advance(Duration::from_mins(1));
+        fs::write(&told, answers(&server)).unwrap();
+        assert_eq!(server.stop(), Ended::Complete);
+        fs::copy(directory.join("state"), &file).unwrap();
+        return;
+    }
+    fs::copy(&file, directory.join("state")).unwrap();
+    let server =
+        Running::start_at(options(&directory, EVERYTHING), START.saturating_add(Nanos::from_secs(60)));
+    assert_eq!(answers(&server), fs::read_to_string(&told).unwrap());
 }

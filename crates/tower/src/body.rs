@@ -29,32 +29,34 @@ pin_project! {
     /// an entry).
     pub struct Body<B> {
         #[pin]
-        inner: Option<B>,
-        told: Option<Bytes>,
+        content: Content<B>,
         end: Option<Box<dyn AtEnd>>,
         // Trailers come after the last data frame.
         has_trailers: bool,
     }
 }
 
-impl<B: http_body::Body> Body<B> {
-    pub(crate) fn passed(inner: B, end: Option<Box<dyn AtEnd>>, has_trailers: bool) -> Self {
-        let mut body = Self { inner: Some(inner), told: None, end, has_trailers };
-        body.end_if_over();
-        body
+pin_project! {
+    #[project = ContentProjection]
+    enum Content<B> {
+        Inner { #[pin] body: B },
+        // This crate's own.
+        Told { text: Bytes },
     }
+}
 
-    /// A server often drops an empty body, or one with a `Content-Length`, without polling it to its end.
-    fn end_if_over(&mut self) {
-        let Some(inner) = &self.inner else { return };
-        end_if_over(inner, &mut self.end, self.has_trailers);
+impl<B: http_body::Body> Body<B> {
+    pub(crate) fn passed(body: B, mut end: Option<Box<dyn AtEnd>>, has_trailers: bool) -> Self {
+        // A server often drops an empty body, or one with a `Content-Length`, without polling it to its end.
+        end_if_over(&body, &mut end, has_trailers);
+        Self { content: Content::Inner { body }, end, has_trailers }
     }
 }
 
 impl<B> Body<B> {
     /// A body with a refusal's text.
     pub(crate) const fn told(text: Bytes) -> Self {
-        Self { inner: None, told: Some(text), end: None, has_trailers: false }
+        Self { content: Content::Told { text }, end: None, has_trailers: false }
     }
 }
 
@@ -79,10 +81,12 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
-        let Some(mut inner) = this.inner.as_pin_mut() else {
-            return Poll::Ready(
-                this.told.take().filter(|text| !text.is_empty()).map(|text| Ok(Frame::data(text))),
-            );
+        let mut inner = match this.content.project() {
+            ContentProjection::Inner { body } => body,
+            ContentProjection::Told { text } => {
+                let text = std::mem::take(text);
+                return Poll::Ready((!text.is_empty()).then(|| Ok(Frame::data(text))));
+            }
         };
         let frame = ready!(inner.as_mut().poll_frame(context));
         match (&frame, this.end.as_deref_mut()) {
@@ -103,16 +107,16 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Some(inner) => inner.is_end_stream(),
-            None => self.told.as_ref().is_none_or(Bytes::is_empty),
+        match &self.content {
+            Content::Inner { body } => body.is_end_stream(),
+            Content::Told { text } => text.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Some(inner) => inner.size_hint(),
-            None => SizeHint::with_exact(self.told.as_ref().map_or(0, Bytes::len) as u64),
+        match &self.content {
+            Content::Inner { body } => body.size_hint(),
+            Content::Told { text } => SizeHint::with_exact(text.len() as u64),
         }
     }
 }
@@ -126,6 +130,8 @@ impl<B> Default for Body<B> {
 
 impl<B> fmt::Debug for Body<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body").field("is_refusal", &self.inner.is_none()).finish_non_exhaustive()
+        f.debug_struct("Body")
+            .field("is_refusal", &matches!(self.content, Content::Told { .. }))
+            .finish_non_exhaustive()
     }
 }

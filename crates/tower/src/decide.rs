@@ -93,8 +93,8 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 
     /// Refuses a request whose delay exceeds the bound.
-    fn within(mut self, bound: Option<Duration>) -> Self {
-        let Some(bound) = bound else { return self };
+    fn within(&mut self, bound: Option<Duration>) {
+        let Some(bound) = bound else { return };
         let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
         let mut refused = None;
         for told in late {
@@ -105,7 +105,6 @@ impl<C: Timer + 'static> Verdict<C> {
             self.refuse(rule, Reason::Limited, decision);
             self.holds = Holds::new();
         }
-        self
     }
 }
 
@@ -162,12 +161,14 @@ impl<C: Timer + 'static> Options<C> {
                 asked.questions.push(question);
             }
         }
-        asked.questions.sort_by_key(|question| match question.limit.0 {
-            Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
-            #[cfg(feature = "shared")]
-            Kind::Shared(_) => 1,
-            Kind::Own(_) => 2,
-        });
+        if asked.questions.len() > 1 {
+            asked.questions.sort_by_key(|question| match question.limit.0 {
+                Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
+                #[cfg(feature = "shared")]
+                Kind::Shared(_) => 1,
+                Kind::Own(_) => 2,
+            });
+        }
         let none = asked.questions.is_empty() && asked.shadows.is_empty();
         Ok((!none).then_some(asked))
     }
@@ -183,7 +184,8 @@ impl<C: Timer + 'static> Options<C> {
         if !all.all(|question| question.limit.is_local()) {
             return None;
         }
-        let mut verdict = self.decide_local(&asked.questions, bill, false).within(self.max_wait);
+        let mut verdict = self.decide_local(&asked.questions, bill, false);
+        verdict.within(self.max_wait);
         match &verdict.refused {
             Some(_) if self.max_wait.is_some() => return None,
             Some(_) => {}
@@ -275,13 +277,16 @@ impl<C: Timer + 'static> Options<C> {
         let deadline = self.time.now().saturating_add(bound.into());
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
-            let verdict = self.decide_all(questions, bill).await.within(Some(left));
+            let mut verdict = self.decide_all(questions, bill).await;
+            verdict.within(Some(left));
             let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
             let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
             drop(verdict);
             let until = self.time.now().saturating_add(wait.into());
             if until > deadline {
-                return self.decide_all(questions, bill).await.within(Some(Duration::ZERO));
+                let mut verdict = self.decide_all(questions, bill).await;
+                verdict.within(Some(Duration::ZERO));
+                return verdict;
             }
             self.time.sleep_until(until).await;
         }

@@ -3,8 +3,9 @@
 //! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says how much the client has left,
 //! and in how many seconds the limit is full again. Both are lists, so one response can report several limits.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decision, Parameters, Policy};
 
 /// The unit of a quota.
@@ -20,33 +21,74 @@ pub enum Per {
 
 /// Appends `"name";q=…;w=…` to the list in `text`. The name must not contain quotes or backslashes.
 pub fn write_policy(text: &mut String, name: &str, quota: u64, per: Per) {
-    begin(text, name);
-    // Writing to a `String` does not fail.
-    let _ = write!(text, ";q={quota}");
-    match per {
-        Per::Window(window) if window.subsec_nanos() == 0 => {
-            let _ = write!(text, ";w={}", window.as_secs());
-        }
-        Per::Window(_) | Per::Time => {}
-        Per::InFlight => text.push_str(";qu=\"concurrent-requests\""),
-    }
+    write(text, |line| push_policy(line, name, quota, per));
 }
 
 /// Appends `"name";r=…;t=…` to the list in `text`, without `t` if the time is unknown. The name must not contain quotes or
 /// backslashes.
 pub fn write_state(text: &mut String, name: &str, decision: &Decision) {
-    begin(text, name);
-    let _ = write!(text, ";r={}", decision.remaining());
-    if decision.reset_after_nanos() != u64::MAX {
-        let _ = write!(text, ";t={}", ceil_secs(decision.reset_after()));
-    }
+    write(text, |line| push_state(line, name, decision));
 }
 
-fn begin(text: &mut String, name: &str) {
+fn write(text: &mut String, push: impl FnOnce(&mut Line)) {
     if !text.is_empty() {
         text.push_str(", ");
     }
-    let _ = write!(text, "\"{name}\"");
+    let mut line = Line::new();
+    push(&mut line);
+    // All of it was text.
+    text.push_str(&String::from_utf8_lossy(&line));
+}
+
+/// A field's value while it is written: without an allocation, as long as it has a usual length.
+pub(crate) type Line = SmallVec<[u8; 96]>;
+
+pub(crate) fn push_policy(line: &mut Line, name: &str, quota: u64, per: Per) {
+    begin(line, name);
+    line.extend_from_slice(b";q=");
+    push_number(line, quota);
+    match per {
+        Per::Window(window) if window.subsec_nanos() == 0 => {
+            line.extend_from_slice(b";w=");
+            push_number(line, window.as_secs());
+        }
+        Per::Window(_) | Per::Time => {}
+        Per::InFlight => line.extend_from_slice(b";qu=\"concurrent-requests\""),
+    }
+}
+
+pub(crate) fn push_state(line: &mut Line, name: &str, decision: &Decision) {
+    begin(line, name);
+    line.extend_from_slice(b";r=");
+    push_number(line, decision.remaining());
+    if decision.reset_after_nanos() != u64::MAX {
+        line.extend_from_slice(b";t=");
+        push_number(line, ceil_secs(decision.reset_after()));
+    }
+}
+
+fn begin(line: &mut Line, name: &str) {
+    if !line.is_empty() {
+        line.extend_from_slice(b", ");
+    }
+    line.push(b'"');
+    line.extend_from_slice(name.as_bytes());
+    line.push(b'"');
+}
+
+/// What `write!` would do takes several times as long.
+fn push_number(line: &mut Line, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line.extend_from_slice(&digits[at..]);
 }
 
 /// Rounds up to whole seconds, so that a client that waits this long has waited long enough.
@@ -90,6 +132,15 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        for number in [0, 9, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
+            let mut line = Line::new();
+            push_number(&mut line, number);
+            assert_eq!(String::from_utf8_lossy(&line), number.to_string());
+        }
+    }
 
     #[test]
     fn every_policy_tells_the_quota_that_it_was_made_from() {

@@ -5,12 +5,12 @@ use tidegate_redis::{Permit, SharedLimit};
 
 use std::num::NonZeroU32;
 
+use smallvec::SmallVec;
 use tidegate_core::{Parameters, Policy};
 use tidegate_limiter::Timer;
 
 use crate::{
     bill::Bill,
-    body::AtEnd,
     limit::{Kind, Limit},
 };
 
@@ -19,7 +19,7 @@ pub(crate) struct Hold<C: Timer + 'static> {
     /// The index of the rule in the layer.
     pub(crate) rule: usize,
     limit: Limit<C>,
-    key: Box<[u8]>,
+    key: SmallVec<[u8; 24]>,
     cost: u32,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
@@ -40,7 +40,7 @@ impl<C: Timer + 'static> Hold<C> {
 
     #[cfg(feature = "shared")]
     pub(crate) fn of_permit(rule: usize, limit: Limit<C>, permit: Permit) -> Self {
-        Self { rule, limit, key: Box::default(), cost: 0, _permit: Some(permit) }
+        Self { rule, limit, key: SmallVec::new(), cost: 0, _permit: Some(permit) }
     }
 
     /// Makes the charge final: nothing is given back.
@@ -53,17 +53,17 @@ impl<C: Timer + 'static> Hold<C> {
         let before = std::mem::replace(&mut self.cost, 0);
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
-            Kind::Keyed(limiter) if more > 0 => drop(limiter.acquire_up_to(&self.key, more)),
+            Kind::Keyed(limiter) if more > 0 => drop(limiter.acquire_up_to(&self.key[..], more)),
             Kind::Unkeyed(limiter) if more > 0 => drop(limiter.acquire_up_to(more)),
             #[cfg(feature = "shared")]
             Kind::Shared(limit) if more > 0 => {
                 let (limit, key) = (limit.clone(), std::mem::take(&mut self.key));
                 in_background(async move {
-                    let told = limit.acquire(&key, more).await;
+                    let told = limit.acquire(&key[..], more).await;
                     let left = u32::try_from(told.decision.remaining()).unwrap_or(u32::MAX);
                     if told.is_denied() && left > 0 {
                         // Other requests may take some of this in between. The limit is used up in either case.
-                        let _ = limit.acquire(&key, left).await;
+                        let _ = limit.acquire(&key[..], left).await;
                     }
                 });
             }
@@ -132,7 +132,7 @@ pub(crate) enum Settles {
 /// What a request has taken from all its limits. Dropped before the service is called, it gives back everything; afterwards,
 /// what is still due.
 pub(crate) struct Holds<C: Timer + 'static> {
-    all: Vec<(Hold<C>, Settles)>,
+    all: SmallVec<[(Hold<C>, Settles); 1]>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
@@ -140,7 +140,7 @@ pub(crate) struct Holds<C: Timer + 'static> {
 
 impl<C: Timer + 'static> Holds<C> {
     pub(crate) fn new() -> Self {
-        Self { all: Vec::new(), has_run: false, bytes: None }
+        Self { all: SmallVec::new(), has_run: false, bytes: None }
     }
 
     pub(crate) fn add(&mut self, hold: Hold<C>, settles: Settles) {
@@ -170,6 +170,11 @@ impl<C: Timer + 'static> Holds<C> {
         });
     }
 
+    /// So many bytes of the response's body have been handed on.
+    pub(crate) fn data(&mut self, bytes: usize) {
+        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
+    }
+
     /// The response has arrived. `cost` returns the cost that its head gives for a rule.
     pub(crate) fn head(&mut self, cost: impl Fn(usize) -> Option<u32>) {
         self.bytes = Some(0);
@@ -182,12 +187,6 @@ impl<C: Timer + 'static> Holds<C> {
                 settles => self.all.push((hold, settles)),
             }
         }
-    }
-}
-
-impl<C: Timer + 'static> AtEnd for Holds<C> {
-    fn data(&mut self, bytes: usize) {
-        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     key::{KeyList, KeySource},
     time::Time,
-    told::Name,
+    told::{LastText, Name},
 };
 
 /// What a layer does with a request that has no key.
@@ -60,6 +60,7 @@ pub(crate) struct Rule<C> {
     pub(crate) exempt: Option<KeyList>,
     pub(crate) shadow: bool,
     pub(crate) name: Name,
+    pub(crate) last_text: LastText,
 }
 
 impl<C> Rule<C> {
@@ -72,6 +73,7 @@ impl<C> Rule<C> {
             exempt: None,
             shadow: false,
             name: Name::new("default"),
+            last_text: LastText::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts, response};
+use http::{Request, Response, request::Parts};
 use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
@@ -20,7 +20,7 @@ use crate::{
     future::{After, ResponseFuture, finish},
     hold::Holds,
     layer::{Options, Settle},
-    told::{Told, write, write_old, write_retry_after},
+    told::{Fields, Told, write_retry_after},
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -114,41 +114,58 @@ where
 }
 
 /// An admitted request. If it is dropped before the inner service has responded, it gives back what it holds.
+///
+/// It is part of the response's future, so it is small: the header fields are written before the call, and only a request that holds
+/// something needs the options afterwards.
 pub struct Admitted<C: Timer + 'static> {
+    /// Boxed, as what is held: servers box this future, and above a kilobyte an allocation takes several times as long.
+    fields: Option<Box<Fields>>,
+    held: Option<Box<Held<C>>>,
+}
+
+/// What a request holds until its response's body ends.
+struct Held<C: Timer + 'static> {
     options: Arc<Options<C>>,
-    told: smallvec::SmallVec<[Told; 1]>,
     holds: Holds<C>,
 }
 
 impl<C: Timer + 'static> Admitted<C> {
     fn new(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
-        Self { options: Arc::clone(options), told: verdict.told, holds: verdict.holds }
+        let fields =
+            if options.tell == Tell::Always { options.fields(&verdict.told).map(Box::new) } else { None };
+        Self { fields, ..Self::quiet(options, verdict) }
     }
 
     /// An admitted request whose response reports no limits.
-    #[cfg(feature = "reqwest")]
     pub(crate) fn quiet(options: &Arc<Options<C>>, verdict: Verdict<C>) -> Self {
-        Self { told: smallvec::SmallVec::new(), ..Self::new(options, verdict) }
+        let holds = verdict.holds;
+        let held = (!holds.is_empty()).then(|| Box::new(Held { options: Arc::clone(options), holds }));
+        Self { fields: None, held }
     }
 }
 
 impl<C: Timer + 'static> After for Admitted<C> {
-    fn finish<R: http_body::Body>(self, response: Response<R>) -> Response<Body<R>> {
-        let Self { options, told, mut holds } = self;
-        let (mut head, body) = response.into_parts();
-        if options.tell == Tell::Always {
-            options.tell(&mut head, &told);
+    fn finish<R: http_body::Body>(self, mut response: Response<R>) -> Response<Body<R>> {
+        if let Some(fields) = self.fields {
+            fields.add_to(response.headers_mut());
         }
-        if holds.is_empty() {
-            return Response::from_parts(head, Body::passed(body, None, false));
-        }
+        let Some(mut held) = self.held else {
+            return response.map(|body| Body::passed(body, None, false));
+        };
+        let (head, body) = response.into_parts();
+        let Held { options, holds } = &mut *held;
         holds.head(|rule| match &options.rules[rule].settle {
             Settle::Head(cost) => cost(&head),
             _ => None,
         });
         let has_trailers = is_grpc(&head.headers);
-        let end = Box::new(holds) as Box<dyn AtEnd>;
-        Response::from_parts(head, Body::passed(body, Some(end), has_trailers))
+        Response::from_parts(head, Body::passed(body, Some(held as Box<dyn AtEnd>), has_trailers))
+    }
+}
+
+impl<C: Timer + 'static> AtEnd for Held<C> {
+    fn data(&mut self, bytes: usize) {
+        self.holds.data(bytes);
     }
 }
 
@@ -187,11 +204,10 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    fn tell(&self, head: &mut response::Parts, told: &[Told]) {
-        write(&mut head.headers, told, |rule| self.rules[rule].name.as_str());
-        if self.old_headers {
-            write_old(&mut head.headers, told);
-        }
+    /// What responses tell of these answers.
+    fn fields(&self, told: &[Told]) -> Option<Fields> {
+        let rule = |rule: usize| (self.rules[rule].name.as_str(), &self.rules[rule].last_text);
+        Fields::new(told, rule, self.old_headers)
     }
 
     fn refuse<R>(&self, parts: &Parts, verdict: &Verdict<C>) -> Response<Body<R>> {
@@ -205,8 +221,10 @@ impl<C: Timer + 'static> Options<C> {
         if let Some(wait) = refused.decision.retry_after() {
             write_retry_after(&mut head.headers, wait);
         }
-        if self.tell != Tell::Never {
-            self.tell(&mut head, &verdict.told);
+        if self.tell != Tell::Never
+            && let Some(fields) = self.fields(&verdict.told)
+        {
+            fields.add_to(&mut head.headers);
         }
         Response::from_parts(head, Body::told(text))
     }

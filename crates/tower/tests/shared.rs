@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tidegate_limiter::{Limiter, Policy, algorithm::Concurrency};
-use tidegate_redis::{Health, OnError, Store};
+use tidegate_redis::{Health, Mode, OnError, Store};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 use tidegate_tower::{
     RateLimit, RateLimitLayer,
@@ -127,4 +127,28 @@ async fn without_its_store_a_shared_limit_follows_on_error() {
     assert_eq!(status(&open, "alice").await, 200);
     assert_eq!(status(&closed, "alice").await, 503);
     assert_eq!([status(&local, "alice").await, status(&local, "alice").await], [200, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_and_reported_limits_admit_over_two_services_no_more_than_they_promise() {
+    let server = Server::start(&[]);
+    for (name, mode, most) in [("leased", Mode::Leased, 40), ("reported", Mode::Reported, 40 + 2 * 4)] {
+        let services = [store(&server), store(&server)].map(|store| {
+            let limit = store.limit(name, log("40/1h")).mode(mode).deadline(PATIENCE);
+            let limit = if mode == Mode::Reported { limit.unreported(4) } else { limit };
+            behind(&RateLimitLayer::new(limit.build().unwrap(), ALICE))
+        });
+        let mut admitted = 0;
+        for turn in 0..200 {
+            admitted += u32::from(status(&services[turn % 2], "alice").await == 200);
+        }
+        // What a node took and did not use is not lost for good, but may be on its way.
+        assert!((20..=most).contains(&admitted), "{name}: {admitted}");
+        let told = ask(&services[0], "alice").await;
+        assert_eq!(
+            (told.status().as_u16(), told.headers().contains_key("retry-after")),
+            (429, true),
+            "{name}"
+        );
+    }
 }

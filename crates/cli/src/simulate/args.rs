@@ -10,6 +10,11 @@ use tidegate_sim::{
     workload::{Arrival, Traffic},
 };
 
+use crate::{
+    client::How,
+    values::{Address, server},
+};
+
 /// Replay a log through candidate limits and see who would have been denied.
 ///
 /// The real algorithms decide on every request of the log at the time when it arrived. Each decision is compared with that
@@ -19,9 +24,18 @@ use tidegate_sim::{
 pub struct Args {
     /// Logs: access logs (common, combined, `vhost_combined`, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
     /// Envoy, your own), or requests per second (whole numbers separated by blanks); plain, .gz, .bz2, .xz, .zst or
-    /// .tar; `-` is standard input.
-    #[arg(value_name = "FILE", required_unless_present = "synthetic", conflicts_with = "synthetic")]
+    /// .tar; `-` is standard input. Or the trace of a server, as `tidegate record` writes it.
+    #[arg(
+        value_name = "FILE", required_unless_present_any = ["synthetic", "from"],
+        conflicts_with_all = ["synthetic", "from"]
+    )]
     pub files: Vec<PathBuf>,
+
+    /// Instead of a log, take what a server traces (serve --trace-keys): the address of its control plane, as in
+    /// <http://127.0.0.1:8082>. With --rules, the limits of the same names are replayed over it, beside what really happened;
+    /// what that means for all keys is estimated, with its margin.
+    #[arg(long, value_name = "URL", value_parser = server, conflicts_with_all = ["synthetic", "follow", "nodes"])]
+    pub from: Option<Address>,
 
     /// A limit to try, such as 100/1m; may be given several times.
     #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
@@ -108,6 +122,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub fleet: FleetArgs,
+
+    #[command(flatten, next_help_heading = "The server of --from")]
+    pub how: How,
 }
 
 impl Args {
@@ -308,6 +325,9 @@ Examples:
 
   The limits of a rules file, before a server enforces them:
       tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
+
+  What a changed rules file would deny of the traffic that a server traces:
+      tidegate simulate --from http://127.0.0.1:8082 --rules candidate.yaml
 
   What a limit denies of the current traffic:
       tidegate simulate /var/log/nginx/access.log --follow --limit 100/1m

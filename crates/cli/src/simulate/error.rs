@@ -5,12 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidegate_server::rules::RulesError;
+use tidegate_server::{rules::RulesError, trace::RecordingError};
 use tidegate_sim::{
     SuggestError, TrialError,
     input::{ByError, InputError},
     workload::SyntheticError,
 };
+
+use crate::client::ClientError;
 
 /// Why a simulation failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,29 @@ pub enum SimulateError {
     /// The rules file is invalid.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// The server gives no trace.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The trace cannot be read.
+    #[error("{source_name}: {error}")]
+    Trace {
+        /// Where it is from.
+        source_name: String,
+        /// The reason.
+        #[source]
+        error: RecordingError,
+    },
+    /// The trace has no requests.
+    #[error("{0} has no requests yet: wait until keys that are traced have asked")]
+    EmptyTrace(String),
+    /// Traces have no fields.
+    #[error(
+        "--exclude, --since and --until are for logs; `tidegate record --seconds N` takes a part of a trace"
+    )]
+    TraceFilter,
+    /// There is no page about a trace.
+    #[error("--report is for logs, and for traces with --limit; with --rules use --format json")]
+    TraceReport,
     /// No limit of the rules file can be replayed.
     #[error("no limit of {} can be replayed: `concurrency` limits what is in flight, and a log does not say when a request ended", _0.display())]
     NothingToReplay(PathBuf),

@@ -69,8 +69,8 @@ impl Lease {
         }
     }
 
-    /// As [`ask`](Self::ask), where one atomic operation is enough for the answer: the decision, and a request to send in the
-    /// background, if there is one. `None` says nothing and has changed nothing: then call `ask`.
+    /// Decides like [`ask`](Self::ask) if one atomic operation suffices. Returns the decision, and the request to send in the
+    /// background, if there is one. `None` means that nothing was decided or changed; then call `ask`.
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
     pub fn ask_quickly(&self, cost: u32, now: Nanos) -> Option<(Decision, Option<Request>)> {

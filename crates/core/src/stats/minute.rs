@@ -16,9 +16,9 @@
 //!
 //! # Memory comes when it is needed
 //!
-//! The records take 2.5 KB, more than the ring. While no two seconds with traffic lie within a minute, the ring's newest second
-//! is all that there is to show, and there are no records. The turn that begins the second of two such seconds makes them, and
-//! writes the first of the two from the ring, which still has it: a ring holds at least a second.
+//! The records take 2.5 KB, more than the ring. As long as no two seconds with traffic lie within a minute, the ring's newest
+//! second is all that there is to show, and there are no records. The turn that begins the second of two such seconds allocates
+//! them, and writes the first of the two from the ring, which still has it: a ring holds at least a second.
 
 #![allow(unsafe_code)] // The records are reached through a pointer that is set once.
 
@@ -73,7 +73,7 @@ impl Minute {
         unsafe { records.as_ref() }
     }
 
-    /// The records, which the first of several threads makes.
+    /// Allocates the records, unless another thread has done so.
     #[cold]
     fn make(&self) -> &Records {
         let empty = |_| core::array::from_fn(|_| AtomicU64::new(0));

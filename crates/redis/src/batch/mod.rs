@@ -74,7 +74,7 @@ impl Batcher {
         self.take_turn(shard, turn);
     }
 
-    /// Keeps requests back until the result is dropped. A cluster has a queue for each shard, too many to stop and start.
+    /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and release.
     pub fn hold(self: &Arc<Self>) -> Hold<'_> {
         let shard = if let [only] = &self.shards[..] { Some(only) } else { None };
         if let Some(shard) = shard {
@@ -145,7 +145,7 @@ impl Batcher {
     }
 }
 
-/// Keeps requests back.
+/// Holds requests back.
 pub struct Hold<'a> {
     batcher: &'a Arc<Batcher>,
     shard: Option<&'a Shard>,

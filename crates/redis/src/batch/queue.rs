@@ -25,7 +25,7 @@ struct State<R> {
     left: Nanos,
     /// Whether a task is already waiting to send the next call.
     alarm: bool,
-    /// How many keep requests back, so that they leave together.
+    /// The number of holders. While there is one, no request leaves.
     holders: usize,
 }
 
@@ -98,7 +98,7 @@ impl<R> Queue<R> {
         state.turn(pace, now)
     }
 
-    /// Keeps requests back until [`release`](Self::release).
+    /// Holds requests back until [`release`](Self::release).
     pub fn hold(&self) {
         self.lock().holders += 1;
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_back_leaves_together() {
+    fn held_requests_leave_together() {
         let queue = Queue::default();
         queue.hold();
         assert!(queue.alone().is_none(), "nobody sends a request of its own meanwhile");

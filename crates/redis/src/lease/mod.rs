@@ -199,8 +199,8 @@ impl Leases {
         asked
     }
 
-    /// Decides on `cost` where the key's allotment, or a denial that is remembered with it, is enough; `send` takes what is to
-    /// be sent meanwhile. `None` says nothing.
+    /// Decides on `cost` if the key's allotment, or a denial remembered with it, suffices. `send` receives the request to send
+    /// in the background. `None` means that nothing was decided.
     #[inline]
     pub fn ask_quickly(
         &self,

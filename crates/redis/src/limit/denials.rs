@@ -65,7 +65,7 @@ impl Denials {
 
     /// Whether any denial may still hold.
     pub fn may_hold_any(&self, now: Nanos) -> bool {
-        // Relaxed: a denial that is missed for a moment costs a round trip, no more.
+        // Relaxed: a denial that is missed costs only a round trip.
         self.last.load(Ordering::Relaxed) > now.get()
     }
 

@@ -106,9 +106,9 @@ impl SharedLimit {
         }
     }
 
-    /// As [`acquire`](Self::acquire), where this node can decide by itself at once: from an allotment that it holds, or by a
-    /// denial that it remembers. `None` says nothing and has changed nothing: then the store must be asked. It needs no async
-    /// runtime and never waits, so a thread that serves many connections can call it before it hands a question to a task.
+    /// Decides like [`acquire`](Self::acquire) if this node can do so without the store: from an allotment that it holds, or by
+    /// a remembered denial. `None` means that nothing was decided or changed, and that the store must be asked. This never
+    /// waits, so a thread that serves many connections can call it before it awaits `acquire`.
     #[must_use = "`None` means that nothing was decided"]
     pub fn acquire_here(&self, key: impl Key, cost: u32) -> Option<SharedDecision> {
         let now = self.monitor().clock.now();
@@ -385,7 +385,7 @@ impl SharedLimit {
     }
 }
 
-/// A decision from an allotment, or a denial that was remembered with it.
+/// A decision from an allotment, or a denial remembered with it.
 fn from_lease(decision: Decision) -> SharedDecision {
     let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
     SharedDecision { decision, source }

@@ -38,6 +38,8 @@ pub enum Role {
     Observe,
     /// Block, refund, reset and reload. Includes `Observe`.
     Operate,
+    /// Report what resources do, and get rules for them: programs that link `tidegate::flow`.
+    Report,
 }
 
 impl Role {
@@ -52,6 +54,7 @@ impl Role {
             Self::Decide => "decide",
             Self::Observe => "observe",
             Self::Operate => "operate",
+            Self::Report => "report",
         }
     }
 }
@@ -76,7 +79,7 @@ impl Rights {
 
     /// All roles on all limits.
     pub fn all(name: &str) -> Self {
-        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate], Box::default())
+        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate, Role::Report], Box::default())
     }
 
     #[inline]
@@ -179,6 +182,47 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// A client of an access file, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Client {
+    /// Its name.
+    pub name: String,
+    /// What its roles are called.
+    pub roles: Vec<&'static str>,
+    /// What the names of its limits begin with; empty for all limits.
+    pub limits: Vec<String>,
+    /// How many tokens it has.
+    pub tokens: usize,
+    /// How many names of certificates it has.
+    pub certificates: usize,
+}
+
+impl Entry {
+    fn shown(&self) -> Client {
+        let Rights { name, prefixes, .. } = &*self.rights;
+        let roles = [Role::Decide, Role::Observe, Role::Operate];
+        Client {
+            name: name.to_string(),
+            roles: roles.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
+            limits: prefixes.iter().map(ToString::to_string).collect(),
+            tokens: self.tokens.len(),
+            certificates: self.certificates.len(),
+        }
+    }
+}
+
+/// Checks an access file: its clients, or all that is wrong with it. `None` for a file that has no `access:` at its top, and for one
+/// that cannot be read at all.
+#[must_use]
+pub fn check(path: &std::path::Path) -> Option<Result<Vec<Client>, RulesError>> {
+    let text = read_text(path).ok()?;
+    if !parse::is_access(&text) {
+        return None;
+    }
+    Some(load(path).map(|known| known.entries.iter().map(Entry::shown).collect()))
 }
 
 /// The access file in force.

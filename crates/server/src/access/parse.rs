@@ -8,7 +8,7 @@ use super::{Digest, Entry, Known, Rights, Role};
 
 /// The maximum length of a client's name.
 const MAX_NAME: usize = 64;
-const ROLES: [Role; 3] = [Role::Decide, Role::Observe, Role::Operate];
+const ROLES: [Role; 4] = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
 
 /// Parses the text of an access file.
 ///
@@ -31,6 +31,17 @@ pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
     match entries {
         Some(entries) if complaints.is_empty() => Ok(Known { entries }),
         _ => Err(complaints.into_sorted()),
+    }
+}
+
+/// Whether the text has `access:` at its top. A text that is no YAML may still begin a line with it.
+pub(super) fn is_access(text: &str) -> bool {
+    match parse_yaml(text) {
+        Ok(Some(Node { kind: Kind::Mapping(entries), .. })) => {
+            entries.iter().any(|(key, _)| key.text() == Some("access"))
+        }
+        Ok(_) => false,
+        Err(_) => text.lines().any(|line| line.starts_with("access:")),
     }
 }
 
@@ -131,7 +142,7 @@ fn read_name(fields: &Fields<'_>, taken: &mut Taken, complaints: &mut Complaints
 }
 
 fn read_roles(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Vec<Role>> {
-    let mend = "write some of decide, observe and operate, as in `roles: [decide]`";
+    let mend = "write some of decide, observe, operate and report, as in `roles: [decide]`";
     let mut roles = Vec::new();
     for (line, text) in texts(fields, "roles", complaints) {
         match ROLES.iter().find(|role| role.name() == text) {

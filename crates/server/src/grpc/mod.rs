@@ -3,12 +3,15 @@
 //! ```text
 //! serve ─ HTTP/2 connections, their bounds ─► routes ─┬─► rls     ShouldRateLimit
 //!                                                     ├─► rlqs    StreamRateLimitQuotas
-//!                                                     └─► health  of the process and its store
+//!                                                     ├─► health  of the process and its store
+//!                                                     └─► reflection  of the services and their messages
 //! ```
 //!
 //! `wire` converts between Envoy's messages and the server's questions and answers.
 
 mod health;
+mod in_process;
+mod reflection;
 mod rlqs;
 mod rls;
 mod routes;
@@ -17,6 +20,7 @@ mod wire;
 
 use std::sync::Arc;
 
+pub use in_process::InProcess;
 pub(crate) use serve::{GrpcConfig, serve};
 
 use crate::metrics::GrpcStats;

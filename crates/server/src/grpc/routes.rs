@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tonic::{Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
 
-use super::{Shared, rlqs::Quotas};
+use super::{Shared, reflection::Reflection, rlqs::Quotas};
 use crate::{
     access::{Door, Rights, Role},
     http::{drain, http_rights},
@@ -41,20 +41,7 @@ pub(super) struct Routes<H> {
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
-}
-
-/// By hand, because `H` need not be `Clone`.
-impl<H> Clone for Routes<H> {
-    fn clone(&self) -> Self {
-        Self {
-            door: self.door.clone(),
-            service: Arc::clone(&self.service),
-            telemetry: self.telemetry.clone(),
-            rls: self.rls.clone(),
-            rlqs: self.rlqs.clone(),
-            health: self.health.clone(),
-        }
-    }
+    reflection: Reflection,
 }
 
 impl<H: Health> Routes<H> {
@@ -70,6 +57,7 @@ impl<H: Health> Routes<H> {
             rls: TowerToHyperService::new(rls),
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
+            reflection: Reflection::new(),
         }
     }
 
@@ -115,6 +103,7 @@ impl<H: Health> Routes<H> {
             }
         };
         let (is_rls, is_quota) = (name == SERVICE_NAME, name == QUOTA);
+        let reflection = self.reflection.service(name);
         request.extensions_mut().insert(rights);
         let late = |_| {
             let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
@@ -126,7 +115,10 @@ impl<H: Health> Routes<H> {
         if is_quota {
             return timeout(CALL_TIME, self.rlqs.call(request)).await.unwrap_or_else(late);
         }
-        let what = format!("the services are {SERVICE_NAME}, {QUOTA} and {HEALTH}");
+        if let Some(reflection) = reflection {
+            return timeout(CALL_TIME, reflection(request)).await.unwrap_or_else(late);
+        }
+        let what = format!("the services are {SERVICE_NAME}, {QUOTA}, {HEALTH} and grpc.reflection");
         Ok(Status::unimplemented(what).into_http())
     }
 }

@@ -3,12 +3,13 @@
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
     time::Duration,
 };
 
-use hyper::{body::Incoming, http::Request, server::conn::http2, service::service_fn};
+use hyper::{body::Incoming, http::Request, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
 };
 use socket2::SockRef;
@@ -45,6 +46,9 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// How often the client is pinged, and how long the reply may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
+/// How long a client may take from the connection to its first call. Later it may be silent as long as it answers the above: proxies
+/// keep their connections.
+const FIRST_CALL: Duration = Duration::from_mins(1);
 /// The pause before `accept` is retried when the system has no free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
@@ -78,7 +82,7 @@ pub(crate) async fn serve(
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
     connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
-    let routes = Routes::new(shared, Quotas::new(events), health);
+    let routes = Arc::new(Routes::new(shared, Quotas::new(events), health));
     let http = builder();
     loop {
         let accepted = tokio::select! {
@@ -126,7 +130,7 @@ pub(crate) async fn serve(
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
         let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
-        let (routes, http, tls) = (routes.clone(), http.clone(), locks.config(Above::Grpc));
+        let (routes, http, tls) = (Arc::clone(&routes), http.clone(), locks.config(Above::Grpc));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
         connections.spawn(async move {
             stats.connections.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +139,7 @@ pub(crate) async fn serve(
                 let stream = Stream::begin(io, tls).await?;
                 let names = stream.names();
                 let call = service_fn(move |request: Request<Incoming>| {
-                    let (routes, calls, names) = (routes.clone(), Arc::clone(&its), names.clone());
+                    let (routes, calls, names) = (Arc::clone(&routes), Arc::clone(&its), names.clone());
                     async move {
                         let _under_way = calls.begin();
                         routes.call(request, calls.slot.is_spare, names.as_deref()).await
@@ -150,6 +154,7 @@ pub(crate) async fn serve(
                     tracing::debug!(%peer, %error, "connection ended");
                 },
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
             }
             drop(of_peer);
             stats.connections.fetch_sub(1, Ordering::Relaxed);
@@ -159,8 +164,22 @@ pub(crate) async fn serve(
     graceful.shutdown().await;
 }
 
-fn builder() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+/// Polls each call once before it gets a task: where the limits are in memory that is all it takes. The second poll, in the
+/// task, registers the wakers that count.
+#[derive(Clone, Copy, Debug)]
+struct OnceAtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OnceAtOnce {
+    fn execute(&self, future: F) {
+        let mut future = Box::pin(future);
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(future);
+        }
+    }
+}
+
+fn builder() -> http2::Builder<OnceAtOnce> {
+    let mut http = http2::Builder::new(OnceAtOnce);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
@@ -172,4 +191,45 @@ fn builder() -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIME);
     http
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::Response;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_without_a_word_is_found_out_within_a_minute() {
+        // Time jumps to the next deadline as soon as nothing else is left to do.
+        let (mut client, server) = duplex(1 << 16);
+        let answer = |_: Request<Incoming>| async { Ok::<_, Infallible>(Response::new(String::new())) };
+        let served = tokio::spawn(builder().serve_connection(TokioIo::new(server), service_fn(answer)));
+        let began = Instant::now();
+        // The beginning of HTTP/2, and then nothing: no answer to a ping either.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        assert!(served.await.unwrap().is_err());
+        assert!((KEEP_ALIVE..=KEEP_ALIVE + 2 * KEEP_ALIVE_TIME).contains(&began.elapsed()));
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert!(!heard.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_ends_and_one_with_a_call_may_be_silent() {
+        let slots = Slots::new(2);
+        let calls = || Arc::new(Calls::new(slots.admit().unwrap().slot));
+        let (silent, asked) = (calls(), calls());
+        drop(asked.begin());
+        tokio::select! {
+            () = silent.never_begin(FIRST_CALL) => {}
+            () = asked.never_begin(FIRST_CALL) => panic!("it has asked"),
+        }
+    }
 }

@@ -112,11 +112,9 @@ impl Period {
 }
 
 impl HeavyKeys {
-    /// Tracks up to `capacity` keys by name in each of its counts; 0 turns it off.
+    /// Tracks up to `capacity` keys by name in each of its counts; with 0 it only paces the sampling.
     pub fn new(capacity: usize, sampling: &Sampling) -> Self {
-        if capacity > 0 {
-            sampling.set(0);
-        }
+        sampling.set(0);
         Self {
             capacity,
             kept: Mutex::new(Kept {
@@ -145,13 +143,11 @@ impl HeavyKeys {
     /// Counts a sampled decision.
     #[cold]
     pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) {
-        if self.capacity == 0 {
-            return;
-        }
         let mut kept = self.lock();
         kept.roll(self.capacity, now);
         kept.pace(sampling, now);
         let weight = 1 << kept.power;
+        // A summary without room for a name adds nothing.
         kept.current.asked.add(key, weight);
         if denied {
             kept.current.denied.add(key, weight);

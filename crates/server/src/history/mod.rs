@@ -25,8 +25,11 @@ pub const HISTORY_BYTES: u64 = 64 << 20;
 pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
 type Outcomes = [u64; OUTCOMES.len()];
 
+/// The latencies of a limit's decisions. A sample has at most 4,096 decisions a second, so small numbers suffice.
+type Sample = Series<{ latency::BUCKETS }, u16>;
+
 /// The size of one limit's history.
-const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES;
+const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES + Sample::BYTES;
 const LATENCY_BYTES: u64 = Series::<{ latency::BUCKETS }>::BYTES;
 
 /// The history of all limits.
@@ -48,6 +51,19 @@ struct Kept {
 struct OfLimit {
     before: Outcomes,
     series: Series<{ OUTCOMES.len() }>,
+    sample_before: [u64; latency::BUCKETS],
+    sample: Sample,
+}
+
+impl OfLimit {
+    fn new(begin: u64) -> Self {
+        Self {
+            before: Outcomes::default(),
+            series: Series::new(begin),
+            sample_before: [0; latency::BUCKETS],
+            sample: Series::new(begin),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -104,11 +120,11 @@ impl History {
                     without += 1;
                     continue;
                 }
-                let before = Outcomes::default();
-                of.insert(name.clone(), OfLimit { before, series: Series::new(begin) });
+                of.insert(name.clone(), OfLimit::new(begin));
             }
             if let Some(of) = of.get_mut(name) {
                 of.series.push(end, growth(&mut of.before, outcomes(&limit.counts())));
+                of.sample.push(end, growth(&mut of.sample_before, limit.latency()));
             }
         }
         if without > *left_out && self.max_bytes > 0 {
@@ -124,6 +140,12 @@ impl History {
     /// The decisions of a limit; `None` if it has no history.
     pub fn of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
         Some(self.lock().limits.get(limit)?.series.read(step, most))
+    }
+
+    /// The latencies of a sample of a limit's decisions, in the buckets of [`latency_bounds`], counted from when the server read
+    /// the request.
+    pub fn latency_of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
+        Some(self.lock().limits.get(limit)?.sample.read(step, most))
     }
 
     /// The latencies of answers, in the buckets of [`latency_bounds`]; `None` if no history is kept.

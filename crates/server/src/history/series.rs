@@ -9,12 +9,30 @@ pub(super) const STEP: u64 = 10;
 /// The number of steps that are kept: six hours.
 pub(super) const STEPS: usize = 6 * 60 * 60 / STEP as usize;
 
+/// What a series keeps: larger numbers are kept as the largest there is.
+pub(super) trait Number: Copy + Into<u32> {
+    /// The nearest number.
+    fn nearest(number: u64) -> Self;
+}
+
+impl Number for u32 {
+    fn nearest(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+}
+
+impl Number for u16 {
+    fn nearest(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+}
+
 /// `N` numbers for each second of the last 15 minutes, and for each 10 seconds of the last 6 hours.
 #[derive(Debug)]
-pub(super) struct Series<const N: usize> {
-    seconds: VecDeque<[u32; N]>,
+pub(super) struct Series<const N: usize, T = u32> {
+    seconds: VecDeque<[T; N]>,
     /// The last step is incomplete unless `end` is a multiple of [`STEP`].
-    steps: VecDeque<[u32; N]>,
+    steps: VecDeque<[T; N]>,
     /// The second after the last one, since the epoch.
     end: u64,
 }
@@ -39,9 +57,9 @@ pub enum Step {
     TenSeconds,
 }
 
-impl<const N: usize> Series<N> {
+impl<const N: usize, T: Number> Series<N, T> {
     /// The size of one series, all of which is allocated at the start.
-    pub const BYTES: u64 = ((SECONDS + STEPS) * N * size_of::<u32>()) as u64;
+    pub const BYTES: u64 = ((SECONDS + STEPS) * N * size_of::<T>()) as u64;
 
     /// A series whose first second is `begin`.
     pub fn new(begin: u64) -> Self {
@@ -61,19 +79,21 @@ impl<const N: usize> Series<N> {
             let is_last = self.end + 1 == end;
             self.push_second(std::array::from_fn(|at| {
                 let number = each[at] + if is_last { rest[at] } else { 0 };
-                u32::try_from(number).unwrap_or(u32::MAX)
+                T::nearest(number)
             }));
         }
     }
 
-    fn push_second(&mut self, numbers: [u32; N]) {
+    fn push_second(&mut self, numbers: [T; N]) {
         if self.seconds.len() == SECONDS {
             self.seconds.pop_front();
         }
         self.seconds.push_back(numbers);
         match self.steps.back_mut() {
             Some(step) if !self.end.is_multiple_of(STEP) => {
-                step.iter_mut().zip(numbers).for_each(|(sum, number)| *sum = sum.saturating_add(number));
+                for (sum, number) in step.iter_mut().zip(numbers) {
+                    *sum = T::nearest(u64::from((*sum).into()) + u64::from(number.into()));
+                }
             }
             _ => {
                 if self.steps.len() == STEPS {
@@ -87,8 +107,9 @@ impl<const N: usize> Series<N> {
 
     /// Up to `most` of the latest complete steps.
     pub fn read(&self, step: Step, most: usize) -> Points<N> {
-        let last = |kept: &VecDeque<[u32; N]>, complete: usize| {
-            kept.iter().take(complete).skip(complete.saturating_sub(most)).copied().collect()
+        let last = |kept: &VecDeque<[T; N]>, complete: usize| {
+            let last = kept.iter().take(complete).skip(complete.saturating_sub(most));
+            last.map(|numbers| numbers.map(Into::into)).collect()
         };
         match step {
             Step::Second => {
@@ -124,6 +145,17 @@ mod tests {
         assert_eq!(series.read(Step::TenSeconds, 100), steps);
         series.push(125, [1_000]);
         assert_eq!(seconds(&series, 1), [25], "no second has passed");
+    }
+
+    #[test]
+    fn small_numbers_stay_at_their_largest() {
+        let mut series = Series::<1, u16>::new(0);
+        for second in 1..=10 {
+            series.push(second, [60_000]);
+        }
+        series.push(11, [70_000]);
+        assert_eq!(series.read(Step::Second, 2).points, [[60_000], [65_535]]);
+        assert_eq!(series.read(Step::TenSeconds, 1).points, [[65_535]]);
     }
 
     #[test]

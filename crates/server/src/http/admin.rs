@@ -11,6 +11,7 @@ use axum::{
     http::{Response, StatusCode},
 };
 use serde_json::{Map, Value, json};
+use tidegate_core::Nanos;
 use tokio::sync::oneshot;
 
 use super::{
@@ -51,6 +52,17 @@ pub(super) async fn run(
             let was_blocked = app.service.unblock(block.limit.as_bytes(), key).map_err(refused)?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
+        Endpoint::Override => {
+            let asked = ask::read::<ask::Override>(&body(request).await?)?;
+            permitted(&asked.limit)?;
+            let (limit, key) = (asked.limit.as_bytes(), asked.key.as_deref().map(str::as_bytes));
+            if let Some(quota) = asked.quota()? {
+                app.service.override_key(limit, key, quota, asked.span).map_err(refused)?;
+                return Ok(answer::json(&json!({"overridden": true})));
+            }
+            let ended = app.service.end_override(limit, key).map_err(refused)?;
+            Ok(answer::json(&json!({"ended": ended})))
+        }
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
             permitted(&named.limit)?;
@@ -74,7 +86,7 @@ fn refused(refusal: Refusal) -> Refused {
 }
 
 /// Reloads the rules, and waits for the result.
-async fn reload(app: &App) -> Result<Response<Body>, Refused> {
+pub(super) async fn reload(app: &App) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;
@@ -111,6 +123,12 @@ fn rule(limit: &Limit) -> Value {
     let stats = limit.limiter().stats();
     let overrides: Map<String, Value> =
         overrides.iter().map(|(key, own)| (key.clone(), own.to_string().into())).collect();
+    let runtime = limit.runtime_overrides().into_iter().map(|(key, own)| {
+        // Seconds since 1970; null for no end.
+        let until = (own.until < Nanos::MAX).then(|| own.until.get().div_ceil(1_000_000_000));
+        (key, json!({"quota": own.policy.quota(), "until": until}))
+    });
+    let runtime: Map<String, Value> = runtime.collect();
     json!({
         "name": name,
         "limit": policy.quota(),
@@ -122,6 +140,7 @@ fn rule(limit: &Limit) -> Value {
         "keys": stats.keys,
         "max_keys": stats.max_keys,
         "overrides": overrides,
+        "runtime_overrides": runtime,
         "deny": deny,
     })
 }

@@ -2,13 +2,16 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
+use super::hosts::Hosts;
 use crate::{
     access::Door,
+    flow::Flow,
     metrics::{Events, Metrics},
     rate_limits::RateLimits,
     reload::ReloadOrder,
+    rules_file::RulesFile,
     service::Service,
     telemetry::Telemetry,
 };
@@ -20,14 +23,22 @@ pub(crate) struct App {
     pub rates: Arc<RateLimits>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
+    /// What programs report of their resources, and the rules for them.
+    pub flow: Arc<Flow>,
     /// What clients may do on the data plane and on the control plane.
     pub doors: [Door; 2],
+    /// The rules file.
+    pub rules_file: Arc<RulesFile>,
     /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
     /// Whether the server accepts new work; false once it is stopping.
     pub ready: AtomicBool,
+    /// Has one permit: a reader of the trace needs as much memory as the trace.
+    pub trace_readers: Arc<Semaphore>,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
+    /// The names of the control plane, for requests without credentials.
+    pub hosts: Hosts,
     /// Follows requests; `None` where nobody wants that.
     pub telemetry: Option<Arc<Telemetry>>,
 }

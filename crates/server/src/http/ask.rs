@@ -55,6 +55,39 @@ pub(super) struct Block {
     pub span: Option<Duration>,
 }
 
+/// A quota for a key, or the end of one.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\", \"quota\": \"1000/1m\"}"
+)]
+pub(super) struct Override {
+    pub limit: String,
+    pub key: Option<String>,
+    pub quota: Option<String>,
+    /// For how long; `None` until it is ended.
+    #[serde(default, rename = "for", deserialize_with = "span")]
+    pub span: Option<Duration>,
+    /// The key is held to the rules again.
+    #[serde(default)]
+    pub end: bool,
+}
+
+impl Override {
+    /// The quota; `None` where one is to end.
+    pub fn quota(&self) -> Result<Option<&str>, Refused> {
+        match (&self.quota, self.end) {
+            (Some(quota), false) => Ok(Some(quota)),
+            (None, true) if self.span.is_none() => Ok(None),
+            (None, true) => Err(field("#/for", "an override that is ended ends now; leave `for` out")),
+            (Some(_), true) => {
+                Err(field("#/quota", "give a `quota`, or `end` the one that the key has; not both"))
+            }
+            (None, false) => Err(field("#", "missing field `quota`, as in \"1000/1m\" (or `\"end\": true`)")),
+        }
+    }
+}
+
 /// A limit, with an optional key.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
@@ -153,7 +186,7 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     match parse_duration(&text) {
         Ok(span) if !span.is_zero() => Ok(Some(span)),
-        Ok(_) => Err(D::Error::custom("`for` must be above zero; omit it to block until unblocked")),
+        Ok(_) => Err(D::Error::custom("`for` must be above zero; omit it for no end")),
         Err(error) => Err(D::Error::custom(error)),
     }
 }

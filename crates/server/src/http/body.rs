@@ -10,6 +10,7 @@ use axum::{
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::problem::{Problem, Refused};
+use crate::rules::MAX_FILE;
 
 /// The longest body, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -21,15 +22,26 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// The body, whatever its declared type: `curl -d` declares a form, and the JSON is checked anyway.
 pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
+    up_to(request, MAX_BODY, "ask for fewer limits at once").await
+}
+
+/// A body that is a rules file, which may be as long as one.
+pub(super) async fn rules_body(request: Request) -> Result<String, Refused> {
+    let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
+    let text = String::from_utf8(body.into());
+    text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8").into())
+}
+
+async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refused> {
     let too_large = || {
-        let detail = format!("the body is longer than {MAX_BODY} bytes; ask for fewer limits at once");
+        let detail = format!("the body is longer than {most} bytes; {mend}");
         Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
     };
     // Check before reading: a client that waits for `100 Continue` has not sent it yet.
-    if request.body().size_hint().lower() > MAX_BODY as u64 {
+    if request.body().size_hint().lower() > most as u64 {
         return Err(too_large());
     }
-    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    let body = Limited::new(request.into_body(), most).collect();
     match tokio::time::timeout(BODY_TIME, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),

@@ -72,6 +72,11 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Ref
     body.insert("step_seconds".to_owned(), json!(told.step));
     body.insert("end".to_owned(), json!(told.end));
     body.extend(OUTCOMES.iter().enumerate().map(|(at, name)| ((*name).to_owned(), column(at))));
+    if let Some(sample) = history.latency_of(&spec.name, asked.step, asked.most) {
+        body.insert("latency_seconds".to_owned(), json!(latency_bounds().collect::<Vec<_>>()));
+        let sample: Vec<_> = sample.points.iter().map(|point| point.to_vec()).collect();
+        body.insert("latency_sample".to_owned(), json!(sample));
+    }
     body.insert("memory".to_owned(), json!(SizeBody::from(history.size())));
     Ok(answer::json(&body))
 }

@@ -6,8 +6,9 @@
 //!
 //! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
 //! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
-//! of a path, with the [`App`] that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
-//! `history` the decisions over time, and `overview` the state of all limits. `serve` handles the connections: `slots` bounds
+//! of a path, with the `App` that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
+//! `history` the decisions over time, `overview` the state of all limits, `trace` the requests of traced keys, `what_if` what
+//! other rules would have decided on them, and `rules_file` the rules file. `serve` handles the connections: `slots` bounds
 //! their number and decides which one is closed for a new one, and `write_deadline` bounds how long a response waits for a
 //! client that does not read.
 
@@ -18,16 +19,21 @@ mod ask;
 mod body;
 mod credentials;
 mod descriptors;
+mod flow;
 mod history;
+pub(crate) mod hosts;
 mod overview;
 mod permit;
 mod problem;
 mod query;
 mod routes;
+mod rules_file;
 mod serve;
 mod slots;
 mod table;
 mod top;
+mod trace;
+mod what_if;
 mod write_deadline;
 
 pub(crate) use app::App;

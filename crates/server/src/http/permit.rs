@@ -13,6 +13,7 @@ use super::{
     app::App,
     ask::Ask,
     credentials::http_rights,
+    hosts::{Hosts, host_of},
     problem::{Problem, Refused},
     serve::Certificate,
     table::Plane,
@@ -25,7 +26,7 @@ use crate::access::{Rights, Role};
 pub(super) fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap) -> Result<(), Refused> {
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
     // Only the control plane has its own pages.
-    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(origin, headers);
+    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(&app.hosts, origin, headers);
     let is_let_in = |origin: &HeaderValue| named(origin) || is_own(origin);
     if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
         return Ok(());
@@ -35,16 +36,29 @@ pub(super) fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap)
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
 }
 
-/// Whether this server served the page: the page's origin is the address of this request. A domain name could resolve to
-/// anything, so the address must be an IP address or `localhost`.
-fn is_own_page(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+/// Whether this server served the page: the page's origin is the host of this request. A domain name could resolve to anything, so
+/// it must be a known one.
+fn is_own_page(hosts: &Hosts, origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
-    let is_address = host.parse::<std::net::SocketAddr>().is_ok()
-        || host.parse::<std::net::Ipv4Addr>().is_ok()
-        || host.split(':').next() == Some("localhost");
     let origin = origin.to_str().unwrap_or_default();
     let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    is_address && from == Some(host)
+    hosts.know(host) && from == Some(host)
+}
+
+/// Without credentials, only the host in a request keeps foreign pages out of the control plane: see [`Hosts`].
+fn refuse_unknown_hosts(app: &App, plane: Plane, request: &Request) -> Result<(), Refused> {
+    let is_open = plane == Plane::Admin && !app.doors[plane as usize].access().asks_for_something();
+    match host_of(request).filter(|host| is_open && !app.hosts.know(host)) {
+        None => Ok(()),
+        Some(host) => {
+            let detail = format!(
+                "without credentials the control plane serves only IP addresses and localhost: allow the name `{}` with \
+                 --admin-host, or require credentials (--access)",
+                host.chars().take(64).collect::<String>()
+            );
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail).into())
+        }
+    }
 }
 
 /// Only clients that may see every limit may use the dashboard.
@@ -63,6 +77,7 @@ pub(super) async fn permit_page(State(app): State<Arc<App>>, request: Request, n
 
 /// The rights of a client; refused unless they include the role.
 pub(super) fn permit(app: &App, plane: Plane, role: Role, request: &Request) -> Result<Arc<Rights>, Refused> {
+    refuse_unknown_hosts(app, plane, request)?;
     let door = &app.doors[plane as usize];
     let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
     let rights = http_rights(door, request.headers(), names).map_err(Problem::stranger)?;

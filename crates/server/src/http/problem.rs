@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{access::Stranger, service::Refusal};
+use crate::{access::Stranger, rules::Problem as Mistake, service::Refusal};
 
 /// What is wrong with a request, and what to do about it.
 #[derive(Clone, Debug)]
@@ -18,11 +18,13 @@ pub(super) struct Problem {
     pointer: Option<String>,
     /// The limits with the most similar names, if the request names an unknown one.
     nearest: Option<Vec<String>>,
+    /// What is wrong with rules.
+    mistakes: Vec<Value>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, title, detail: detail.into(), pointer: None, nearest: None }
+        Self { status, title, detail: detail.into(), pointer: None, nearest: None, mistakes: Vec::new() }
     }
 
     pub fn bad_json(detail: impl Into<String>) -> Self {
@@ -50,9 +52,16 @@ impl Problem {
             Refusal::KeyTooLong { .. } => {
                 Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
             }
-            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } => {
+            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
+            Refusal::NoQuota { .. } => {
+                Self { pointer: at("quota"), ..Self::new(StatusCode::BAD_REQUEST, "No quota", detail) }
+            }
+            Refusal::KeyNotText => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key not text", detail) }
+            }
+            Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
             Refusal::NoAnswer { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
@@ -63,11 +72,12 @@ impl Problem {
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
             }
+            Refusal::NoTrace => Self::new(StatusCode::CONFLICT, "No trace", detail),
             Refusal::NoHistory { .. } => Self::new(StatusCode::CONFLICT, "No history", detail),
             Refusal::NoHeavyKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
             }
-            Refusal::InStore { .. } => {
+            Refusal::InStore { .. } | Refusal::OverrideInStore { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
             }
             Refusal::DeniedByRules { .. } => {
@@ -85,6 +95,13 @@ impl Problem {
             Stranger::Wrong => "the server does not know this token or certificate; see its --access file",
         };
         Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
+    }
+
+    /// Rules that cannot be used, with their lines.
+    pub fn bad_rules(mistakes: &[Mistake]) -> Self {
+        let words: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        let mistakes = mistakes.iter().map(mistake).collect();
+        Self { mistakes, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; ")) }
     }
 
     /// The client lacks permission.
@@ -105,6 +122,9 @@ impl Problem {
         if let Some(nearest) = &self.nearest {
             body["nearest_limits"] = json!(nearest);
         }
+        if !self.mistakes.is_empty() {
+            body["mistakes"] = json!(self.mistakes);
+        }
         body
     }
 
@@ -120,6 +140,11 @@ impl Problem {
         }
         response
     }
+}
+
+/// A mistake in rules, with its line.
+pub(super) fn mistake(mistake: &Mistake) -> Value {
+    json!({"line": mistake.line(), "what": mistake.what(), "mend": mistake.mending()})
 }
 
 /// A boxed [`Problem`], because handlers rarely return one.

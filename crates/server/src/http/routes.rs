@@ -17,11 +17,12 @@ use super::{
     app::App,
     ask::{self, Ask, Asks},
     body::{body, drain, text},
-    descriptors, history, overview,
+    descriptors, flow, history, overview,
     permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
     problem::{Problem, Refused},
+    rules_file,
     table::{Endpoint, Plane, ROUTES, Route},
-    top,
+    top, trace, what_if,
 };
 use crate::service::{self, Act, Readiness};
 
@@ -108,7 +109,15 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         }
         Endpoint::Top => top::answer(app, request.uri(), &permitted),
         Endpoint::History => history::answer(app, request.uri(), &permitted),
+        Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::FlowReport => flow::report(app, request, rights.as_deref()).await,
+        Endpoint::FlowRules => flow::push(app, request, rights.as_deref()).await,
         Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::Trace => trace::answer(app, request.uri(), rights).await,
+        Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
+            rules_file::run(app, endpoint, request, rights.as_deref()).await
+        }
+        Endpoint::WhatIf => what_if::answer(app, request, rights).await,
         Endpoint::Json => {
             let body = body(request).await?;
             descriptors::decide(&app.rates, &body, rights.as_deref()).await
@@ -133,6 +142,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         Endpoint::Metrics
         | Endpoint::Block
         | Endpoint::Unblock
+        | Endpoint::Override
         | Endpoint::Reset
         | Endpoint::Rules
         | Endpoint::Reload => admin::run(app, endpoint, request, &permitted).await,

@@ -168,6 +168,15 @@ impl Calls {
         Call(Arc::clone(self))
     }
 
+    /// Until this long has passed without a single request; never, if there was one.
+    #[cfg(feature = "grpc")]
+    pub async fn never_begin(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+        if self.begun.load(Ordering::Relaxed) > 0 {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Waits until no request has begun or been in progress for this long; takes at most twice as long.
     pub async fn are_absent_for(&self, span: Duration) {
         loop {

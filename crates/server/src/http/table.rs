@@ -15,10 +15,18 @@ pub enum Endpoint {
     Block,
     /// End the block of a key.
     Unblock,
+    /// Give a key its own quota, or end that.
+    Override,
     /// Forget use.
     Reset,
     /// The rules in force.
     Rules,
+    /// The rules as their file has them.
+    RulesFile,
+    /// What is wrong with rules, and how they differ from the file.
+    RulesCheck,
+    /// Put other rules in the file's place.
+    RulesSave,
     /// Load the rules again.
     Reload,
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a request.
@@ -33,6 +41,16 @@ pub enum Endpoint {
     History,
     /// Every limit with its rule and its counts.
     Limits,
+    /// What the resources of programs do.
+    Flow,
+    /// A program's report.
+    FlowReport,
+    /// Rules for programs.
+    FlowRules,
+    /// The requests of traced keys.
+    Trace,
+    /// What other rules would have decided on them.
+    WhatIf,
     /// Whether the process is alive.
     Health,
     /// Whether the server accepts requests.
@@ -84,11 +102,14 @@ pub struct Route {
 }
 
 impl Route {
-    /// The role that a client needs. On the control plane, GET reads and POST changes.
+    /// The role that a client needs. On the control plane, GET reads, and POST changes something or asks a long question.
     #[must_use]
     pub fn needs(&self) -> Option<Role> {
         match (self.endpoint, self.served) {
             (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (Endpoint::FlowReport, _) => Some(Role::Report),
+            // It changes nothing: its rules are too long for a query.
+            (Endpoint::WhatIf | Endpoint::RulesCheck, _) => Some(Role::Observe),
             (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
             (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
             (_, Served::OnAdmin) => Some(Role::Operate),
@@ -127,11 +148,20 @@ pub const ROUTES: &[Route] = &[
     get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
     post("/v1/block", Endpoint::Block, Served::OnAdmin),
     post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/override", Endpoint::Override, Served::OnAdmin),
     post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
     get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),
+    post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
+    post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),
     post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
     get("/metrics", Endpoint::Metrics, Served::OnAdmin),
     get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
     get("/v1/top", Endpoint::Top, Served::OnAdmin),
     get("/v1/history", Endpoint::History, Served::OnAdmin),
+    get("/v1/flow", Endpoint::Flow, Served::OnAdmin),
+    post("/v1/flow/report", Endpoint::FlowReport, Served::OnAdmin),
+    post("/v1/flow/rules", Endpoint::FlowRules, Served::OnAdmin),
+    get("/v1/trace", Endpoint::Trace, Served::OnAdmin),
+    post("/v1/what-if", Endpoint::WhatIf, Served::OnAdmin),
 ];

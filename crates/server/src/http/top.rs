@@ -67,9 +67,9 @@ pub(super) fn answer(
     permitted(limit)?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=100_000)?;
     let top = app.service.top(limit.as_bytes(), most, app.service.now());
-    let (limit, top) = top.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    let top = top.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
     Ok(answer::json(&TopBody {
-        limit_name: &limit.spec().name,
+        limit_name: limit,
         seconds: top.span.get() as f64 / 1e9,
         one_in: top.one_in,
         names: top.capacity,

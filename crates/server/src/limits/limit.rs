@@ -2,17 +2,23 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{Act, memory::Memory};
+use super::{
+    Act, RuntimeOverride,
+    memory::{Memory, SetOverrideError},
+};
 use crate::{
     counts::CountsRead,
     heavy::Top,
+    latency,
     refusal::Refusal,
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
     shared::StoreLimit,
+    trace::{Tap, Verdict},
+    watchers::Watchers,
 };
 
 /// One limit in use. Its states are in this server's memory or in a shared store.
@@ -24,6 +30,10 @@ pub struct Limit {
     pub(super) memory: Arc<Memory>,
     /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
     pub(super) store: Option<Arc<StoreLimit>>,
+    /// Keeps what chosen keys ask.
+    pub(super) tap: Option<Tap>,
+    /// Measures how long decisions took.
+    pub(super) clock: Option<Arc<dyn Clock>>,
 }
 
 impl fmt::Debug for Limit {
@@ -68,6 +78,7 @@ impl Limit {
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 limiter.refund_at(key, cost, now);
+                self.see_refund(key, cost, now);
                 self.standing(key, 0, now)
             }
         };
@@ -75,8 +86,8 @@ impl Limit {
         Some(decision)
     }
 
-    /// Takes `cost` of a limit in the store, where this server can decide without asking it: from an allotment that it holds,
-    /// or by a denial that it remembers. Then it is counted. `None` says nothing.
+    /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
+    /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
     #[inline]
     pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
         let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
@@ -109,6 +120,7 @@ impl Limit {
                     Act::Peek => store.peek(key, cost, spent).await,
                     Act::Refund => {
                         let standing = store.refund(&self.spec.name, key, cost).await?;
+                        self.see_refund(key, cost, now);
                         self.block_of(key, now).unwrap_or(standing)
                     }
                 };
@@ -182,11 +194,45 @@ impl Limit {
         if act != Act::Take || cost == 0 {
             return;
         }
-        let Memory { counts, heavy, .. } = &*self.memory;
+        let counts = &self.memory.counts;
         let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
         if sampled {
-            heavy.record(key, decision.is_denied(), &counts.sampling, now);
+            self.sample(key, decision, now);
         }
+        if let Some(tap) = &self.tap {
+            tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
+        }
+    }
+
+    /// Looks at one of the sample: who asked, and how long it took since its edge had it.
+    #[cold]
+    fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let Memory { counts, heavy, latency, .. } = &*self.memory;
+        heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        if let Some(clock) = &self.clock {
+            latency.observe(clock.now().saturating_since(now), 1);
+        }
+    }
+
+    #[inline]
+    fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        if let Some(tap) = &self.tap
+            && cost > 0
+        {
+            tap.see(key, cost, Verdict::Refunded, now);
+        }
+    }
+
+    /// Has these hear of its decisions.
+    pub(super) fn watch(&mut self, watchers: &Watchers) {
+        let Watchers { trace, clock } = watchers;
+        self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.clock.clone_from(clock);
+    }
+
+    /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
+    pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
+        self.memory.latency.counts()
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
@@ -196,11 +242,41 @@ impl Limit {
         self.memory.heavy.top(most, now)
     }
 
-    /// The policy of the key: its override, or the limit's own.
+    /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
     #[must_use]
-    pub fn policy_of(&self, key: &[u8]) -> &PolicySpec {
+    pub fn policy_of(&self, key: &[u8]) -> PolicySpec {
+        if let Some(own) = self.memory.overrides.get(key) {
+            return own.policy;
+        }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
-        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy)
+        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy).clone()
+    }
+
+    /// The keys that an operator gave a quota while the server runs.
+    #[must_use]
+    pub fn runtime_overrides(&self) -> Vec<(String, RuntimeOverride)> {
+        self.memory.overrides.all()
+    }
+
+    /// Gives a key a quota until a time, in place of what the rules say about it.
+    pub(crate) fn set_override(
+        &self,
+        key: &str,
+        quota: &str,
+        until: Nanos,
+        now: Nanos,
+    ) -> Result<(), SetOverrideError> {
+        self.memory.set_override(key, quota, until, now)
+    }
+
+    /// Holds a key to the rules again; whether it was not.
+    pub(crate) fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        self.memory.end_override(key, now)
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub(crate) fn end_overrides_due(&self, now: Nanos) {
+        self.memory.end_overrides_due(now);
     }
 
     /// Whether the rules deny this key permanently.

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
 
+use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
 use crate::{
     counts::Counts,
     heavy::HeavyKeys,
-    rules::{Keeping, LimitSpec, PolicySpec, RulesError},
+    latency::Latency,
+    refusal::MOST_OVERRIDES,
+    rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
 };
 
 /// The states of a limit and its counters. If the states are in a store, the limiter only records blocked keys.
@@ -16,6 +19,10 @@ pub(super) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
     pub heavy: HeavyKeys,
+    /// What operators gave single keys.
+    pub overrides: RuntimeOverrides,
+    /// Of a sample of the decisions.
+    pub latency: Latency,
     keeping: Keeping,
 }
 
@@ -66,7 +73,8 @@ impl Memory {
         let counts = Counts::default();
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
-        Ok(Self { limiter, counts, heavy, keeping })
+        let (latency, overrides) = (Latency::default(), RuntimeOverrides::new(spec));
+        Ok(Self { limiter, counts, heavy, overrides, latency, keeping })
     }
 
     /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to those in `to`, with room for
@@ -90,14 +98,40 @@ impl Memory {
         }
         let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
         let from = from.unwrap_or(&none);
-        for key in from.overrides.keys().filter(|key| !to.overrides.contains_key(*key)) {
+        let mut operators = self.overrides.lock();
+        let by_operator = |key: &&String| operators.inner.keys.contains_key(*key);
+        let gone = from.overrides.keys().filter(|key| !to.overrides.contains_key(*key));
+        for key in gone.filter(|key| !by_operator(key)) {
             limiter.remove_override_at(key, now);
         }
-        for (key, spec) in to.overrides.iter().filter(|(key, spec)| from.overrides.get(*key) != Some(spec)) {
+        let changed = to.overrides.iter().filter(|(key, spec)| from.overrides.get(*key) != Some(spec));
+        for (key, spec) in changed.filter(|(key, _)| !by_operator(key)) {
             if let Some(policy) = policy(spec) {
                 limiter.set_override_at(key, policy, now)?;
             }
         }
+        operators.inner.general = to.policy.clone();
+        operators.inner.by_rules.clone_from(&to.overrides);
+        let mut refused = Vec::new();
+        for (key, own) in &mut operators.inner.keys {
+            // What the limit's algorithm cannot do with the quota it does without.
+            let follows = own.policy.clone().of(&to.policy);
+            match follows.policy() {
+                Ok(_) if follows == own.policy => {}
+                Ok(policy) => {
+                    limiter.set_override_at(key, policy, now)?;
+                    own.policy = follows;
+                }
+                Err(error) => {
+                    tracing::warn!(limit = to.name, %error, "a key's override does not fit the limit's new rules, and has ended");
+                    refused.push(key.clone());
+                }
+            }
+        }
+        for key in refused {
+            self.end(&mut operators.inner, &key, now)?;
+        }
+        drop(operators);
         for key in from.deny.difference(&to.deny) {
             limiter.unblock_at(key, now);
         }
@@ -106,6 +140,72 @@ impl Memory {
         }
         Ok(())
     }
+
+    /// Gives a key a quota, in place of what the rules say about it, until a time. What it has used still counts.
+    pub fn set_override(
+        &self,
+        key: &str,
+        quota: &str,
+        until: Nanos,
+        now: Nanos,
+    ) -> Result<(), SetOverrideError> {
+        let mut operators = self.overrides.lock();
+        let inner = &mut operators.inner;
+        let spec = inner.general.with_quota(quota)?;
+        if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
+            return Err(SetOverrideError::TooMany);
+        }
+        let policy = spec.policy().map_err(QuotaTextError::Policy)?;
+        self.limiter.set_override_at(key, policy, now)?;
+        inner.keys.insert(key.to_owned(), RuntimeOverride { policy: spec, until });
+        Ok(())
+    }
+
+    /// Holds a key to the rules again; whether it was not.
+    pub fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        self.end(&mut self.overrides.lock().inner, key, now)
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub fn end_overrides_due(&self, now: Nanos) {
+        for (key, _) in self.overrides.all().into_iter().filter(|(_, own)| own.until <= now) {
+            let mut operators = self.overrides.lock();
+            // It may have been set anew.
+            if operators.inner.keys.get(&key).is_some_and(|own| own.until <= now)
+                && let Err(error) = self.end(&mut operators.inner, &key, now)
+            {
+                tracing::error!(%error, "a key's override could not be ended; trying again in a second");
+            }
+        }
+    }
+
+    fn end(&self, operators: &mut Inner, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        if !operators.keys.contains_key(key) {
+            return Ok(false);
+        }
+        match operators.by_rules.get(key).and_then(|spec| policy(spec, self.keeping).ok()) {
+            Some(policy) => self.limiter.set_override_at(key, policy, now)?,
+            None => {
+                self.limiter.remove_override_at(key, now);
+            }
+        }
+        operators.keys.remove(key);
+        Ok(true)
+    }
+}
+
+/// Why a key does not get a quota.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetOverrideError {
+    /// It is none that the limit's algorithm can use.
+    #[error(transparent)]
+    Quota(#[from] QuotaTextError),
+    /// [`MOST_OVERRIDES`] keys have one.
+    #[error("too many keys have an override")]
+    TooMany,
+    /// There is no room for its state.
+    #[error(transparent)]
+    NoRoom(#[from] OverrideError),
 }
 
 #[cfg(test)]

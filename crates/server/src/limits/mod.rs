@@ -10,6 +10,7 @@ mod capacity;
 mod division;
 mod limit;
 mod memory;
+mod runtime_overrides;
 
 use std::sync::Arc;
 
@@ -18,11 +19,14 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
+pub(crate) use self::memory::SetOverrideError;
+pub use self::runtime_overrides::RuntimeOverride;
 pub use self::{act::Act, capacity::Capacity, limit::Limit};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     rules::{Keeping, LimitSpec, Rules, RulesError},
     shared::{SharedStore, StoreLimit},
+    watchers::Watchers,
 };
 
 /// The maximum number of keys of a shared limit in memory while the store does not reply.
@@ -42,6 +46,8 @@ pub struct Limits {
     throttle_keys: usize,
     /// The store, if the limits are shared.
     shared: Option<Arc<SharedStore>>,
+    /// Who hears of decisions, also those of later rules.
+    watchers: Watchers,
 }
 
 /// What limits are built from, beside their rules.
@@ -50,6 +56,7 @@ struct Plan<'a, H> {
     hash_keys: H,
     keeping: Keeping,
     shared: Option<Arc<SharedStore>>,
+    watchers: Watchers,
     /// The limits whose states are kept.
     before: Option<&'a Limits>,
 }
@@ -67,8 +74,8 @@ impl Limits {
         now: Nanos,
     ) -> Result<Self, RulesError> {
         let capacity = capacity.into();
-        let keeping = Keeping::Memory;
-        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, before: None }, now)
+        let (keeping, watchers) = (Keeping::Memory, Watchers::default());
+        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, watchers, before: None }, now)
     }
 
     /// Limits as in a server with a store, but without the store, to see how much memory they need.
@@ -100,7 +107,18 @@ impl Limits {
         now: Nanos,
     ) -> Result<Self, RulesError> {
         let hash_keys = |_: &str| None;
-        Self::build(rules, &Plan { capacity, hash_keys, keeping: Keeping::Store, shared, before: None }, now)
+        let (keeping, watchers) = (Keeping::Store, Watchers::default());
+        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared, watchers, before: None }, now)
+    }
+
+    /// The same limits, and those of later rules, with others who hear of their decisions.
+    #[must_use]
+    pub fn watched_by(mut self, watchers: Watchers) -> Self {
+        // Nobody else has them yet; who had them would go on with the watchers of before.
+        for limit in self.in_order.iter_mut().filter_map(Arc::get_mut) {
+            limit.watch(&watchers);
+        }
+        Self { watchers, ..self }
     }
 
     /// The store that holds the limits, if they are shared.
@@ -132,7 +150,14 @@ impl Limits {
         let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
         Self::build(
             rules,
-            &Plan { capacity: self.capacity, hash_keys: |_: &str| None, keeping, shared, before },
+            &Plan {
+                capacity: self.capacity,
+                hash_keys: |_: &str| None,
+                keeping,
+                shared,
+                watchers: self.watchers.clone(),
+                before,
+            },
             now,
         )
     }
@@ -163,7 +188,10 @@ impl Limits {
                 }
                 (None, _) => None,
             };
-            limits.push(Arc::new(Limit { max_keys: rooms.bound(&spec), spec, memory, store }));
+            let mut limit =
+                Limit { max_keys: rooms.bound(&spec), spec, memory, store, tap: None, clock: None };
+            limit.watch(&plan.watchers);
+            limits.push(Arc::new(limit));
         }
         for (at, limit) in limits.iter().enumerate() {
             if let Err(source) = limit.follow(before(&limit.spec), now) {
@@ -185,6 +213,7 @@ impl Limits {
             max_memory,
             throttle_keys: rooms.throttle_keys(),
             shared: plan.shared.clone(),
+            watchers: plan.watchers.clone(),
         })
     }
 
@@ -196,7 +225,8 @@ impl Limits {
         let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let rules = Rules { limits: vec![spec], ..Rules::default() };
         let (capacity, shared) = (Capacity::from(self.capacity.max_keys), self.shared.clone());
-        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, before: None };
+        let watchers = self.watchers.clone();
+        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, watchers, before: None };
         let built = Self::build(rules, &plan, now)?;
         Ok(Arc::clone(&built.in_order[0]))
     }

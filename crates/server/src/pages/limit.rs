@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use super::{
     Missing,
     chart::{Size, chart},
+    latency,
     layout::{layout, post},
     overview::{pairs, rates},
     rules::yaml,
@@ -94,6 +95,12 @@ fn actions(name: &str, key: &str, all: bool) -> Markup {
             @if all {
                 (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
                 (post("/v1/reset", "Reset", &reset, &fields))
+                form method="post" action="/v1/refund" class="amount" data-question=(question("Refund")) {
+                    @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+                    label for="cost" { "Units" }
+                    input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+                    button type="submit" aria-label=(question("Refund")) { "Refund" }
+                }
             }
         }
     }
@@ -118,6 +125,11 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
         let size = Size { width: 720, height: 120, steps: 180 };
         Some(html! { figure { figcaption { (words) } (chart(&pairs, full, size, &words)) } })
     };
+    let sample = history.latency_of(name, Step::Second, 900).map(|told| latency::sums(&told.points));
+    let latency = sample.and_then(|sums| {
+        let title = format!("Time for a decision, {} of the last 15 minutes", sums.iter().sum::<u64>());
+        latency::histogram(&title, &sums)
+    });
     let recent = history.of(name, Step::Second, 10).map(|told| rates(&pairs(&told)));
     let top = limit.top(KEYS, app.service.now());
     Ok(html! {
@@ -133,7 +145,10 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
             li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
         }
         @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {
-            (Some(minutes), Some(hours)) => { (minutes) (hours) },
+            (Some(minutes), Some(hours)) => {
+                (minutes) (hours)
+                @if let Some(latency) = latency { (latency) }
+            },
             _ => p { "This limit has no history (--history-memory)." },
         }
         @if let Some(top) = top {

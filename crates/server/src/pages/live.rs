@@ -14,7 +14,7 @@ use futures_util::stream;
 use maud::Markup;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Missing, answer as response, limit, overview, page};
+use super::{Missing, answer as response, flow, limit, overview, page};
 use crate::http::{App, query_fields};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -23,6 +23,7 @@ const EVERY: Duration = Duration::from_secs(1);
 enum Part {
     Overview { q: String },
     Limit { name: String },
+    Flow { app: String },
 }
 
 impl Part {
@@ -30,14 +31,16 @@ impl Part {
         match self {
             Self::Overview { q } => Ok(overview::changing(app, q)),
             Self::Limit { name } => limit::changing(app, name),
+            Self::Flow { app: name } => flow::changing(app, name),
         }
     }
 }
 
 pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
-    let part = match query_fields(uri, ["q", "name"]) {
-        Ok([_, Some(name)]) => Part::Limit { name },
-        Ok([q, None]) => Part::Overview { q: q.unwrap_or_default() },
+    let part = match query_fields(uri, ["q", "name", "app"]) {
+        Ok([.., Some(app)]) => Part::Flow { app },
+        Ok([_, Some(name), _]) => Part::Limit { name },
+        Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default() },
         Err(error) => return page(Err(error.into())),
     };
     let mut ticks = interval(EVERY);

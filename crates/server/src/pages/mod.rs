@@ -2,9 +2,12 @@
 //!
 //! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). The changing part of a
 //! page is rendered again each second and sent as a server-sent event (`live`); `page.js` inserts it, and asks before it
-//! blocks a key. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
+//! blocks a key. `rules.js` is the editor of the rules. Nothing is loaded from other hosts, and the pages' content security
+//! policy forbids it.
 
 mod chart;
+mod flow;
+mod latency;
 mod layout;
 mod limit;
 mod live;
@@ -36,8 +39,13 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 3] = [
+const ASSETS: [Asset; 4] = [
     Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
+    Asset {
+        path: "/assets/rules.js",
+        kind: "text/javascript; charset=utf-8",
+        text: include_str!("rules.js"),
+    },
     Asset { path: "/assets/style.css", kind: "text/css; charset=utf-8", text: include_str!("style.css") },
     Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
 ];
@@ -61,7 +69,11 @@ pub(crate) fn routes() -> Router<Arc<App>> {
                 page(limit::page(&app, request.uri()).await)
             }),
         )
-        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app)))))
+        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app).await))))
+        .route(
+            "/flow",
+            get(async |State(app): State<Arc<App>>, request: Request| page(flow::page(&app, request.uri()))),
+        )
         .route(
             "/live",
             get(async |State(app): State<Arc<App>>, request: Request| live::answer(app, request.uri())),

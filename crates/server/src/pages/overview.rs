@@ -6,11 +6,12 @@ use maud::{Markup, html};
 use super::{
     Missing,
     chart::{Pair, Size, chart},
+    latency,
     layout::layout,
     shown,
 };
 use crate::{
-    history::{Points, Step, latency_bounds},
+    history::{Points, Step},
     http::{App, health_name, query_fields},
     limits::Limit,
 };
@@ -136,27 +137,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
 /// The latencies of answers in the last minute.
 fn answers(app: &App) -> Option<String> {
     let told = app.service.history().latency(Step::Second, RECENT)?;
-    let mut sums = vec![0_u64; latency_bounds().count() + 1];
-    for point in &told.points {
-        sums.iter_mut().zip(point).for_each(|(sum, count)| *sum += u64::from(*count));
-    }
+    let sums = latency::sums(&told.points);
     let all: u64 = sums.iter().sum();
-    let within = |thousandths: u64| {
-        let mut seen = 0;
-        let bucket = sums.iter().position(|count| {
-            seen += count;
-            seen * 1_000 >= all * thousandths
-        })?;
-        Some(latency_bounds().nth(bucket).map_or("over 1 s".to_owned(), |bound| match bound {
-            _ if bound >= 1.0 => format!("{bound:.0} s"),
-            _ if bound >= 0.001 => format!("{} ms", bound * 1e3),
-            _ => format!("{:.0} µs", bound * 1e6),
-        }))
-    };
-    (all > 0).then_some(())?;
-    Some(format!(
-        "{all} answers in the last minute, half within {}, 99 % within {}",
-        within(500)?,
-        within(990)?
-    ))
+    Some(format!("{all} answers in the last minute, {}", latency::within(&sums)?))
 }

@@ -51,6 +51,7 @@ document.addEventListener('submit', async (event) => {
   if (!form.dataset.question) return;
   event.preventDefault();
   const fields = Object.fromEntries(new FormData(form));
+  if (fields.cost) fields.cost = Number(fields.cost);
   document.getElementById('question').textContent = form.dataset.question;
   ask.returnValue = 'no';
   ask.showModal();

@@ -1,15 +1,19 @@
-//! The rules in force, and the result of the last attempt to load them.
+//! The rules: the file, the result of the last attempt to load it, an editor, and the rules in force.
 
-use std::{fmt::Write, sync::atomic::Ordering};
+use std::{
+    fmt::Write,
+    sync::{Arc, atomic::Ordering},
+};
 
 use maud::{Markup, html};
 use serde_json::json;
+use tokio::task::spawn_blocking;
 
 use super::{
     layout::{layout, post},
     shown,
 };
-use crate::{http::App, limits::Limit};
+use crate::{http::App, limits::Limit, rules_file::Text};
 
 /// A limit in the form of a rules file.
 pub(super) fn yaml(limit: &Limit) -> String {
@@ -45,15 +49,28 @@ pub(super) fn yaml(limit: &Limit) -> String {
     text
 }
 
-pub(super) fn page(app: &App) -> Markup {
+pub(super) async fn page(app: &App) -> Markup {
     let limits = app.service.limits();
-    let loaded = app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
-    let ago = (app.service.now().get() / 1_000_000_000).saturating_sub(loaded);
-    let rejected = app.events.rejected();
+    let now = app.service.now();
+    let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
+    let ago = seconds(app.events.rules_loaded_at.load(Ordering::Relaxed));
+    let count = limits.limits().len();
     let rules: String = limits.limits().iter().map(|limit| yaml(limit)).collect();
+    drop(limits);
+    let rejected = app.events.rejected();
+    let file = Arc::clone(&app.rules_file);
+    // A file system may hang: not on a thread that serves.
+    let read = spawn_blocking(move || file.read()).await;
+    let file = &app.rules_file;
     let head = html! { h1 { "Rules" } };
     let body = html! {
-        p { (limits.limits().len()) " limits, loaded " (ago) " s ago." }
+        p { (count) " limits, loaded " (ago) " s ago"
+            @if let Some(path) = file.path() { " from " code { (shown::text(&path.display().to_string())) } }
+            "."
+            @if let Some((who, at)) = file.last() {
+                " Changed here by " (shown::text(&who)) " " (seconds(at.get())) " s ago."
+            }
+        }
         @if rejected.is_empty() { } @else {
             section class="card" aria-label="Mistakes" {
                 h2 class="bad" { "The file has changed since, and was rejected" }
@@ -62,9 +79,48 @@ pub(super) fn page(app: &App) -> Markup {
             }
         }
         div class="buttons" { (post("/v1/reload", "Reload the file", "Reload the file?", &[])) }
-        pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
+        @match read {
+            Ok(Ok(text)) => (editor(app, &text)),
+            Ok(Err(error)) => p class="bad" { (shown::text(&error.to_string())) },
+            // A panic was told by itself.
+            Err(_) => p class="bad" { "The file cannot be read." },
+        }
+        details { summary { "The rules in force" }
+            pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
+        }
     };
     layout("Rules", "/rules", None, &head, &body)
+}
+
+/// The file as it is, to try changes in, and to save them where that is allowed.
+fn editor(app: &App, file: &Text) -> Markup {
+    let (path, is_writable) = (app.rules_file.path(), app.rules_file.is_writable());
+    let path = path.map(|path| path.display().to_string());
+    let lines = file.text.lines().count().clamp(8, 40);
+    html! {
+        form id="rules" data-version=(file.version) data-path=[path.as_deref()] {
+            label for="text" {
+                @if path.is_some() { "The file" } @else { "The built-in rules" }
+            }
+            // A line end that comes first is not a part of a text area's text.
+            textarea id="text" name="text" rows=(lines) spellcheck="false" autocomplete="off" { "\n" (file.text) }
+            p id="checked" role="status" {}
+            ul id="mistakes" {}
+            div class="buttons" {
+                button type="button" id="try" { "Try on the trace" }
+                @if is_writable { button type="submit" id="save" disabled { "Save" } }
+            }
+            @if !is_writable {
+                p { "Changes can be tried here, and not saved: start the server with --rules FILE --rules-writable to save them." }
+            }
+            @if app.service.trace().is_none() {
+                p { "There is no trace to try them on: start the server with --trace-keys 10%." }
+            }
+            pre id="diff" tabindex="0" aria-label="What changes" hidden {}
+        }
+        div id="tried" aria-live="polite" {}
+        script type="module" src="/assets/rules.js" {}
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! Commands that the shared store answers: how a connection's replies keep their order around them.
+//! Commands that the shared store decides, and how a connection keeps its replies in order.
 //!
-//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a future and polls that
-//! between its turns; until all are answered it runs no further command of that connection. What other commands of the same
-//! pipeline have replied meanwhile is kept between the answers.
+//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a future, which it polls
+//! between its turns. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other
+//! commands are buffered in between.
 //!
-//! The future is not a task of the async runtime: whatever memory can decide is decided at the first poll, and an answer of
-//! the store wakes this thread once, for all answers that came meanwhile. The runtime drives the connection to the store and
-//! the timers.
+//! The future is not a task of the async runtime. Memory decides what it can at the first poll, and the store's replies wake
+//! this thread once for all that have arrived. The runtime drives the connection to the store and the timers.
 
 use std::{
     collections::HashMap,
@@ -90,7 +89,7 @@ impl Batch {
 }
 
 fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
-    // Arrays, integers and errors are the same in both versions of the protocol.
+    // Arrays, integers and errors are the same in both protocol versions.
     let mut replies = Replies { out, protocol: Protocol::Resp2 };
     match (reply, question) {
         (Reply::Limit(Ok(decision)), Question::Limit { limit, .. }) => {
@@ -107,14 +106,14 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
 /// Replies on their way back to a connection.
 #[derive(Debug)]
 pub(super) struct Answered {
-    /// The connection's place, and its number: the place may be another's by now.
+    /// The connection's slot and number. Another connection may use the slot by now.
     pub at: usize,
     pub id: u64,
-    /// `None` when the answering panicked, as it does when the runtime is shutting down.
+    /// `None` when the future panicked, as it does when the runtime is shutting down.
     pub replies: Option<Vec<u8>>,
 }
 
-/// The batches of a listener's thread that are under way.
+/// The batches of a listener's thread that are being answered.
 pub(super) struct UnderWay {
     batches: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
     alarm: Arc<Alarm>,
@@ -122,13 +121,13 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// `ring` ends the thread's wait for its sockets.
+    /// `ring` wakes the thread from its poll.
     pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
         let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), ring: Box::new(ring) });
         Self { batches: FuturesUnordered::new(), waker: Arc::clone(&alarm).into(), alarm }
     }
 
-    /// Adds a connection's batch; nothing is asked before [`next`](Self::next).
+    /// Adds a connection's batch. [`next`](Self::next) asks its questions.
     pub fn add(&self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
         let (id, service) = (session.id, Arc::clone(service));
         self.batches.push(Box::pin(async move {
@@ -141,7 +140,7 @@ impl UnderWay {
         self.batches.is_empty()
     }
 
-    /// The next batch that is answered, if there is one now. To be called within the async runtime.
+    /// The next answered batch, if there is one now. Must be called within the async runtime's context.
     pub fn next(&mut self) -> Option<Answered> {
         match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(answered) => answered,
@@ -149,25 +148,25 @@ impl UnderWay {
         }
     }
 
-    /// Whether the thread may wait for its sockets: from now on an answer ends the wait. Otherwise there may be one already.
+    /// Whether the thread may wait for its sockets. If so, an answer from now on ends the wait; otherwise there may already be one.
     pub fn may_wait(&self) -> bool {
         self.alarm.may_wait()
     }
 
-    /// The thread waits no more.
+    /// The thread no longer waits.
     pub fn waited(&self) {
         self.alarm.waited();
     }
 }
 
-/// The thread looks for answers before it waits.
+/// The thread will look for answers before it waits.
 const AWAKE: u8 = 0;
 /// The thread waits for its sockets.
 const WAITING: u8 = 1;
-/// There may be an answer that the thread has not looked for.
+/// There may be an answer that the thread has not seen.
 const RUNG: u8 = 2;
 
-/// Wakes a listener's thread, with a system call only where it waits.
+/// Wakes a listener's thread. Only a waiting thread costs a system call.
 struct Alarm {
     state: AtomicU8,
     ring: Box<dyn Fn() + Send + Sync>,
@@ -175,8 +174,8 @@ struct Alarm {
 
 impl Alarm {
     fn may_wait(&self) -> bool {
-        // AcqRel, here and below: whoever sees the other's change of state sees what came before it. That the thread waits, or
-        // that there is an answer: the later of both sees the earlier.
+        // AcqRel, here and below: a thread that sees the other's change of the state sees what happened before it. Either the
+        // listener's thread sees that there is an answer, or the other one sees that it waits.
         let waits = self.state.compare_exchange(AWAKE, WAITING, Ordering::AcqRel, Ordering::Acquire);
         if waits.is_err() {
             self.waited();

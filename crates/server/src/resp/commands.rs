@@ -38,7 +38,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 19] = [
+pub(super) static COMMANDS: [Command; 20] = [
     command!(decide
         "acquire"(1, 3),
         2,
@@ -78,6 +78,13 @@ pub(super) static COMMANDS: [Command; 19] = [
         limiting::block
     ),
     command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", limiting::unblock),
+    command!(operate
+        "override"(3, 4),
+        2,
+        "limit key quota|END [milliseconds]",
+        "Give a key its own quota, for a time or until END",
+        limiting::override_key
+    ),
     command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
     command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
     command!("echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),

@@ -16,7 +16,7 @@ use super::{
 use crate::{limits::Limits, tls::HANDSHAKE_TIME};
 
 /// How much is read from a socket at a time.
-const READ: usize = 64 * 1024;
+pub(super) const READ: usize = 64 * 1024;
 /// The size of the read buffer that all connections of a reactor share: one read, after an unfinished frame.
 pub(super) const BUFFER: usize = READ + MAX_FRAME;
 /// With this much unsent output, the connection runs no further command until it is sent.
@@ -25,8 +25,6 @@ const OUTPUT_FULL: usize = 256 * 1024;
 const OUTPUT_KEPT: usize = 4 * 1024;
 /// How many commands of a pipeline are parsed in advance.
 const AHEAD: usize = 16;
-/// The number of reads before the other connections get their turn.
-const READS_A_TURN: usize = 4;
 /// How long a frame may stay unfinished, or a reply unsent.
 const STUCK: Nanos = Nanos::from_secs(30);
 
@@ -47,7 +45,7 @@ pub(super) struct Connection<S> {
     asked: (Nanos, u64),
     /// Complete frames in `input` wait until output is sent or the store has replied.
     waiting: bool,
-    /// The socket may have more to read, and no further event would tell: it was not read when one came, or not emptied.
+    /// The socket may have more to read without a further event: it was not read at the last event, or not emptied.
     unread: bool,
     /// To be closed once the output is sent.
     closing: bool,
@@ -82,6 +80,8 @@ pub(super) struct World<'a> {
     pub now: Nanos,
     /// How many commands of this turn were answered without the store.
     pub answered: &'a Cell<u64>,
+    /// How many bytes may be read in this turn before the other connections get theirs.
+    pub share: usize,
 }
 
 impl<S: Transport> Connection<S> {
@@ -122,14 +122,16 @@ impl<S: Transport> Connection<S> {
             let used = self.answer(&waiting, world);
             self.keep(&waiting[used..]);
         }
-        for _ in 0..READS_A_TURN {
+        let mut left = world.share;
+        while left > 0 {
             if self.closing || self.is_full() || self.is_held() || !self.batch.is_empty() {
                 self.unread = true;
                 return Turn::Done;
             }
             let held = self.input.len();
             buffer[..held].copy_from_slice(&self.input);
-            let read = match self.stream.read(&mut buffer[held..held + READ]) {
+            let most = left.min(READ);
+            let read = match self.stream.read(&mut buffer[held..held + most]) {
                 Ok(0) => {
                     // A client may close its half and still wait for replies.
                     self.closing = true;
@@ -147,7 +149,8 @@ impl<S: Transport> Connection<S> {
             let data = &buffer[..held + read];
             let used = self.answer(data, world);
             self.keep(&data[used..]);
-            if read < READ && !closed {
+            left -= read;
+            if read < most && !closed {
                 return Turn::Done;
             }
         }

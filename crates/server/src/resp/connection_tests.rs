@@ -96,13 +96,41 @@ fn connection(shared: &Shared, script: Script) -> Connection<Script> {
 fn read_all(connection: &mut Connection<Script>, shared: &Shared) -> Turn {
     let mut buffer = vec![0; BUFFER];
     let limits = shared.service.limits();
-    let world = World { shared, limits: &limits, now: Nanos::from_secs(1), answered: &Cell::new(0) };
+    let world =
+        World { shared, limits: &limits, now: Nanos::from_secs(1), answered: &Cell::new(0), share: 4 * READ };
     loop {
         let turn = connection.read(&mut buffer, world, true);
         if turn != Turn::More {
             return turn;
         }
     }
+}
+
+#[test]
+fn a_client_with_more_than_its_share_lets_the_others_have_their_turn() {
+    let shared = shared();
+    let arriving = VecDeque::from([b"PING\r\n".repeat(100_000)]);
+    let mut connection = connection(&shared, Script { arriving, room: usize::MAX, ..Script::default() });
+    let mut buffer = vec![0; BUFFER];
+    let limits = shared.service.limits();
+    let mut turns = 0;
+    loop {
+        let answered = Cell::new(0);
+        let share = if turns % 2 == 0 { READ } else { READ / 16 };
+        let (now, limits) = (Nanos::from_secs(1), &limits);
+        let world = World { shared: &shared, limits, now, answered: &answered, share };
+        let turn = connection.read(&mut buffer, world, false);
+        // As many of the shortest commands as its share has, and one that began in the turn before.
+        assert!(answered.get() <= (share / 6 + 1) as u64, "{} of {share} bytes", answered.get());
+        assert!(connection.flush().unwrap());
+        if turn == Turn::Done {
+            break;
+        }
+        turns += 1;
+    }
+    assert!(turns >= 600_000 / READ);
+    assert!(connection.input.is_empty());
+    assert_eq!(connection.stream.sent.len(), 100_000 * 7, "all of it is answered in the end");
 }
 
 /// The replies to a client that sends these pieces.

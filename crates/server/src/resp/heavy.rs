@@ -19,7 +19,7 @@ pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             _ => return refuse_number(context, "count", text, "a whole number from 1 to 100000"),
         },
     };
-    let (_, top) = match context.shared.service.top(args[0], most, context.now) {
+    let top = match context.shared.service.top(args[0], most, context.now) {
         Ok(top) => top,
         Err(refusal) => return refuse(context, "top", &refusal),
     };

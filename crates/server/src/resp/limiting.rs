@@ -41,7 +41,7 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
         return Flow::Continue;
     }
     let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {
-        // Not past a question of this connection about the same key.
+        // A question of this connection about the same key comes first.
         let here = act == Act::Take && !context.asks_about(limit, key);
         if here { limit.take_here(key, cost, context.now) } else { None }
     });
@@ -129,13 +129,7 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 }
 
 pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let span = match args.get(2) {
-        None => None,
-        Some(text) => match number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
-            Some(ms) => Some(Duration::from_millis(ms)),
-            None => return refuse_number(context, "milliseconds", text, "a whole number above 0"),
-        },
-    };
+    let Ok(span) = milliseconds(context, args.get(2)) else { return Flow::Continue };
     match context.shared.service.block(args[0], Some(args[1]), span) {
         Ok(()) => context.replies().ok(),
         Err(refusal) => return refuse(context, "block", &refusal),
@@ -149,6 +143,33 @@ pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         Err(refusal) => return refuse(context, "unblock", &refusal),
     }
     Flow::Continue
+}
+
+pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let (limit, key, quota) = (args[0], Some(args[1]), String::from_utf8_lossy(args[2]));
+    if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
+        match context.shared.service.end_override(limit, key) {
+            Ok(ended) => context.replies().integer(i64::from(ended)),
+            Err(refusal) => return refuse(context, "override", &refusal),
+        }
+        return Flow::Continue;
+    }
+    let Ok(span) = milliseconds(context, args.get(3)) else { return Flow::Continue };
+    match context.shared.service.override_key(limit, key, &quota, span) {
+        Ok(()) => context.replies().ok(),
+        Err(refusal) => return refuse(context, "override", &refusal),
+    }
+    Flow::Continue
+}
+
+/// For how long, where that is said; an error was answered.
+fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Option<Duration>, ()> {
+    let Some(text) = text else { return Ok(None) };
+    let span = number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+    if span.is_none() {
+        refuse_number(context, "milliseconds", text, "a whole number above 0");
+    }
+    span.map(|ms| Some(Duration::from_millis(ms))).ok_or(())
 }
 
 /// A whole number as redis-cell and Redis parse one.

@@ -24,7 +24,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{
     Shared,
     batch::{Answered, UnderWay},
-    connection::{BUFFER, Connection, Turn, World},
+    connection::{BUFFER, Connection, READ, Turn, World},
     gather::{Gather, PAUSE},
     session::Session,
     socket::Socket,
@@ -41,6 +41,10 @@ const ACCEPTS_A_TURN: usize = 64;
 /// The maximum number of handshakes that continue in one turn. Each costs more than hundreds of commands, and other clients
 /// wait for replies.
 const HANDSHAKES_A_TURN: usize = 4;
+/// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
+const LEAST_SHARE: usize = 4 * 1024;
+/// The share when the server stops: what a client has sent by then is answered.
+const LAST_SHARE: usize = 4 * READ;
 /// The keepalive time for silent peers, the same as in Redis.
 const KEEPALIVE: Duration = Duration::from_mins(5);
 
@@ -127,6 +131,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
             longest_idle: LongestIdle::default(),
             handshakes: 0,
             answered: Cell::new(0),
+            share: READ,
             shared: Arc::clone(shared),
             control: Arc::clone(&control),
         };
@@ -149,6 +154,12 @@ enum Accept {
     NextTick,
 }
 
+/// How many bytes of commands each of so many busy connections may send in a turn. A client that pipelines without end fills a turn
+/// with its share, and the others wait for all shares.
+fn share(busy: usize) -> usize {
+    (READ / busy.max(1)).max(LEAST_SHARE)
+}
+
 struct Reactor {
     poll: Poll,
     /// `None` once the server no longer accepts connections.
@@ -169,7 +180,9 @@ struct Reactor {
     handshakes: usize,
     /// The number of commands answered in this turn.
     answered: Cell<u64>,
-    /// What the shared store is asked.
+    /// How many bytes each connection may send in this turn.
+    share: usize,
+    /// The questions that the shared store has not answered yet.
     under_way: UnderWay,
     shared: Arc<Shared>,
     control: Arc<Control>,
@@ -181,7 +194,7 @@ impl Reactor {
         let mut next_tick = self.shared.service.now();
         loop {
             let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
-            // Last: it must be the latest look for answers.
+            // Last, because from here on an answer must wake the thread.
             let waits = waits && self.under_way.may_wait();
             let timeout = if waits { self.until_release() } else { Duration::ZERO };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
@@ -225,6 +238,8 @@ impl Reactor {
 
     /// Reads and decides for all ready connections, and only then writes.
     fn turn(&mut self, events: &Events) {
+        let busy = events.iter().count() + self.unread.len();
+        self.share = if self.listener.is_some() { share(busy) } else { LAST_SHARE };
         let earlier = std::mem::take(&mut self.unread);
         self.handshakes = 0;
         if self.accept == Accept::NextTurn {
@@ -233,7 +248,7 @@ impl Reactor {
         for event in events {
             match event.token() {
                 LISTENER => self.accept(),
-                // Answers, or another state, for which there is a look in each turn.
+                // Answers, or another state. Each turn looks for both.
                 CONTROL => {}
                 Token(at) => self.on_event(at, event),
             }
@@ -295,7 +310,8 @@ impl Reactor {
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
-        let world = World { shared: &self.shared, limits: &limits, now, answered: &self.answered };
+        let (answered, share) = (&self.answered, self.share);
+        let world = World { shared: &self.shared, limits: &limits, now, answered, share };
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
             Turn::More => self.unread.push(at),
@@ -315,7 +331,7 @@ impl Reactor {
         }
     }
 
-    /// Asks the shared store what is to be asked, and hands its answers to those who asked.
+    /// Sends questions to the shared store, and hands its replies to the connections that asked.
     fn deliver(&mut self) {
         let shared = Arc::clone(&self.shared);
         // For the timers of deadlines.
@@ -337,7 +353,7 @@ impl Reactor {
         let took = self.shared.service.now().saturating_since(asked);
         self.shared.stats.latency.observe(took, questions);
         if replies.is_none() {
-            // The runtime is going, or something panicked, which was told.
+            // The runtime is shutting down, or the future panicked, which the panic hook has reported.
             return self.remove(at);
         }
         let has_more = connection.has_more();
@@ -488,6 +504,7 @@ impl Reactor {
         if self.listener.take().is_none() {
             return;
         }
+        self.share = LAST_SHARE;
         let open: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
         for at in open {
             self.wind_up(at);

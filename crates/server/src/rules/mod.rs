@@ -16,7 +16,7 @@ pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::is_sensible;
 pub use sharing::{TimeoutError, parse_timeout};
-pub use spec::{LimitSpec, PolicySpec, Rules, SharingSpec, TrafficSpec};
+pub use spec::{LimitSpec, PolicySpec, QuotaTextError, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 
 /// The maximum size of a rules file: 4 MiB.
@@ -71,12 +71,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
 /// # Errors
 /// The same as [`load`], and when there are no limits.
 pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
-    let rules = load(path, keeping)?;
-    if rules.limits.is_empty() {
-        let problem = Problem::overall("there is no `limits:`, so there is nothing to serve")
-            .mend("add it with a list of limits; the other sections are for programs that use a gate");
-        return Err(RulesError::Invalid { path: Some(path.to_owned()), problems: vec![problem] });
-    }
+    let rules = parse_to_serve(&read_text(path)?, Some(path), keeping)?;
     let unused = rules.limits.iter().filter(|limit| limit.sharing != SharingSpec::default());
     if keeping == Keeping::Memory
         && let Some(limit) = unused.map(|limit| &limit.name).next()
@@ -95,6 +90,21 @@ pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, Rule
             rules = kinds.join(", "),
             "the rules also have flow control: it was checked, but only programs that use a gate enforce it",
         );
+    }
+    Ok(rules)
+}
+
+/// The rules in a text that a server is to have; `path` is for messages.
+///
+/// # Errors
+/// When there are problems, or no limits.
+pub(crate) fn parse_to_serve(text: &str, path: Option<&Path>, keeping: Keeping) -> Result<Rules, RulesError> {
+    let invalid = |problems| RulesError::Invalid { path: path.map(Path::to_owned), problems };
+    let rules = parse_for(text, keeping).map_err(invalid)?;
+    if rules.limits.is_empty() {
+        let problem = Problem::overall("there is no `limits:`, so there is nothing to serve")
+            .mend("add it with a list of limits; the other sections are for programs that use a gate");
+        return Err(invalid(vec![problem]));
     }
     Ok(rules)
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{AlgorithmSpec, Policy, PolicyError, Quota, write_duration};
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota, write_duration};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
@@ -112,6 +112,28 @@ impl PolicySpec {
         text
     }
 
+    /// The same algorithm and options with another quota: `100/1m`, or a number of permits.
+    ///
+    /// # Errors
+    /// When the text is no quota, or none for this algorithm.
+    pub fn with_quota(&self, text: &str) -> Result<Self, QuotaTextError> {
+        let (limit, window) = if self.algorithm.limits_rate() {
+            let quota: Quota = text.parse()?;
+            (quota.limit(), Some(quota.window()))
+        } else {
+            (text.parse().map_err(|_| QuotaTextError::Permits)?, None)
+        };
+        let spec = Self { limit, window, ..self.clone() };
+        spec.policy().map_err(QuotaTextError::Policy)?;
+        Ok(spec)
+    }
+
+    /// This quota with the algorithm and the options of another policy. Whether they fit [`policy`](Self::policy) says.
+    #[must_use]
+    pub(crate) fn of(self, other: &Self) -> Self {
+        Self { algorithm: other.algorithm, ..self }
+    }
+
     /// The options beside the quota, as in the file: `burst: 20, count_denied: true`.
     #[must_use]
     pub fn options(&self) -> String {
@@ -119,6 +141,21 @@ impl PolicySpec {
             self.algorithm.options().map(|(name, value)| format!("{name}: {value}")).collect();
         options.join(", ")
     }
+}
+
+/// Why a text is no quota for an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaTextError {
+    /// The algorithm counts permits.
+    #[error("concurrency counts permits: write a whole number, as in 10")]
+    Permits,
+    /// It is not `N/duration`.
+    #[error("{0}; write it as in 10/500ms, 100/1m or 5000/1d")]
+    Quota(#[from] ParseQuotaError),
+    /// The algorithm cannot count by it.
+    #[error(transparent)]
+    Policy(PolicyError),
 }
 
 fn push_duration(text: &mut String, span: Duration) {

@@ -15,11 +15,13 @@ mod in_force;
 mod joint;
 mod question;
 mod readiness;
+mod recording;
 
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_limiter::OverrideError;
 
 pub(crate) use self::joint::Part;
 use self::question::resolve_keyed;
@@ -32,10 +34,11 @@ pub use self::{
 use crate::{
     heavy::Top,
     history::History,
-    limits::Limit,
+    limits::{Limit, Limits, SetOverrideError},
     rules::{Keeping, LimitSpec},
     shared::SharedStore,
-    throttle::{Throttle, ThrottleError, ThrottleQuota},
+    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+    trace::Trace,
 };
 pub use crate::{
     limits::Act,
@@ -49,6 +52,7 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
     history: History,
+    trace: Option<Arc<Trace>>,
 }
 
 impl Service {
@@ -58,13 +62,25 @@ impl Service {
         let in_force = limits.into();
         let store = in_force.limits().shared().cloned();
         let history = History::default();
-        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history }
+        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
     }
 
     /// The same with a history of at most this many bytes.
     #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
+    }
+
+    /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::Watchers).
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// The trace; `None` if none is kept.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.trace.as_ref()
     }
 
     /// The recent decisions of the limits.
@@ -151,6 +167,68 @@ impl Service {
         Ok(limit.limiter().unblock_at(key, self.now()))
     }
 
+    /// Gives a key a quota of its own, such as `1000/1m`, in place of what the rules say about it: for a time, or (`None`) until
+    /// it is ended. What the key has used still counts. It outlives a change of the rules.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block); also when the limit's states are in a store, the text is no quota, or the rules deny the key.
+    pub fn override_key(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        quota: &str,
+        span: Option<Duration>,
+    ) -> Result<(), Refusal> {
+        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
+        self.override_until(limit, key, quota, until)
+    }
+
+    pub(crate) fn override_until(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        quota: &str,
+        until: Nanos,
+    ) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let (limit, key) = to_override(&limits, limit, key)?;
+        let name = || limit.spec().name.clone();
+        if limit.store().is_some() {
+            return Err(Refusal::OverrideInStore { limit: name() });
+        }
+        if limit.is_denied(key.as_bytes()) {
+            return Err(Refusal::DeniedByRules { limit: name() });
+        }
+        limit.set_override(key, quota, until, self.now()).map_err(|error| match error {
+            SetOverrideError::Quota(why) => {
+                Refusal::NoQuota { limit: name(), quota: quota.chars().take(32).collect(), why }
+            }
+            SetOverrideError::TooMany => Refusal::TooManyOverridden { limit: name() },
+            SetOverrideError::NoRoom(OverrideError::TooManyExceptions) => {
+                Refusal::TooManyBlocked { limit: name() }
+            }
+            SetOverrideError::NoRoom(why) => Refusal::NoMemory { why },
+        })
+    }
+
+    /// Holds a key to the rules again; whether an operator had given it a quota of its own.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn end_override(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+        let limits = self.limits();
+        let (limit, key) = to_override(&limits, limit, key)?;
+        limit.end_override(key, self.now()).map_err(|why| Refusal::NoMemory { why })
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub fn end_overrides_due(&self) {
+        let now = self.now();
+        for limit in self.limits().limits() {
+            limit.end_overrides_due(now);
+        }
+    }
+
     /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken
     /// meanwhile.
     ///
@@ -172,18 +250,19 @@ impl Service {
         Ok(())
     }
 
-    /// The `most` keys of a limit with the most recent requests, and those with the most recent denials.
+    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
     ///
     /// # Errors
     /// When there is no such limit, or it keeps no names of keys.
-    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<(Arc<Limit>, Top), Refusal> {
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
         let limits = self.limits();
-        let limit = Arc::clone(resolve(&limits, limit, Some(&[]))?.limit);
+        let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };
+        if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
+            return self.throttle.top(most, now).ok_or_else(|| none(THROTTLE, false));
+        }
+        let limit = resolve(&limits, limit, Some(&[]))?.limit;
         let LimitSpec { name, global, .. } = limit.spec();
-        let top = limit
-            .top(most, now)
-            .ok_or_else(|| Refusal::NoHeavyKeys { limit: name.clone(), global: *global })?;
-        Ok((limit, top))
+        limit.top(most, now).ok_or_else(|| none(name, *global))
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.
@@ -217,4 +296,14 @@ impl Service {
             None => self.throttle.acquire(key, quota, quantity, now),
         }
     }
+}
+
+/// A limit with keys, and one of them as rules have it.
+fn to_override<'r, 'k>(
+    limits: &'r Limits,
+    limit: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<(&'r Arc<Limit>, &'k str), Refusal> {
+    let Resolved { limit, key } = resolve_keyed(limits, limit, key)?;
+    Ok((limit, str::from_utf8(key).map_err(|_| Refusal::KeyNotText)?))
 }

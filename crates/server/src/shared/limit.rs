@@ -70,7 +70,7 @@ impl StoreLimit {
         Part { limit: self.of(key), key, cost }
     }
 
-    /// Takes `cost` if that is admitted, where this server can decide without asking the store. `None` says nothing.
+    /// Takes `cost` if it is admitted and this server can decide without asking the store. `None` means that nothing was decided.
     #[inline]
     pub(crate) fn take_here(&self, key: &[u8], cost: u32) -> Option<SharedDecision> {
         self.of(key).acquire_here(key, cost)

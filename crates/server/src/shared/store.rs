@@ -78,11 +78,11 @@ impl SharedStore {
     ) -> Result<Decision, ThrottleError> {
         let asked = throttle.ask(quota, quantity)?;
         if let Some(plan) = self.plan(quota, asked.policy) {
-            let key = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
+            let stored = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
             // Created on first use: otherwise this deadline would count for the store although no client uses it.
             let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
-            if let Ok(told) = ad_hoc.decide(&plan, key, asked.quantity).await {
-                return Ok(throttle.told(&asked, told.decision));
+            if let Ok(told) = ad_hoc.decide(&plan, stored, asked.quantity).await {
+                return Ok(throttle.told(key, &asked, told.decision, now));
             }
         }
         Ok(throttle.acquire_share(key, &quota.share(self.store.nodes()).ask(quantity)?, now))

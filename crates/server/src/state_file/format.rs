@@ -9,6 +9,10 @@ pub(super) const VERSION: u32 = 1;
 /// of keys. No limit has such a name.
 pub(super) const NODES: &str = ":nodes";
 
+/// How a section begins that holds a quota by an operator: then its limit, the quota and the key, with blanks between them. Where a
+/// limit says how many keys it may have, it says until when. No limit's name has a blank.
+pub(super) const OVERRIDE: &str = ":override ";
+
 /// The first byte of an entry.
 pub(super) const END: u8 = 0;
 pub(super) const KEY: u8 = 1;

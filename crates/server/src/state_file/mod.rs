@@ -9,8 +9,11 @@
 //!
 //! A server with a store saves only the number of servers that share the store, written as a limit without entries.
 //!
-//! Numbers are little-endian; texts are preceded by a length of 16 bits. The file contains tags instead of keys, and the hash
-//! seeds of the tags. With the seeds one could construct colliding keys, so only the owner may read the file.
+//! A quota that an operator gave a key is a section without entries, too. Its name holds all of it.
+//!
+//! Numbers are little-endian; texts are preceded by a length of 16 bits. Only keys with such a quota are in the file by name. For
+//! all others it contains tags, and the hash seeds of the tags. With the seeds one could construct colliding keys, so only the
+//! owner may read the file.
 //!
 //! A file is read twice: first to check every byte of it, and only then to restore from it. A file that fails the check is
 //! renamed, never overwritten.

@@ -12,7 +12,7 @@ use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
 
 use super::{
     StateError,
-    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OWN, RECORD, SHARED_DEBT, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, SHARED_DEBT, VERSION},
 };
 use crate::{rules::parse_policy, service::Service, throttle::THROTTLE};
 
@@ -83,6 +83,11 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
     let limits = service.limits();
     for _ in 0..count {
         let (name, header) = header(&mut input)?;
+        if let Some(rest) = name.strip_prefix(OVERRIDE) {
+            restored.dropped += u64::from(!restore_override(service, rest, Nanos::new(header.max_keys), now));
+            each_entry(&mut input, header.words, |_| ())?;
+            continue;
+        }
         let limiter: Option<&KeyedLimiter<()>> = if name == THROTTLE {
             Some(service.throttle().limiter())
         } else {
@@ -97,6 +102,15 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
     }
     input.end()?;
     Ok(restored)
+}
+
+/// Whether it is in force, or over.
+fn restore_override(service: &Service, text: &str, until: Nanos, now: Nanos) -> bool {
+    let mut parts = text.splitn(3, ' ');
+    let (Some(limit), Some(quota), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    until <= now || service.override_until(limit.as_bytes(), Some(key.as_bytes()), quota, until).is_ok()
 }
 
 fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Nanos) -> bool {

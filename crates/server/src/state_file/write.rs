@@ -1,6 +1,7 @@
 //! Writes the state file in such a way that a complete one always exists.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, BufWriter, Write},
 };
@@ -10,9 +11,14 @@ use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
 use super::{
     StateFile,
-    format::{BLOCKED, END, KEY, MAGIC, NODES, OWN, RECORD, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, VERSION},
 };
-use crate::{limits::Limit, service::Service, throttle::THROTTLE};
+use crate::{
+    limits::{Limit, RuntimeOverride},
+    rules::PolicySpec,
+    service::Service,
+    throttle::THROTTLE,
+};
 
 /// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.
 ///
@@ -42,15 +48,24 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     out.u64(now.get())?;
     if let Some(shared) = service.store() {
         out.u32(1)?;
-        out.nodes(shared.store().nodes())?;
+        out.bare(NODES, shared.store().nodes().into())?;
     } else {
-        out.u32(limits.limits().len() as u32 + 1)?;
+        let overrides: Vec<_> = limits.limits().iter().map(|limit| limit.runtime_overrides()).collect();
+        let more: usize = overrides.iter().map(Vec::len).sum();
+        out.u32((limits.limits().len() + 1 + more) as u32)?;
+        // Before the limits: a key's own state is restored under its own policy.
+        for (limit, overrides) in limits.limits().iter().zip(&overrides) {
+            for (key, RuntimeOverride { policy, until }) in overrides {
+                let name = format!("{OVERRIDE}{} {} {key}", limit.spec().name, policy.quota());
+                out.bare(&name, until.get())?;
+            }
+        }
         let throttle = service.throttle().limiter();
         out.header(THROTTLE, "", false, throttle)?;
         out.u32(0)?;
         out.entries(|show| throttle.snapshot_at(now, show))?;
-        for limit in limits.limits() {
-            out.limit(limit, now)?;
+        for (limit, overrides) in limits.limits().iter().zip(&overrides) {
+            out.limit(limit, overrides, now)?;
         }
     }
     let checksum = out.checksum.clone().finalize();
@@ -106,24 +121,32 @@ impl Out {
         self.u32(limiter.policy().words() as u32)
     }
 
-    fn limit(&mut self, limit: &Limit, now: Nanos) -> io::Result<()> {
+    fn limit(
+        &mut self,
+        limit: &Limit,
+        overrides: &[(String, RuntimeOverride)],
+        now: Nanos,
+    ) -> io::Result<()> {
         let spec = limit.spec();
         self.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
-        self.u32(spec.overrides.len() as u32)?;
+        let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();
+        own.extend(spec.overrides.iter().map(|(key, policy)| (key.as_str(), policy)));
+        own.extend(overrides.iter().map(|(key, own)| (key.as_str(), &own.policy)));
+        self.u32(own.len() as u32)?;
         let hash = limit.limiter().hash_keys();
-        for (key, policy) in &spec.overrides {
+        for (key, policy) in own {
             self.u64(hash.tag(key.as_bytes()).get())?;
             self.text(&policy.to_string())?;
         }
         self.entries(|show| limit.snapshot(now, show))
     }
 
-    /// The section [`NODES`]: no policy, no seeds, no states (of one word), no overrides.
-    fn nodes(&mut self, nodes: u32) -> io::Result<()> {
-        self.text(NODES)?;
+    /// A section with a name and a number: no policy, no seeds, no states (of one word), no overrides.
+    fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
+        self.text(name)?;
         self.text("")?;
         self.write(&[0])?;
-        self.u64(nodes.into())?;
+        self.u64(number)?;
         self.u64(0)?;
         self.u64(0)?;
         self.u32(1)?;

@@ -79,3 +79,27 @@ fn headers_and_messages_above_their_bounds_are_refused() {
     assert!(client.runtime.block_on(client.rls.should_rate_limit(flood)).is_err());
     assert_eq!(Client::of(server.grpc).told(vec![one("user", "ada")]), "OK: OK/2", "nothing was taken");
 }
+
+#[test]
+fn header_fields_that_never_end_close_the_connection() {
+    use std::io::Write;
+    let server = serving("grpc-continuation", CONFIG);
+    // `x: xxx…` as HPACK's literal without indexing, and nothing at all.
+    let field = [&[0, 1, b'x', 0x7f, 0x81, 0x7e][..], &[b'x'; 16_256]].concat();
+    for block in [field.as_slice(), &[]] {
+        let mut stream = std::net::TcpStream::connect(server.grpc).unwrap();
+        stream.set_read_timeout(Some(harness::PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(harness::PATIENCE)).unwrap();
+        let frame = |kind: u8, flags: u8, stream: u8, block: &[u8]| {
+            let length = u32::try_from(block.len()).unwrap().to_be_bytes();
+            [&length[1..], &[kind, flags, 0, 0, 0, stream], block].concat()
+        };
+        let greeting = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(4, 0, 0, &[]).as_slice()].concat();
+        stream.write_all(&greeting).unwrap();
+        // HEADERS without END_HEADERS, and then CONTINUATION without it.
+        stream.write_all(&frame(1, 0, 1, block)).unwrap();
+        let sent = (0..200_000).take_while(|_| stream.write_all(&frame(9, 0, 1, block)).is_ok()).count();
+        assert!(sent < 200_000, "the server should close the connection");
+    }
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2", "others are served");
+}

@@ -20,6 +20,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 /// A gRPC client.
 pub struct Client {
     pub runtime: Runtime,
+    pub channel: Channel,
     pub rls: RateLimitServiceClient<Channel>,
     health: HealthClient<Channel>,
 }
@@ -30,7 +31,7 @@ impl Client {
         let address = format!("http://{server}");
         let channel = runtime.block_on(Channel::from_shared(address).unwrap().connect()).unwrap();
         let rls = RateLimitServiceClient::new(channel.clone());
-        Self { runtime, rls, health: HealthClient::new(channel) }
+        Self { runtime, rls, health: HealthClient::new(channel.clone()), channel }
     }
 
     pub fn try_ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {

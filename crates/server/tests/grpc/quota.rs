@@ -43,7 +43,7 @@ fn serving_from(path: &Path) -> Running {
 }
 
 /// One stream, as an Envoy opens it.
-struct Envoy {
+pub struct Envoy {
     runtime: Runtime,
     say: Option<mpsc::UnboundedSender<RateLimitQuotaUsageReports>>,
     said: Streaming<RateLimitQuotaResponse>,
@@ -51,7 +51,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    fn of(server: &Running) -> Self {
+    pub fn of(server: &Running) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let address = format!("http://{}", server.grpc);
@@ -63,7 +63,7 @@ impl Envoy {
         Self { runtime, say: Some(say), said, _channel: channel }
     }
 
-    fn report_as(&self, domain: &str, bucket: &[(&str, &str)], allowed: u64, denied: u64) {
+    pub fn report_as(&self, domain: &str, bucket: &[(&str, &str)], allowed: u64, denied: u64) {
         let pairs = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let usage = BucketQuotaUsage {
             bucket_id: Some(BucketId { bucket: pairs.collect() }),
@@ -76,11 +76,11 @@ impl Envoy {
         self.say.as_ref().unwrap().send(report).unwrap();
     }
 
-    fn report(&self, plan: &str, allowed: u64, denied: u64) {
+    pub fn report(&self, plan: &str, allowed: u64, denied: u64) {
         self.report_as("shop", &[("plan", plan)], allowed, denied);
     }
 
-    fn next(&mut self) -> Result<Option<RateLimitQuotaResponse>, Status> {
+    pub fn next(&mut self) -> Result<Option<RateLimitQuotaResponse>, Status> {
         let said = self.said.message();
         self.runtime
             .block_on(async { tokio::time::timeout(PATIENCE, said).await.expect("something is said") })
@@ -88,7 +88,7 @@ impl Envoy {
 
     /// The assignment in the next answer for its only bucket: tokens per second, `all` or `none`; or that the bucket is
     /// abandoned.
-    fn told(&mut self) -> String {
+    pub fn told(&mut self) -> String {
         let answer = self.next().unwrap().expect("the stream goes on");
         let [action] = answer.bucket_action.as_slice() else { panic!("one action: {answer:?}") };
         match action.bucket_action.as_ref().unwrap() {

@@ -364,6 +364,41 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
 }
 
 #[test]
+fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let server = serving("grpc-reflection", CONFIG);
+    let client = Client::of(server.grpc);
+    let ask = |question: MessageRequest| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let mut reflection = ServerReflectionClient::new(client.channel.clone());
+        client.runtime.block_on(async {
+            let requests = futures_util::stream::iter([request]);
+            let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
+            answers.message().await.unwrap().unwrap().message_response.unwrap()
+        })
+    };
+    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())) else {
+        panic!("a list");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for name in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+    ] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+        let asked = MessageRequest::FileContainingSymbol(name.to_owned());
+        assert!(matches!(ask(asked), MessageResponse::FileDescriptorResponse(_)), "{name}");
+    }
+    let file = MessageRequest::FileByFilename("google/protobuf/struct.proto".to_owned());
+    assert!(matches!(ask(file), MessageResponse::FileDescriptorResponse(_)));
+}
+
+#[test]
 fn health_is_served_by_the_grpc_health_protocol() {
     let server = serving("grpc-health", CONFIG);
     let mut client = Client::of(server.grpc);
@@ -375,4 +410,21 @@ fn health_is_served_by_the_grpc_health_protocol() {
         });
     }
     assert_eq!(client.health("other").unwrap_err().code(), tonic::Code::NotFound);
+}
+
+#[test]
+fn heavy_keys_and_the_trace_have_what_descriptors_asked() {
+    let share = Some("100%".parse().unwrap());
+    let server = Running::start_at(Options { trace_keys: share, ..options("grpc-heavy", CONFIG) }, START);
+    let mut client = Client::of(server.grpc);
+    for _ in 0..4 {
+        client.ask(vec![one("user", "ada"), one("team", "t")]);
+    }
+    let top = server.get("/v1/top?limit=shop.user").json();
+    assert_eq!(top["asked_most"][0], json!({"key": "ada", "count": 4, "at_least": 4, "at_most": 4}));
+    assert_eq!((&top["denied_most"][0]["key"], &top["denials"]), (&json!("ada"), &json!(1)));
+    let trace = server.get("/v1/trace?limit=shop.user").body;
+    assert!(trace.contains("\"name\":\"ada\"") && trace.ends_with("{\"end\":4}\n"), "{trace}");
+    // The fourth took nothing from the other limit.
+    assert!(server.get("/v1/trace?limit=shop.team").body.ends_with("{\"end\":3}\n"));
 }

@@ -1,17 +1,20 @@
 //! The limits of descriptors in a store that servers share.
 
-use tidegate_redis_servers::{Server, eventually};
-
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
     r#type::v3::RateLimitUnit,
 };
 
+use serde_json::json;
+use tidegate_redis_servers::{Server, eventually};
+use tonic::Code;
+
 use crate::{
-    client::{Client, one, refund},
+    client::{Client, hits, one, refund, request},
     harness::Running,
+    quota::Envoy,
     rls::{CONFIG, START, options},
 };
 
@@ -43,4 +46,98 @@ fn servers_share_the_limits_of_descriptors_over_a_store() {
     }];
     assert_eq!(here.told(year.clone()), "OK: OK/0");
     assert_eq!(there.told(year), "OVER: OVER/0");
+}
+
+#[test]
+fn a_leased_limit_is_decided_in_memory_by_each_server_and_never_over() {
+    const LIMIT: usize = 400;
+    let config = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, sharing: leased}}
+  - {key: path, rate_limit: {unit: year, requests_per_unit: 400}}
+";
+    let redis = Server::start(&[]);
+    let servers =
+        ["one", "other"].map(|name| on_store(&format!("grpc-leased-{name}"), &redis.address(), config));
+    let ask = |server: &Running| {
+        let mut client = Client::of(server.grpc);
+        let answers = (0..150).map(|_| client.told(vec![one("user", "ada")]));
+        answers.filter(|told| told.starts_with("OK: OK/")).count()
+    };
+    let admitted: usize = thread::scope(|scope| {
+        let asked: Vec<_> = servers
+            .iter()
+            .flat_map(|server| [server; 2])
+            .map(|server| scope.spawn(move || ask(server)))
+            .collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).sum()
+    });
+    assert!((1..=LIMIT).contains(&admitted), "{admitted} admitted of {LIMIT}");
+    for server in &servers {
+        assert!(
+            server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}") > 0,
+            "decided in memory"
+        );
+    }
+    // What was leased may be with another server by now, so it cannot be given back.
+    let error =
+        Client::of(servers[0].grpc).try_ask(request("shop", vec![refund(one("user", "ada"))])).unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+    assert!(error.message().contains("`sharing: exact`"), "{error}");
+    // Beside an exact limit it is a part of one decision.
+    let both = || vec![one("user", "eve"), one("path", "/cart")];
+    let mut client = Client::of(servers[1].grpc);
+    assert_eq!(client.told(both()), "OK: OK/399 OK/399");
+    assert_eq!(client.told(vec![one("path", "/cart"), hits(400, one("user", "eve"))]), "OVER: OK/399 OVER/0");
+}
+
+/// What two Envoys at two servers may admit, as each server says at every second, with all of it used.
+#[test]
+fn quotas_of_two_servers_over_a_store_never_add_up_to_more_than_the_limit() {
+    const LIMIT: u64 = 1_000;
+    let config = "
+domain: shop
+descriptors:
+  - {key: plan, value: year, rate_limit: {unit: year, requests_per_unit: 1000}}
+";
+    let redis = Server::start(&[]);
+    let servers =
+        ["one", "other"].map(|name| on_store(&format!("quota-store-{name}"), &redis.address(), config));
+    let mut envoys = servers.each_ref().map(Envoy::of);
+    let left = || {
+        let look = json!({"domain": "shop", "descriptors": [
+            {"entries": [{"key": "plan", "value": "year"}], "hits_addend": 0}]});
+        let answer = servers[1].post("/json", &look.to_string()).json();
+        answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+    };
+    // A first bucket is full when it begins to fill.
+    let mut unreported = [0; 2];
+    for (envoy, unreported) in envoys.iter_mut().zip(&mut unreported) {
+        envoy.report("year", 0, 1);
+        *unreported = 2 * tokens(&envoy.told());
+    }
+    let mut admitted: u64 = unreported.iter().sum();
+    assert!(admitted > 0);
+    for _ in 0..60 {
+        let charged = LIMIT - left();
+        assert!(admitted <= charged, "{admitted} may be admitted, {charged} were charged");
+        for ((server, envoy), unreported) in servers.iter().zip(&mut envoys).zip(&mut unreported) {
+            server.advance(Duration::from_secs(1));
+            let share = tokens(&envoy.told());
+            admitted += share;
+            envoy.report("year", *unreported + share, 1);
+            *unreported = 0;
+        }
+    }
+    assert!(admitted <= LIMIT, "{admitted}");
+    assert!(admitted >= LIMIT * 9 / 10, "{admitted}: nearly all of it is assigned");
+    assert!(left() <= LIMIT / 10);
+}
+
+fn tokens(told: &str) -> u64 {
+    told.parse().unwrap_or_else(|_| {
+        assert_eq!(told, "none");
+        0
+    })
 }

@@ -230,7 +230,7 @@ impl Http {
     pub fn send(&mut self, method: &str, path: &str, body: &str) -> Response {
         let length = body.len();
         self.write(
-            format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
                 .as_bytes(),
         );
         self.read()
@@ -273,6 +273,22 @@ impl Http {
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
         let mut response = Response { status, headers, body: String::new() };
+        if response.header("transfer-encoding") == Some("chunked") {
+            let mut body = Vec::new();
+            loop {
+                let mut size = String::new();
+                self.0.read_line(&mut size).unwrap();
+                // Each chunk ends with a line end of its own.
+                let mut chunk = vec![0; usize::from_str_radix(size.trim_end(), 16).unwrap() + 2];
+                self.0.read_exact(&mut chunk).unwrap();
+                if chunk.len() == 2 {
+                    break;
+                }
+                body.extend_from_slice(&chunk[..chunk.len() - 2]);
+            }
+            response.body = String::from_utf8(body).unwrap();
+            return response;
+        }
         let length: usize = response.header("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).unwrap();

@@ -3,8 +3,7 @@
 //! A first pass counts the requests of each window, aligned to the clock. These counts give the limit that a fixed window
 //! would need, which is where the search begins. From there a bracket is opened and halved. Each limit that denies too
 //! much also shows which requests a higher limit could deny at all (see `busy`). The search replays only these, and the
-//! requests that lead up to them, again. The first replay, too, leaves out the stretches of time whose counts show that
-//! nothing is denied there (see `sieve`).
+//! requests that lead up to them, again.
 //!
 //! This finds the smallest limit because a higher limit never denies more requests or keys. The proof is by induction over a
 //! key's requests: suppose that the higher limit has admitted at least as many as the lower one up to every earlier moment,
@@ -20,7 +19,6 @@ mod fragments;
 mod pass;
 mod recommend;
 mod share;
-mod sieve;
 mod survey;
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
@@ -166,10 +164,7 @@ impl<W: Workload> Search<'_, W> {
     ) -> Result<(Denials, Option<Fragments>), SuggestError> {
         let (policy, quota) = self.policy(limit)?;
         Ok(match left {
-            None => {
-                let workload = (self.workload, self.survey);
-                through_all(workload, (&policy, quota), allowance, self.threads, self.progress)
-            }
+            None => through_all(self.workload, (&policy, quota), allowance, self.threads, self.progress),
             Some(left) => through_fragments(left, (&policy, quota), allowance, self.progress),
         })
     }

@@ -10,10 +10,14 @@ fn all() -> [Algorithm; 3] {
     ]
 }
 
-/// Runs calls that end 10 ms apart, starting at `from_ms`.
+/// Runs calls that end 10 ms apart, starting at `from_ms`, with as many in flight as the limit allows.
 fn learn(adaptive: &Adaptive, from_ms: u64, calls: u64, rt: Duration, failed: bool) {
+    learn_beside(adaptive, from_ms, calls, rt, failed, adaptive.units());
+}
+
+fn learn_beside(adaptive: &Adaptive, from_ms: u64, calls: u64, rt: Duration, failed: bool, in_flight: u64) {
     for call in 0..calls {
-        let sample = CallSample { rt: rt.into(), in_flight: adaptive.units(), failed };
+        let sample = CallSample { rt: rt.into(), in_flight, failed };
         adaptive.learn(Nanos::from_millis(from_ms + call * 10), &sample);
     }
 }
@@ -28,15 +32,38 @@ fn failures_bring_the_limit_down() {
 }
 
 #[test]
-fn traffic_that_the_limit_does_not_block_teaches_nothing() {
+fn traffic_that_does_not_use_half_of_the_limit_teaches_nothing() {
     for algorithm in all() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
         let before = adaptive.units();
         for round in 0..20 {
             // Response times that rise and fall sharply, with long pauses.
-            learn(&adaptive, round * 60_000, 500, BASE * (round as u32 % 7 + 1), false);
+            learn_beside(
+                &adaptive,
+                round * 60_000,
+                500,
+                BASE * (round as u32 % 7 + 1),
+                false,
+                before / 2 - 1,
+            );
         }
         assert_eq!(adaptive.units(), before, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_used_and_blocks_nothing_is_lowered_by_slow_calls_and_never_raised() {
+    for algorithm in all() {
+        let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
+        let mut limit = adaptive.units();
+        for round in 0..20 {
+            learn(&adaptive, round * 60_000, 500, BASE * (round as u32 % 7 + 1), false);
+            assert!(adaptive.units() <= limit, "{algorithm:?}");
+            limit = adaptive.units();
+        }
+        let is_lowered = !matches!(algorithm, Algorithm::Aimd(_));
+        assert_eq!(limit < 20, is_lowered, "{algorithm:?}: {limit}");
+        assert!(limit >= 4, "{algorithm:?}: {limit}");
     }
 }
 

@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# Rate limit services over gRPC beside each other, and what they add to a request through Envoy.
+#
+#   bench/rls.sh [WORK...]      (default: memory store envoy)
+#
+#   memory   50 connections with 10 streams each, one descriptor, 100,000 values, 100 a minute for each: Tidegate, throttlecrab-server
+#            (if THROTTLECRAB_SERVER names it: `cargo install throttlecrab-server`, with protoc), envoyproxy/ratelimit over its Redis
+#   store    the same for servers whose limits are in Redis: Tidegate with `--store` (exact), envoyproxy/ratelimit
+#   envoy    1,000 requests a second through Envoy without a limit, with a call for each request (RLS), with quotas (RLQS)
+#
+# ROUNDS (3) and SECONDS_EACH (5, after a warm-up of one) say how long. TIDEGATE names a built program. All servers run at once and
+# take turns. One JSON object a line, for each round: `cpu_us` is what the service's process spent on a request, in the kernel too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-5}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+if [ -z "${TIDEGATE:-}" ]; then
+    cargo build --release --bin tidegate >&2
+    TIDEGATE=target/release/tidegate
+fi
+if [ -z "${RLS_LOAD:-}" ]; then
+    cargo build --release --manifest-path bench/rls/Cargo.toml >&2
+    RLS_LOAD=bench/rls/target/release/rls-load
+fi
+
+mkdir -p "$scratch/ratelimit/config"
+cat >"$scratch/ratelimit/config/bench.yaml" <<'YAML'
+domain: bench
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: plan, rate_limit: {unit: second, requests_per_unit: 100000}}
+YAML
+
+declare -A pid port
+cpu() { # of a process, in clock ticks
+    local fields
+    read -ra fields <"/proc/$1/stat"
+    echo $((fields[13] + fields[14]))
+}
+listens() { # listens PORT
+    until (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do sleep 0.05; done
+}
+redis() { # redis PORT
+    redis-server --port "$1" --bind 127.0.0.1 --save "" --appendonly no --dir "$scratch" >/dev/null &
+    listens "$1"
+}
+tidegate() { # tidegate NAME PORT OPTION...
+    "$TIDEGATE" serve --http off --admin off --resp off --grpc "127.0.0.1:$2" --envoy-config "$scratch/ratelimit/config" "${@:3}" \
+        >/dev/null 2>&1 &
+    pid[$1]=$! port[$1]=$2
+    listens "$2"
+}
+ratelimit() { # ratelimit PORT REDIS-PORT
+    local program
+    program=$(scripts/servers.sh ratelimit)
+    RUNTIME_ROOT=$scratch RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_WATCH_ROOT=false USE_STATSD=false LOG_LEVEL=error \
+        PORT=$(($1 + 100)) DEBUG_PORT=$(($1 + 200)) GRPC_PORT=$1 REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:$2 \
+        "$program" >/dev/null 2>&1 &
+    pid[ratelimit]=$! port[ratelimit]=$1
+    listens "$1"
+}
+
+one() { # one WORK WHO KIND OPTION...
+    local before after out
+    before=$(cpu "${pid[$2]}")
+    out=$("$RLS_LOAD" "$3" "127.0.0.1:${port[$2]}" seconds="$seconds" "${@:4}")
+    after=$(cpu "${pid[$2]}")
+    # The warm-up is in the ticks, and not in the requests.
+    awk -v out="$out" -v work="$1" -v who="$2" -v ticks=$((after - before)) -v s="$seconds" -v hz="$(getconf CLK_TCK)" 'BEGIN {
+        split(out, part, /[:,]/)
+        printf "{\"work\":\"%s\",\"who\":\"%s\",\"per_second\":%.0f,\"cpu_us\":%.1f,%s}\n", work, who, part[2] / s,
+            ticks / hz * 1e6 / (part[2] * (s + 1) / s), out
+    }'
+}
+
+memory() {
+    redis 16379
+    tidegate tidegate 16381
+    ratelimit 16382 16379
+    if [ -n "${THROTTLECRAB_SERVER:-}" ]; then
+        "$THROTTLECRAB_SERVER" --grpc --grpc-host 127.0.0.1 --grpc-port 16383 --store-capacity 200000 --log-level error >/dev/null 2>&1 &
+        pid[throttlecrab]=$! port[throttlecrab]=16383
+        listens 16383
+    fi
+    for ((round = 0; round < rounds; round++)); do
+        one memory tidegate envoy
+        [ -z "${THROTTLECRAB_SERVER:-}" ] || one memory throttlecrab throttlecrab
+        one memory ratelimit envoy
+    done
+}
+
+store() {
+    redis 16379
+    tidegate tidegate 16381 --store redis://127.0.0.1:16379
+    ratelimit 16382 16379
+    for ((round = 0; round < rounds; round++)); do
+        one store tidegate envoy
+        one store ratelimit envoy
+    done
+}
+
+# One Envoy with these lines as its filter. Its backend is a listener of its own, as Envoy limits no direct answer.
+envoy() { # envoy NAME PORT FILTER
+    cat >"$scratch/$1.yaml" <<YAML
+static_resources:
+  listeners:
+    - address: {socket_address: {address: 127.0.0.1, port_value: $2}}
+      filter_chains:
+        - filters:
+            - name: http
+              typed_config:
+                "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+                stat_prefix: ingress
+                http_filters:
+$3
+                  - name: envoy.filters.http.router
+                    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+                route_config:
+                  virtual_hosts:
+                    - name: all
+                      domains: ["*"]
+                      routes:
+                        - match: {prefix: /}
+                          route:
+                            cluster: backend
+                            rate_limits:
+                              - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+    - address: {socket_address: {address: 127.0.0.1, port_value: $(($2 + 10))}}
+      filter_chains:
+        - filters:
+            - name: http
+              typed_config:
+                "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+                stat_prefix: backend
+                http_filters:
+                  - name: envoy.filters.http.router
+                    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+                route_config:
+                  virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]
+  clusters:
+    - name: backend
+      connect_timeout: 1s
+      load_assignment:
+        cluster_name: backend
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: $(($2 + 10))}}}}]}]
+    - name: tidegate
+      connect_timeout: 1s
+      load_assignment:
+        cluster_name: tidegate
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 16381}}}}]}]
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {http2_protocol_options: {}}
+YAML
+    "$(scripts/servers.sh envoy 2>/dev/null)" --config-path "$scratch/$1.yaml" --disable-hot-restart --concurrency 1 --log-level error \
+        >/dev/null 2>&1 &
+    pid[$1]=$! port[$1]=$2
+    listens "$2"
+}
+
+envoys() {
+    tidegate tidegate 16381
+    envoy none 16390 ""
+    envoy rls 16391 '                  - name: envoy.filters.http.ratelimit
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
+                      domain: bench
+                      failure_mode_deny: true
+                      rate_limit_service:
+                        transport_api_version: V3
+                        grpc_service: {envoy_grpc: {cluster_name: tidegate}}'
+    envoy rlqs 16392 '                  - name: envoy.filters.http.rate_limit_quota
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig
+                      domain: bench
+                      rlqs_server: {envoy_grpc: {cluster_name: tidegate}}
+                      bucket_matchers:
+                        matcher_list:
+                          matchers:
+                            - predicate:
+                                single_predicate:
+                                  input: &user
+                                    name: user
+                                    typed_config:
+                                      "@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput
+                                      header_name: x-user
+                                  value_match: {safe_regex: {google_re2: {}, regex: .+}}
+                              on_match:
+                                action:
+                                  name: quota
+                                  typed_config:
+                                    "@type": type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings
+                                    bucket_id_builder: {bucket_id_builder: {plan: {string_value: all}}}
+                                    reporting_interval: 5s'
+    for ((round = 0; round < rounds; round++)); do
+        for who in none rls rlqs; do
+            one envoy "$who" proxy connections=10 streams=1 rate=1000
+        done
+    done
+}
+
+run() { # run WORK, in a subshell: its servers end with it
+    trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null' EXIT
+    case "$1" in
+    memory) memory ;;
+    store) store ;;
+    envoy) envoys ;;
+    esac
+}
+
+for work in "${@:-memory store envoy}"; do
+    for work in $work; do
+        case "$work" in
+        memory | store | envoy) (run "$work") ;;
+        *)
+            echo "bench/rls.sh: $work is not known; there is memory, store and envoy" >&2
+            exit 2
+            ;;
+        esac
+    done
+done

@@ -1,0 +1,134 @@
+//! `tidegate serve --config FILE`: the options of `serve` from a YAML file. What the command line or the environment says goes
+//! before it.
+
+use std::{ffi::OsString, fmt::Write as _, path::Path};
+
+use clap::{ArgAction, CommandFactory, FromArgMatches, error::ContextKind};
+use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
+
+use crate::Cli;
+
+/// The largest file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What cannot stand in the file.
+const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
+
+/// An option and its values, as the file says it. All of it lives as long as the program.
+type Entry = (&'static str, &'static [&'static str]);
+
+/// The command line, with what a configuration file adds to it. Ends the program where that makes no sense.
+pub fn command_line(arguments: &[OsString]) -> Cli {
+    let mut command = Cli::command();
+    if let Some(path) = config_of(arguments) {
+        let entries = match read(Path::new(&path)) {
+            Ok(entries) => entries,
+            Err(text) => {
+                eprintln!("{text}");
+                std::process::exit(2);
+            }
+        };
+        command = command.mut_subcommand("serve", |serve| {
+            serve.mut_args(|arg| {
+                let entry = entries.iter().find(|(name, _)| arg.get_long() == Some(name));
+                match entry {
+                    Some((_, values)) => arg.default_values(values.iter().copied()),
+                    None => arg,
+                }
+            })
+        });
+    }
+    let matches = command.get_matches_from(arguments);
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Returns the file that the command line gives to `serve`. Other mistakes on it are reported later.
+fn config_of(arguments: &[OsString]) -> Option<OsString> {
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    let serve = matches.subcommand_matches("serve")?;
+    serve.get_raw("config")?.next().map(OsString::from)
+}
+
+/// Reads the file. The error is all that is wrong with it, each with its line and the mend.
+fn read(path: &Path) -> Result<Vec<Entry>, String> {
+    let text = file::read(path, MAX_FILE).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
+    });
+    let text = text.map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
+    let mut complaints = Complaints::default();
+    let entries = match parse(&text) {
+        Ok(Some(root)) => entries(&root, &mut complaints),
+        // An empty file says nothing.
+        Ok(None) => Vec::new(),
+        Err(problem) => {
+            complaints.add(problem);
+            Vec::new()
+        }
+    };
+    if complaints.is_empty() {
+        return Ok(entries);
+    }
+    let mut told = String::new();
+    for problem in complaints.into_sorted() {
+        let line = problem.line().map(|line| format!(":{line}")).unwrap_or_default();
+        let mend = problem.mending().map(|mend| format!("; {mend}")).unwrap_or_default();
+        // Writing to a `String` does not fail.
+        let _ = writeln!(told, "{}{line}: {}{mend}", path.display(), problem.what());
+    }
+    Err(told.trim_end().to_owned())
+}
+
+fn entries(root: &Node, complaints: &mut Complaints) -> Vec<Entry> {
+    // Once in the life of the program.
+    let command: &'static clap::Command = Box::leak(Box::new(Cli::command()));
+    let Some(serve) = command.find_subcommand("serve") else { return Vec::new() };
+    let options = serve.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)));
+    let options: Vec<_> = options.filter(|(name, _)| !NOT_IN_FILE.contains(name)).collect();
+    let known: Vec<&'static str> = options.iter().map(|(name, _)| *name).collect();
+    let Some(fields) = Fields::open(root, "the configuration", &known, complaints) else { return Vec::new() };
+    let mut entries = Vec::new();
+    for (name, arg) in options {
+        let Some(node) = fields.get(name) else { continue };
+        let takes_several = arg.get_value_delimiter().is_some();
+        let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
+        let texts: Option<Vec<&str>> = match &node.kind {
+            Kind::Sequence(items) if takes_several => items.iter().map(Node::text).collect(),
+            _ => node.text().map(|text| vec![text]),
+        };
+        let wrong = match &texts {
+            None if takes_several => Some("write a text, or a list of texts"),
+            None => Some("write one value"),
+            Some(texts) if is_flag && !matches!(texts[..], ["true" | "false"]) => Some("write true or false"),
+            Some(_) => None,
+        };
+        let texts = texts.unwrap_or_default();
+        if let Some(mend) = wrong {
+            let what = format!("`{name}` is {}", node.describe());
+            complaints.add(Problem::at(node.line, what).mend(mend));
+        } else if let Some(why) = texts.iter().find_map(|text| refused(serve, name, text, is_flag)) {
+            complaints.add(Problem::at(node.line, why));
+        } else {
+            let values: Vec<&'static str> =
+                texts.iter().map(|text| &*Box::leak((*text).to_owned().into_boxed_str())).collect();
+            entries.push((name, &*values.leak()));
+        }
+    }
+    entries
+}
+
+/// Why the option does not take this value.
+fn refused(serve: &clap::Command, name: &str, value: &str, is_flag: bool) -> Option<String> {
+    if is_flag {
+        return None;
+    }
+    let alone = serve.clone().no_binary_name(true);
+    let error = alone.try_get_matches_from([format!("--{name}={value}")]).err()?;
+    // What it lacks beside it may come from elsewhere.
+    let about = error.get(ContextKind::InvalidArg)?.to_string();
+    if !about.starts_with(&format!("--{name} ")) || error.get(ContextKind::InvalidValue).is_none() {
+        return None;
+    }
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    Some(first.trim_start_matches("error: ").to_owned())
+}

@@ -1,0 +1,106 @@
+//! `tidegate record`: writes the trace of a server to a file.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufWriter, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use crate::{
+    client::{ClientError, How, Target},
+    values::{Address, server},
+};
+
+/// Write what a server has traced to a file, for `tidegate simulate`
+///
+/// A server that runs with --trace-keys keeps every request of a share of its keys. The file has a line of JSON for each of them:
+/// time, limit, hash of the key, cost and verdict, and the names of heavy keys. The oldest that the server still has comes first.
+///
+///   tidegate record http://127.0.0.1:8082 -o trace.jsonl
+///   tidegate simulate trace.jsonl --rules candidate.yaml
+///
+/// Exits with 0, or with 3 if the server cannot be asked or keeps no trace, or the file cannot be written.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
+    #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
+    server: Address,
+    #[command(flatten)]
+    how: How,
+    /// The file, which is replaced when all is there; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Only this limit
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    /// Only the last so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let done = match args.output.as_path() {
+        path if path == Path::new("-") => read(args, &mut io::stdout().lock()),
+        path => to_file(args, path),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // Where standard error is gone, the exit code still says it.
+            let _ = writeln!(io::stderr(), "error: {why}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Writes beside the file, and puts it in its place when the last line is there.
+fn to_file(args: &Args, path: &Path) -> Result<(), String> {
+    let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let mut file = BufWriter::new(File::create(&part).map_err(refused)?);
+    let written = read(args, &mut file).and_then(|()| file.flush().map_err(refused));
+    let placed = written.and_then(|()| fs::rename(&part, path).map_err(refused));
+    if placed.is_err() {
+        // What there is of it is of no use.
+        let _ = fs::remove_file(&part);
+    }
+    placed
+}
+
+fn read(args: &Args, out: &mut dyn Write) -> Result<(), String> {
+    let encoded = |name: &str| {
+        percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
+    };
+    let limit = args.limit.as_deref().map(|name| format!("limit={}", encoded(name)));
+    let seconds = args.seconds.map(|seconds| format!("seconds={seconds}"));
+    let query: Vec<String> = limit.into_iter().chain(seconds).collect();
+    let path = format!("/v1/trace?{}", query.join("&"));
+    let target = Target::admin(&args.server, &args.how);
+    let copied =
+        target.read(&path, |body| copy(body, out)).map_err(|error: ClientError| error.to_string())?;
+    match copied {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the server stopped before the last line; record again".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Copies all lines; whether the last one is the trace's end.
+fn copy(body: &mut dyn BufRead, out: &mut dyn Write) -> io::Result<bool> {
+    let (mut line, mut is_whole) = (Vec::new(), false);
+    loop {
+        line.clear();
+        // Nothing is read after the last line: how the connection ends then does not matter.
+        if is_whole || body.read_until(b'\n', &mut line)? == 0 {
+            out.flush()?;
+            return Ok(is_whole);
+        }
+        is_whole = line.starts_with(b"{\"end\":") && line.ends_with(b"\n");
+        out.write_all(&line)?;
+    }
+}

@@ -1,0 +1,220 @@
+//! Traces of a server (`--from`, or a file of `tidegate record`): what other limits would have decided on them.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, Write},
+    path::Path,
+};
+
+use serde_json::json;
+use tidegate_server::{
+    rules::{self as server_rules, Keeping},
+    trace::{Recording, RecordingError, is_recording},
+    what_if::{Denials, Estimate, WhatIf, what_if},
+};
+use tidegate_sim::{
+    Progress,
+    input::{By, unpack, write_utc},
+    report::{Report, printable},
+    workload::TraceBuilder,
+};
+
+use super::{
+    args::{Args, Output},
+    error::SimulateError,
+    examine, note,
+};
+use crate::client::Target;
+
+/// A trace, and where it comes from.
+pub struct Recorded {
+    recording: Recording,
+    source: String,
+}
+
+/// The trace that the arguments name; `None` if they name a log.
+pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
+    let (read, source) = match (&args.from, &args.files[..]) {
+        (Some(server), _) => {
+            let target = Target::admin(server, &args.how);
+            let read = target.read("/v1/trace", |body| Recording::read(body))?;
+            (Some(read), format!("the trace of {server}"))
+        }
+        (None, [path]) => (read(path), path.display().to_string()),
+        (None, _) => (None, String::new()),
+    };
+    let Some(read) = read else { return Ok(None) };
+    let recording = read.map_err(|error| SimulateError::Trace { source_name: source.clone(), error })?;
+    if !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
+        return Err(SimulateError::TraceFilter);
+    }
+    if recording.is_cut {
+        note(&format!("warning: {source} was cut off, and is used up to its last whole line"));
+    }
+    if recording.events.is_empty() {
+        return Err(SimulateError::EmptyTrace(source));
+    }
+    Ok(Some(Recorded { recording, source }))
+}
+
+/// Stops unpacking: enough was read, or the file cannot be read. The log reader then reports the error.
+struct Stop;
+
+impl From<io::Error> for Stop {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+/// Reads a file that begins like a trace. It consumes nothing of any other file, so the log reader starts at the beginning.
+fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
+    if path == Path::new("-") {
+        let mut stdin = io::stdin().lock();
+        // The buffer is the process's own, and is not used up by a look.
+        let is_trace = stdin.fill_buf().is_ok_and(is_recording);
+        return is_trace.then(|| Recording::read(&mut stdin));
+    }
+    // A pipe can be read only once. The log reader reports errors.
+    let file = File::open(path).ok()?;
+    if !file.metadata().is_ok_and(|file| file.is_file()) {
+        return None;
+    }
+    let mut recording = None;
+    let _ = unpack(file, |text| {
+        if is_recording(text.fill_buf()?) {
+            recording = Some(Recording::read(text));
+        }
+        // An archive need not be read to its end.
+        Err::<(), _>(Stop)
+    });
+    recording
+}
+
+/// Replays the trace through each limit of a rules file, and prints what it would have denied.
+pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), SimulateError> {
+    if args.report.is_some() {
+        return Err(SimulateError::TraceReport);
+    }
+    let rules = server_rules::load(path, Keeping::Memory)?;
+    let Recorded { recording, source } = recorded;
+    let hash = |name: &str| recording.names.iter().find(|(_, known)| *known == name).map(|(hash, _)| *hash);
+    let told = what_if(recording, &rules.limits, &hash, usize::from(args.top));
+    super::written(super::print_with(|out| match args.format {
+        Output::Table => write_table(out, source, recording, &told),
+        Output::Json => {
+            let told = json!({
+                "source": source,
+                "share": recording.share.fraction(),
+                "from": recording.from / 1_000_000_000,
+                "until": recording.until / 1_000_000_000,
+                "limits": told,
+            });
+            serde_json::to_writer_pretty(&mut *out, &told)?;
+            writeln!(out)
+        }
+    }))
+}
+
+/// The trace as a log: a key of each limit is a key, and a cost of `n` is `n` requests at once.
+pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
+    let Recorded { recording, source } = recorded;
+    let mut builder = TraceBuilder::new(By::ip());
+    let (mut refunds, mut costs) = (0, 0);
+    for event in &recording.events {
+        if event.verdict == tidegate_server::trace::Verdict::Refunded {
+            refunds += 1;
+            continue;
+        }
+        costs += u64::from(event.cost > 1);
+        let hash = format!("{:016x}", event.key);
+        let key = recording.names.get(&event.key).unwrap_or(&hash);
+        let key = match &recording.limits[..] {
+            [_] => key.clone(),
+            limits => format!("{} {key}", limits[usize::from(event.limit)].name),
+        };
+        if !builder.push(key.as_bytes(), event.time, event.cost) {
+            return Err(tidegate_sim::input::InputError::TooManyKeys.into());
+        }
+    }
+    let trace = builder.build(true, 0);
+    let mut report = examine(&trace, "key", args, progress)?;
+    let share = recording.share;
+    report.warnings.push(format!("the trace has {share} of all keys"));
+    if refunds > 0 {
+        report.warnings.push(format!("{refunds} refunds are left out"));
+    }
+    if costs > 0 {
+        report.warnings.push(format!("{costs} requests with a cost above 1 count as so many at once"));
+    }
+    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    report.source = format!("{source} (trace)");
+    "limit and key".clone_into(&mut report.by);
+    report.lines = recording.events.len() as u64;
+    Ok(report)
+}
+
+fn write_table(out: &mut impl Write, source: &str, recording: &Recording, told: &[WhatIf]) -> io::Result<()> {
+    writeln!(
+        out,
+        "{source}: {} requests of {} of all keys, {} to {} UTC",
+        recording.events.len(),
+        recording.share,
+        write_utc(recording.from),
+        write_utc(recording.until),
+    )?;
+    told.iter().try_for_each(|told| write_limit(out, told))
+}
+
+fn write_limit(out: &mut impl Write, told: &WhatIf) -> io::Result<()> {
+    let WhatIf { limit, was, candidate, requests, keys, denied, would_deny, .. } = told;
+    writeln!(out, "\n{limit}: {candidate}")?;
+    if let Some(was) = was.as_ref().filter(|was| *was != candidate) {
+        writeln!(out, "  in place of {was}")?;
+    }
+    for line in &told.notes {
+        writeln!(out, "  note: {line}")?;
+    }
+    if *requests == 0 {
+        return Ok(());
+    }
+    writeln!(out, "  {:<26}{:>20}{:>20}", "", "really", "candidate")?;
+    let mut row = |what: &str, of: &dyn Fn(&Denials) -> String| {
+        writeln!(out, "  {what:<26}{:>20}{:>20}", of(denied), of(would_deny))
+    };
+    let part = |part: u64, all: u64| format!("{part} ({:.3}%)", part as f64 / all.max(1) as f64 * 100.0);
+    row(&format!("denied of {requests} requests"), &|of| part(of.requests, *requests))?;
+    row(&format!("denied of {keys} keys"), &|of| part(of.keys, *keys))?;
+    if told.share < 1.0 {
+        row("all keys: requests, about", &|of| with_margin(of.all_requests))?;
+        row("all keys: keys, about", &|of| with_margin(of.all_keys))?;
+    }
+    writeln!(
+        out,
+        "  {} keys would be denied that were not, and {} would not be denied any more.",
+        told.newly_denied, told.no_longer_denied
+    )?;
+    if !told.most_denied.is_empty() {
+        writeln!(out, "  {:<36}{:>10}{:>10}{:>10}", "denied most", "requests", "really", "candidate")?;
+    }
+    for key in &told.most_denied {
+        let name = key.name.as_ref().unwrap_or(&key.hash);
+        let shown = printable(name, 34);
+        writeln!(out, "  {shown:<36}{:>10}{:>10}{:>10}", key.requests, key.was_denied, key.would_deny)?;
+    }
+    if told.share < 1.0 {
+        writeln!(
+            out,
+            "  About: estimated from {} of the keys, with two standard deviations.",
+            format_args!("{}%", told.share * 100.0)
+        )?;
+    }
+    Ok(())
+}
+
+fn with_margin(estimate: Estimate) -> String {
+    let Estimate { about, margin } = estimate;
+    match about {
+        0 if margin > 0 => format!("at most {margin}"),
+        _ => format!("{about} ± {margin}"),
+    }
+}

@@ -1,0 +1,222 @@
+//! What a report says, in JSON.
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::stats::Slot;
+
+use crate::{BreakerState, Gate, Resource};
+
+/// The bytes of resources in one report. The server takes bodies of 64 KiB.
+const MAX_BYTES: usize = 56 * 1024;
+/// The seconds that are looked back for ones that were not sent.
+const MINUTE: u64 = 60;
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(Serialize)]
+struct Head<'a> {
+    app: &'a str,
+    instance: &'a str,
+    /// The current second.
+    now: u64,
+    /// The version of the rules from the server.
+    version: Option<&'a str>,
+    /// Why they were rejected.
+    rejected: Option<&'a str>,
+    /// Resources that found no room.
+    left_out: usize,
+    resources: &'a [serde_json::Value],
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    name: &'a str,
+    in_flight: u64,
+    /// Each as second since 1970, pass, block, exception, completed, response time in all in microseconds, most in flight.
+    seconds: Vec<[u64; 7]>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    breakers: Vec<(String, &'static str)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    adaptive: Vec<(String, u64)>,
+}
+
+/// The answer to a report.
+#[derive(Deserialize)]
+pub(super) struct Answer {
+    pub rules: Option<Pushed>,
+}
+
+/// Rules from the server.
+#[derive(Deserialize)]
+pub(super) struct Pushed {
+    pub version: String,
+    pub text: String,
+}
+
+/// The detail of a problem+json document.
+pub(super) fn detail(problem: &str) -> Option<String> {
+    let problem: serde_json::Value = serde_json::from_str(problem).ok()?;
+    problem.get("detail")?.as_str().map(ToOwned::to_owned)
+}
+
+/// Remembers which seconds were sent.
+#[derive(Default)]
+pub(super) struct Collect {
+    /// The last second that the server has.
+    sent: Option<u64>,
+    /// The last second of the report under way.
+    telling: Option<u64>,
+}
+
+impl Collect {
+    /// The report of the seconds that have ended and were not sent yet.
+    pub fn body(
+        &mut self,
+        gate: &Gate,
+        app: &str,
+        instance: &str,
+        version: Option<&str>,
+        rejected: Option<&str>,
+    ) -> String {
+        let now = gate.now();
+        let current = now.get() / SECOND;
+        // The first report begins with the second before the current one.
+        let sent = *self.sent.get_or_insert(current.saturating_sub(2));
+        let first = (sent + 1).max(current.saturating_sub(MINUTE));
+        self.telling = current.checked_sub(1);
+        let mut all: Vec<(u64, Resource, Vec<[u64; 7]>)> = gate
+            .resources()
+            .into_iter()
+            .map(|resource| {
+                let node = resource.node();
+                // Turn the window to the current second, so that the seconds before it are complete.
+                node.settle(now);
+                node.window().look(now, |_| ());
+                let ended = node.seconds(now).into_iter();
+                let ended = ended.filter(|slot| (first..current).contains(&(slot.start.get() / SECOND)));
+                let seconds: Vec<_> = ended.map(|slot| second(&slot)).collect();
+                let calls =
+                    seconds.iter().map(|second| second[1].saturating_add(second[2])).max().unwrap_or(0);
+                (calls, resource, seconds)
+            })
+            .collect();
+        // The busiest go first, if there is no room for all. The sort is stable: otherwise in the order of their names.
+        all.sort_by_key(|(calls, ..)| std::cmp::Reverse(*calls));
+        let (mut bytes, mut resources) = (0, Vec::new());
+        for (_, resource, seconds) in &all {
+            let told = Told {
+                name: resource.name(),
+                in_flight: resource.node().in_flight(),
+                seconds: seconds.clone(),
+                breakers: resource.breakers().into_iter().map(|(rule, state)| (rule, name(state))).collect(),
+                adaptive: resource.adaptive_limits(),
+            };
+            // Names and numbers can always be written.
+            let Ok(value) = serde_json::to_value(told) else { continue };
+            bytes += value.to_string().len() + 1;
+            if bytes > MAX_BYTES {
+                break;
+            }
+            resources.push(value);
+        }
+        let left_out = all.len() - resources.len();
+        let head = Head { app, instance, now: current, version, rejected, left_out, resources: &resources };
+        serde_json::to_string(&head).unwrap_or_default()
+    }
+
+    /// The server has the report.
+    pub fn sent(&mut self) {
+        self.sent = self.telling.or(self.sent);
+    }
+}
+
+fn second(slot: &Slot) -> [u64; 7] {
+    let counts = &slot.counts;
+    let rt = u64::try_from(counts.rt.as_micros()).unwrap_or(u64::MAX);
+    [
+        slot.start.get() / SECOND,
+        counts.pass,
+        counts.block,
+        counts.exception,
+        counts.success,
+        rt,
+        counts.max_in_flight,
+    ]
+}
+
+const fn name(state: BreakerState) -> &'static str {
+    match state {
+        BreakerState::Closed => "closed",
+        BreakerState::Open => "open",
+        BreakerState::HalfOpen => "half-open",
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_core::Nanos;
+
+    use super::*;
+    use crate::{
+        ManualTimer,
+        rules::{BreakerRule, FlowRule, Rules, Trip},
+    };
+
+    fn told(collect: &mut Collect, gate: &Gate) -> serde_json::Value {
+        serde_json::from_str(&collect.body(gate, "shop", "a-1", None, None)).unwrap()
+    }
+
+    #[test]
+    fn a_second_is_told_when_it_has_ended_and_again_until_the_server_has_it() {
+        let timer = ManualTimer::new(Nanos::from_secs(1_000));
+        let gate = Gate::builder().timer(timer.clone()).build();
+        let breaker = BreakerRule::new("db", Trip::ErrorCount { count: 1 }, Duration::from_secs(5));
+        gate.load(Rules { flow: vec![FlowRule::new("db", 2)], breakers: vec![breaker], ..Rules::default() })
+            .unwrap();
+        let db = gate.resource("db");
+        let mut collect = Collect::default();
+        let held = db.enter().unwrap();
+        drop(db.enter().unwrap());
+        assert!(db.enter().is_err());
+        let seconds = |told: &serde_json::Value| told["resources"][0]["seconds"].clone();
+        assert_eq!(seconds(&told(&mut collect, &gate)), serde_json::json!([]), "the second has not ended");
+        timer.advance(Duration::from_secs(1));
+        let report = told(&mut collect, &gate);
+        assert_eq!(report["resources"][0]["in_flight"], 1);
+        assert_eq!(report["resources"][0]["breakers"][0][1], "closed");
+        assert_eq!(seconds(&report), serde_json::json!([[1_000, 2, 1, 0, 1, 0, 2]]));
+        // The server was away: the same second is told again, with those after it.
+        timer.advance(Duration::from_secs(2));
+        drop(held);
+        timer.advance(Duration::from_secs(1));
+        let again = seconds(&told(&mut collect, &gate));
+        let again = again.as_array().unwrap();
+        let (first, last) = (&again[0], &again[again.len() - 1]);
+        assert_eq!((&first[0], &last[0], &last[4]), (&1_000.into(), &1_003.into(), &1.into()));
+        collect.sent();
+        assert_eq!(seconds(&told(&mut collect, &gate)), serde_json::json!([]));
+        // More than a minute back is forgotten.
+        drop(db.enter().unwrap());
+        timer.advance(Duration::from_secs(90));
+        assert_eq!(seconds(&told(&mut collect, &gate)), serde_json::json!([]));
+    }
+
+    #[test]
+    fn more_resources_than_a_report_has_room_for_are_counted_and_the_busiest_are_told() {
+        let timer = ManualTimer::new(Nanos::from_secs(1_000));
+        let gate = Gate::builder().timer(timer.clone()).build();
+        for at in 0..2_000 {
+            let _ = gate.resource(&format!("resource number {at:04} with a name"));
+        }
+        let busy = gate.resource("resource number 1999 with a name");
+        drop(busy.enter().unwrap());
+        timer.advance(Duration::from_secs(1));
+        let mut collect = Collect::default();
+        let body = collect.body(&gate, "shop", "a-1", None, None);
+        assert!(body.len() < 64 * 1024, "{}", body.len());
+        let report: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(report["resources"][0]["name"], busy.name());
+        let told = report["resources"].as_array().unwrap().len() as u64;
+        assert_eq!(told + report["left_out"].as_u64().unwrap(), 2_000);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a gate tells others when it refuses and when a breaker changes: `tracing` events (feature `events`) and counters of the
+//! `metrics` facade (feature `metrics`). Without the features these functions are empty.
+
+#[cfg(any(feature = "events", feature = "metrics"))]
+use crate::BreakerState;
+use crate::{BlockKind, rules::StateChange};
+
+/// Some units of a resource were blocked.
+#[cfg_attr(
+    not(any(feature = "events", feature = "metrics")),
+    allow(unused_variables, reason = "nobody listens")
+)]
+#[inline]
+pub(crate) fn blocked(resource: &str, kind: BlockKind, rule: &str, units: u64) {
+    #[cfg(feature = "events")]
+    tracing::debug!(target: "tidegate_flow", resource, kind = kind.name(), rule, units, "blocked");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tidegate_flow_blocked_total", "resource" => resource.to_owned(), "kind" => kind.name())
+        .increment(units);
+}
+
+/// A breaker changed its state.
+#[cfg_attr(
+    not(any(feature = "events", feature = "metrics")),
+    allow(unused_variables, reason = "nobody listens")
+)]
+pub(crate) fn breaker_changed(change: &StateChange<'_>) {
+    #[cfg(feature = "events")]
+    tracing::info!(
+        target: "tidegate_flow",
+        resource = change.resource,
+        rule = %change.rule,
+        from = name(change.from),
+        to = name(change.to),
+        "breaker changed",
+    );
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tidegate_flow_breaker_changes_total", "resource" => change.resource.to_owned(), "to" => name(change.to))
+        .increment(1);
+}
+
+#[cfg(any(feature = "events", feature = "metrics"))]
+const fn name(state: BreakerState) -> &'static str {
+    match state {
+        BreakerState::Closed => "closed",
+        BreakerState::Open => "open",
+        BreakerState::HalfOpen => "half-open",
+    }
+}
+
+#[cfg(all(test, not(loom), feature = "events", feature = "metrics"))]
+mod tests {
+    use std::{
+        fmt::Write as _,
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicU64, Ordering},
+        },
+        time::Duration,
+    };
+
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+    use tidegate_core::Nanos;
+    use tracing::{Event, field::Field, span};
+
+    use crate::{
+        Gate, ManualTimer,
+        rules::{BreakerRule, FlowRule, Rules, Trip},
+    };
+
+    /// Writes down events.
+    #[derive(Clone, Default)]
+    struct Events(Arc<Mutex<Vec<String>>>);
+
+    struct Line(String);
+
+    impl tracing::field::Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            let _ = write!(self.0, "{field}={value:?} ");
+        }
+    }
+
+    impl tracing::Subscriber for Events {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &Event<'_>) {
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// Keeps counters by name and labels.
+    #[derive(Default)]
+    struct Counters(Mutex<Vec<(String, Arc<AtomicU64>)>>);
+
+    impl Counters {
+        fn value(&self, key: &str) -> u64 {
+            let all = self.0.lock().unwrap();
+            all.iter().filter(|(of, _)| of == key).map(|(_, count)| count.load(Ordering::Relaxed)).sum()
+        }
+    }
+
+    impl Recorder for Counters {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            let labels: Vec<_> =
+                key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let count = Arc::new(AtomicU64::new(0));
+            self.0.lock().unwrap().push((format!("{} {}", key.name(), labels.join(",")), Arc::clone(&count)));
+            Counter::from_arc(count)
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn a_block_and_a_change_of_a_breaker_are_events_and_are_counted() {
+        let timer = ManualTimer::new(Nanos::from_secs(1_000));
+        let gate = Gate::builder().timer(timer).build();
+        let breaker =
+            BreakerRule::new("db", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
+        gate.load(Rules {
+            flow: vec![FlowRule::new("search", 1)],
+            breakers: vec![breaker],
+            ..Rules::default()
+        })
+        .unwrap();
+        let (events, counters) = (Events::default(), Counters::default());
+        tracing::subscriber::with_default(events.clone(), || {
+            metrics::with_local_recorder(&counters, || {
+                let search = gate.resource("search");
+                drop(search.enter().unwrap());
+                assert!(search.enter().is_err());
+                let db = gate.resource("db");
+                let mut guard = db.enter().unwrap();
+                guard.fail(&std::fmt::Error);
+                drop(guard);
+                assert!(db.enter().is_err());
+            });
+        });
+        let events = events.0.lock().unwrap().join("\n");
+        for part in [
+            r#"message=blocked resource="search" kind="flow" rule="1/1s" units=1"#,
+            r#"message=breaker changed resource="db""#,
+            r#"from="closed" to="open""#,
+            r#"resource="db" kind="breaker""#,
+        ] {
+            assert!(events.contains(part), "{part} is not in\n{events}");
+        }
+        assert_eq!(counters.value("tidegate_flow_blocked_total resource=search,kind=flow"), 1);
+        assert_eq!(counters.value("tidegate_flow_blocked_total resource=db,kind=breaker"), 1);
+        assert_eq!(counters.value("tidegate_flow_breaker_changes_total resource=db,to=open"), 1);
+    }
+}

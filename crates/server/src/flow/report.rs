@@ -1,0 +1,141 @@
+//! One report, and what is kept of an instance's reports.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::Nanos;
+
+/// Seconds that are kept.
+pub(super) const MINUTE: usize = 60;
+/// Bytes of a resource's name. One that is longer is left out.
+const MAX_RESOURCE_NAME: usize = 256;
+/// Breakers, and adaptive limits, of one resource.
+const MAX_RULES: usize = 16;
+/// Characters of a rule's name, and of an error.
+const MAX_LABEL: usize = 64;
+const MAX_ERROR: usize = 512;
+/// The most that a count of one second is taken for: sums of sums of them do not overflow.
+const MAX_COUNT: u64 = 1 << 40;
+
+/// What a program sends each second. Unknown fields are those of a newer program.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Report {
+    pub app: String,
+    pub instance: String,
+    /// The current second of the program's clock, which need not be the server's.
+    pub now: u64,
+    /// The version of the pushed rules that the program has seen.
+    pub version: Option<String>,
+    /// Why it rejected them.
+    pub rejected: Option<String>,
+    /// Resources that found no room in the report.
+    #[serde(default)]
+    pub left_out: usize,
+    pub resources: Vec<Told>,
+}
+
+/// What it tells of a resource.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Told {
+    pub name: String,
+    pub in_flight: u64,
+    /// Each as second since 1970, pass, block, exception, completed, response times in microseconds, most in flight.
+    pub seconds: Vec<[u64; 7]>,
+    #[serde(default)]
+    pub breakers: Vec<(String, String)>,
+    #[serde(default)]
+    pub adaptive: Vec<(String, u64)>,
+}
+
+/// The answer to a report: rules that the program does not have yet.
+#[derive(Debug, Serialize)]
+pub(crate) struct Rules {
+    pub version: String,
+    pub text: String,
+}
+
+/// A program that reports.
+#[derive(Debug, Default)]
+pub(super) struct Instance {
+    pub seen: Nanos,
+    /// How far the server's clock is ahead of the program's, in seconds.
+    pub ahead: Option<i128>,
+    pub version: Option<String>,
+    pub rejected: Option<String>,
+    pub left_out: usize,
+    pub resources: BTreeMap<String, Resource>,
+}
+
+/// A resource of one instance.
+#[derive(Debug, Default)]
+pub(super) struct Resource {
+    pub in_flight: u64,
+    /// The last minute, oldest first.
+    pub seconds: VecDeque<(u64, [u64; 6])>,
+    pub breakers: Vec<(String, String)>,
+    pub adaptive: Vec<(String, u64)>,
+}
+
+impl Instance {
+    /// Takes a report in, with at most so many resources.
+    pub fn take(&mut self, report: Report, room: usize, now: Nanos) {
+        let Report { version, rejected, left_out, resources, now: its, .. } = report;
+        self.seen = self.seen.max(now);
+        let ahead = i128::from(now.get() / 1_000_000_000) - i128::from(its);
+        // How long a report was under way differs. A second must keep its place.
+        if self.ahead.is_none_or(|before| before.abs_diff(ahead) > 2) {
+            self.ahead = Some(ahead);
+        }
+        self.version = version.map(|text| short(&text, MAX_LABEL));
+        self.rejected = rejected.map(|text| short(&text, MAX_ERROR));
+        // The program tells all of its resources each time; one that it no longer tells is gone.
+        let mut before = std::mem::take(&mut self.resources);
+        let all = resources.len();
+        for told in resources {
+            if self.resources.len() < room && told.name.len() <= MAX_RESOURCE_NAME {
+                let mut resource = before.remove(&told.name).unwrap_or_default();
+                resource.take(&told, its);
+                self.resources.insert(told.name, resource);
+            }
+        }
+        self.left_out = left_out.saturating_add(all - self.resources.len());
+    }
+}
+
+impl Resource {
+    fn take(&mut self, told: &Told, now: u64) {
+        self.in_flight = told.in_flight.min(MAX_COUNT);
+        self.breakers = told
+            .breakers
+            .iter()
+            .take(MAX_RULES)
+            .map(|(rule, state)| (short(rule, MAX_LABEL), known(state)))
+            .collect();
+        self.adaptive = told
+            .adaptive
+            .iter()
+            .take(MAX_RULES)
+            .map(|(rule, most)| (short(rule, MAX_LABEL), (*most).min(MAX_COUNT)))
+            .collect();
+        for second in &told.seconds {
+            // An answer may get lost: then the program tells the same seconds again.
+            let is_recent = second[0] < now && now - second[0] <= MINUTE as u64;
+            if is_recent && self.seconds.back().is_none_or(|last| last.0 < second[0]) {
+                let [at, ref counts @ ..] = *second;
+                self.seconds.push_back((at, counts.map(|count| count.min(MAX_COUNT))));
+            }
+        }
+        let excess = self.seconds.len().saturating_sub(MINUTE);
+        self.seconds.drain(..excess);
+    }
+}
+
+/// A breaker's state, if it is one.
+fn known(state: &str) -> String {
+    let states = ["closed", "open", "half-open"];
+    states.into_iter().find(|known| *known == state).unwrap_or("unknown").to_owned()
+}
+
+fn short(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}

@@ -1,0 +1,120 @@
+//! What the instances of an application did together.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tidegate_core::Nanos;
+
+use super::{
+    GONE,
+    report::{Instance, MINUTE},
+};
+
+/// Rates are a mean over so many seconds.
+const RATE: usize = 10;
+
+/// An application.
+#[derive(Debug)]
+pub(crate) struct AppSummary {
+    pub app: String,
+    pub instances: Vec<InstanceSummary>,
+    pub resources: BTreeMap<String, ResourceSummary>,
+}
+
+#[derive(Debug)]
+pub(crate) struct InstanceSummary {
+    pub name: String,
+    /// How long ago it reported.
+    pub ago: Duration,
+    pub is_gone: bool,
+    pub version: Option<String>,
+    pub rejected: Option<String>,
+    pub left_out: usize,
+}
+
+/// A resource of all instances that are there.
+#[derive(Debug, Default)]
+pub(crate) struct ResourceSummary {
+    pub in_flight: u64,
+    /// In each second of the last minute: pass, block, exception, completed, response times in microseconds, most in flight.
+    pub minute: Vec<[u64; 6]>,
+    /// How many instances have a breaker in a state.
+    pub breakers: BTreeMap<(String, String), usize>,
+    /// The sum of the instances' limits.
+    pub adaptive: BTreeMap<String, u64>,
+    by_second: BTreeMap<u64, [u64; 6]>,
+}
+
+impl AppSummary {
+    pub(super) fn new(app: &str) -> Self {
+        Self { app: app.to_owned(), instances: Vec::new(), resources: BTreeMap::new() }
+    }
+
+    pub(super) fn add(&mut self, name: &str, told: &Instance, now: Nanos) {
+        let ago: Duration = now.saturating_since(told.seen).into();
+        let is_gone = ago >= GONE;
+        self.instances.push(InstanceSummary {
+            name: name.to_owned(),
+            ago,
+            is_gone,
+            version: told.version.clone(),
+            rejected: told.rejected.clone(),
+            left_out: told.left_out,
+        });
+        if is_gone {
+            return;
+        }
+        let ahead = told.ahead.unwrap_or(0);
+        for (name, told) in &told.resources {
+            let resource = self.resources.entry(name.clone()).or_default();
+            resource.in_flight = resource.in_flight.saturating_add(told.in_flight);
+            for (at, counts) in &told.seconds {
+                let Ok(at) = u64::try_from(i128::from(*at) + ahead) else { continue };
+                let sum = resource.by_second.entry(at).or_default();
+                *sum = std::array::from_fn(|of| sum[of].saturating_add(counts[of]));
+            }
+            for breaker in &told.breakers {
+                *resource.breakers.entry(breaker.clone()).or_default() += 1;
+            }
+            for (rule, most) in &told.adaptive {
+                let sum = resource.adaptive.entry(rule.clone()).or_default();
+                *sum = sum.saturating_add(*most);
+            }
+        }
+    }
+
+    /// Puts the seconds in their places of the minute: the newest second that any resource of the application has is the last.
+    pub(super) fn finish(&mut self) {
+        let newest = |resource: &ResourceSummary| resource.by_second.keys().next_back().copied();
+        let Some(newest) = self.resources.values().filter_map(newest).max() else { return };
+        for resource in self.resources.values_mut() {
+            let first = newest.saturating_sub(MINUTE as u64 - 1);
+            let seconds = std::mem::take(&mut resource.by_second);
+            resource.minute =
+                (first..=newest).map(|at| seconds.get(&at).copied().unwrap_or_default()).collect();
+        }
+    }
+}
+
+impl ResourceSummary {
+    /// Pass, block and exception a second, lately.
+    pub fn rates(&self) -> [f64; 3] {
+        let last = self.last();
+        [0, 1, 2]
+            .map(|of| last.iter().map(|second| second[of] as f64).sum::<f64>() / last.len().max(1) as f64)
+    }
+
+    /// The mean response time, lately.
+    pub fn mean_rt(&self) -> Duration {
+        let sum = |of: usize| self.last().iter().fold(0_u64, |sum, second| sum.saturating_add(second[of]));
+        Duration::from_micros(sum(4).checked_div(sum(3)).unwrap_or(0))
+    }
+
+    fn last(&self) -> &[[u64; 6]] {
+        &self.minute[self.minute.len().saturating_sub(RATE)..]
+    }
+
+    /// How many instances have a breaker that is not closed.
+    pub fn open(&self) -> usize {
+        self.breakers.iter().filter(|((_, state), _)| state != "closed").map(|(_, count)| count).sum()
+    }
+}

@@ -1,0 +1,74 @@
+//! Which names the control plane answers to.
+//!
+//! A page from elsewhere can have its own name lead to this machine once it is loaded (DNS rebinding). To the browser the server is
+//! then the page's own, so it tells no origin and lets the page read every answer. The Host field still has the page's name.
+
+use axum::{body::Body, http::Request};
+
+/// The names that the operator gave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hosts(Vec<String>);
+
+impl Hosts {
+    pub fn new(names: &[String]) -> Self {
+        Self(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Whether this host, with a port or without, is an IP address, `localhost`, or one that the operator named.
+    pub fn know(&self, host: &str) -> bool {
+        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let name = name.map_or(host, |(name, _)| name).to_ascii_lowercase();
+        let in_brackets = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        in_brackets.is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
+            || name.parse::<std::net::Ipv4Addr>().is_ok()
+            || name == "localhost"
+            || self.0.contains(&name)
+    }
+}
+
+/// Which host a request is for. Browsers always say it.
+pub(super) fn host_of(request: &Request<Body>) -> Option<&str> {
+    let field = request.headers().get(axum::http::header::HOST);
+    match (request.uri().authority(), field) {
+        // HTTP/2 says it here.
+        (Some(authority), _) => Some(authority.as_str()),
+        // What is no text is no name that is known.
+        (None, Some(host)) => Some(host.to_str().unwrap_or_default()),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_that_were_given_are_known_and_no_others() {
+        let hosts = Hosts::new(&["limits.example.com".to_owned()]);
+        for known in [
+            "127.0.0.1",
+            "192.0.2.7:8082",
+            "[::1]",
+            "[2001:db8::1]:8082",
+            "localhost:1",
+            "LOCALHOST",
+            "Limits.Example.com:8082",
+        ] {
+            assert!(hosts.know(known), "{known}");
+        }
+        for unknown in [
+            "",
+            "evil.example",
+            "127.0.0.1.evil.example:8082",
+            "localhost.evil.example",
+            "x.limits.example.com",
+            "limits.example.com.",
+            "[::1",
+            "::1",
+            "[127.0.0.1]",
+            "localhost:x",
+        ] {
+            assert!(!hosts.know(unknown), "{unknown}");
+        }
+    }
+}

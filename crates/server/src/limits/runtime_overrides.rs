@@ -1,0 +1,82 @@
+//! Quotas that operators gave single keys while the server runs.
+//!
+//! They replace what the rules say about a key. They survive a change of the rules and (with a state file) a restart, and may have
+//! an end.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tidegate_core::Nanos;
+
+use crate::rules::{LimitSpec, PolicySpec};
+
+/// A quota that an operator gave a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeOverride {
+    /// The limit's algorithm and options, with the operator's quota.
+    pub policy: PolicySpec,
+    /// When the rules apply to the key again; [`Nanos::MAX`] for never.
+    pub until: Nanos,
+}
+
+/// The quotas of one limit's keys, and what the rules in force say about the keys.
+pub(super) struct RuntimeOverrides {
+    /// Whether there are any. Without one, no reader takes the lock.
+    any: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    /// The limit's policy, which says what a quota means.
+    pub general: PolicySpec,
+    pub by_rules: BTreeMap<String, PolicySpec>,
+    pub keys: BTreeMap<String, RuntimeOverride>,
+}
+
+impl RuntimeOverrides {
+    /// None yet.
+    pub fn new(spec: &LimitSpec) -> Self {
+        let (general, by_rules, keys) = (spec.policy.clone(), BTreeMap::new(), BTreeMap::new());
+        Self { any: AtomicBool::new(false), inner: Mutex::new(Inner { general, by_rules, keys }) }
+    }
+
+    /// Locks them for a change of a quota or of the rules.
+    pub fn lock(&self) -> Changing<'_> {
+        // No change panics midway.
+        Changing { any: &self.any, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// The quota that an operator gave this key.
+    pub fn get(&self, key: &[u8]) -> Option<RuntimeOverride> {
+        // Relaxed: a reader may miss one that is being set. The quotas themselves are read under the lock.
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.lock().inner.keys.get(str::from_utf8(key).ok()?).cloned()
+    }
+
+    /// All of them, sorted by key.
+    pub fn all(&self) -> Vec<(String, RuntimeOverride)> {
+        if !self.any.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.lock().inner.keys.iter().map(|(key, own)| (key.clone(), own.clone())).collect()
+    }
+}
+
+/// The locked overrides.
+pub(super) struct Changing<'a> {
+    any: &'a AtomicBool,
+    pub inner: MutexGuard<'a, Inner>,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.any.store(!self.inner.keys.is_empty(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,169 @@
+// The editor of the rules: says what is wrong as one types, shows what would change, tries that on the trace, and saves.
+
+const form = document.getElementById('rules');
+const text = document.getElementById('text');
+const checked = document.getElementById('checked');
+const mistakes = document.getElementById('mistakes');
+const diff = document.getElementById('diff');
+const tried = document.getElementById('tried');
+const save = document.getElementById('save');
+const attempt = document.getElementById('try');
+const ask = document.getElementById('ask');
+
+const PAUSE = 300;
+let timer = 0;
+let asked = 0;
+
+// The server's answer to the text, or words about why there is none.
+async function post(path, body) {
+  try {
+    const response = await fetch(path, { method: 'POST', body });
+    return { ok: response.ok, status: response.status, answer: await response.json() };
+  } catch {
+    return { ok: false, status: 0, answer: { detail: 'The server does not answer.' } };
+  }
+}
+
+function make(name, words, attributes = {}) {
+  const element = document.createElement(name);
+  element.textContent = words;
+  Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+  return element;
+}
+
+function show(list) {
+  mistakes.replaceChildren(...list.map(({ line, what, mend }) => {
+    const item = document.createElement('li');
+    const words = mend ? `${what}; ${mend}` : what;
+    if (line) {
+      const button = make('button', `Line ${line}`, { type: 'button' });
+      button.addEventListener('click', () => go(line));
+      item.append(button, ' ');
+    }
+    item.append(words);
+    return item;
+  }));
+}
+
+// Puts the cursor at the beginning of a line, and selects it.
+function go(line) {
+  const lines = text.value.split('\n');
+  const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+  text.focus();
+  text.setSelectionRange(start, start + (lines[line - 1] ?? '').length);
+}
+
+function showDiff(unified) {
+  const kinds = { '+': 'added', '-': 'removed', '@': 'place' };
+  diff.replaceChildren(...unified.split('\n').filter((line) => line !== '').map((line) => {
+    const row = make('span', `${line}\n`);
+    if (kinds[line[0]]) row.className = kinds[line[0]];
+    return row;
+  }));
+  diff.hidden = unified === '';
+}
+
+async function check() {
+  asked += 1;
+  const mine = asked;
+  const { ok, answer } = await post('/v1/rules/check', text.value);
+  // A later question is under way.
+  if (mine !== asked) return;
+  if (!ok) {
+    checked.textContent = answer.detail;
+    return;
+  }
+  const wrong = answer.mistakes.length;
+  const same = answer.diff === '';
+  checked.textContent = wrong > 0 ? `${wrong} mistakes` : `${answer.limits} limits, no mistakes${same ? ', as in the file' : ''}`;
+  show(answer.mistakes);
+  showDiff(answer.diff);
+  attempt.disabled = wrong > 0;
+  if (save) save.disabled = wrong > 0 || same;
+}
+
+text.addEventListener('input', () => {
+  clearTimeout(timer);
+  timer = setTimeout(check, PAUSE);
+});
+
+// A number for all keys with its margin.
+function about({ about: number, margin }) {
+  if (number === 0 && margin > 0) return `at most ${margin}`;
+  return margin > 0 ? `${number} ± ${margin}` : String(number);
+}
+
+function table(limit) {
+  const heads = ['', 'Really', 'With this change'];
+  const rows = [
+    ['Requests denied', limit.denied.requests, limit.would_deny.requests],
+    ['Keys denied', limit.denied.keys, limit.would_deny.keys],
+  ];
+  if (limit.share < 1) {
+    rows.push(['All keys: requests, about', about(limit.denied.all_requests), about(limit.would_deny.all_requests)]);
+    rows.push(['All keys: keys, about', about(limit.denied.all_keys), about(limit.would_deny.all_keys)]);
+  }
+  return grid(`${limit.limit}: ${limit.requests} requests of ${limit.keys} keys`, heads, rows);
+}
+
+function grid(title, heads, rows) {
+  const made = document.createElement('table');
+  made.append(make('caption', title));
+  const head = document.createElement('tr');
+  head.append(...heads.map((words) => (words ? make('th', words, { scope: 'col' }) : make('td', ''))));
+  const top = document.createElement('thead');
+  top.append(head);
+  const body = document.createElement('tbody');
+  body.append(...rows.map(([name, ...cells]) => {
+    const row = document.createElement('tr');
+    row.append(make('th', name, { scope: 'row' }), ...cells.map((cell) => make('td', String(cell))));
+    return row;
+  }));
+  made.append(top, body);
+  return made;
+}
+
+attempt.addEventListener('click', async () => {
+  tried.replaceChildren(make('p', 'Replaying …'));
+  const { ok, answer } = await post('/v1/what-if', text.value);
+  if (!ok) {
+    tried.replaceChildren(make('p', answer.detail));
+    return;
+  }
+  const parts = [make('h2', 'What the change would have denied')];
+  if (answer.share < 1) {
+    parts.push(make('p', `From ${answer.share * 100} % of the keys. Numbers for all keys are estimates, with two standard deviations.`));
+  }
+  for (const limit of answer.limits) {
+    const section = make('section', '', { class: 'card' });
+    section.append(...(limit.requests > 0 ? [table(limit)] : [make('h3', limit.limit)]));
+    section.append(...limit.notes.map((note) => make('p', note)));
+    if (limit.most_denied.length > 0) {
+      const keys = limit.most_denied.map((key) => [key.name ?? key.hash, key.requests, key.was_denied, key.would_deny]);
+      section.append(grid('Denied most', ['Key', 'Requests', 'Really', 'With this change'], keys));
+    }
+    parts.push(section);
+  }
+  tried.replaceChildren(...parts);
+});
+
+form.addEventListener('submit', async (event) => {
+  event.preventDefault();
+  if (!save) return;
+  document.getElementById('question').textContent = `Save to ${form.dataset.path}, and load it?`;
+  ask.returnValue = 'no';
+  ask.showModal();
+  await new Promise((done) => ask.addEventListener('close', done, { once: true }));
+  if (ask.returnValue !== 'yes') return;
+  const { ok, answer } = await post(`/v1/rules/save?version=${form.dataset.version}`, text.value);
+  if (answer.mistakes) show(answer.mistakes);
+  if (!ok) {
+    checked.textContent = answer.detail;
+    return;
+  }
+  form.dataset.version = answer.version;
+  await check();
+  checked.textContent = `Saved and loaded. The file as it was before: ${answer.previous}`;
+});
+
+check();

@@ -1,0 +1,409 @@
+//! A trace as a file has it: lines of JSON, which other programs can read, too.
+//!
+//! ```text
+//! {"tidegate_trace":1,"server":"0.1.0","share":"10%","fresh":false,"from":"1790000000.000000000","until":"1790000900.250000000"}
+//! {"limit":"per-user","rule":"{algorithm: sliding-log, limit: 5/1s}","requests":81200,"denied":310}
+//! {"key":"00a1b2c3d4e5f607","name":"alice"}
+//! {"time":"1790000000.120000000","limit":"per-user","key":"00a1b2c3d4e5f607","cost":1,"verdict":"denied"}
+//! {"end":1}
+//! ```
+//!
+//! The first line says which share of all keys was traced, and since when the trace is complete for them. Then come the limits with
+//! what they decided for all keys meanwhile, the names of heavy keys, and the requests in order of time. The last line has
+//! their number. Times are seconds since 1970.
+
+use std::{borrow::Cow, collections::HashMap, io::BufRead};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Event, KeyShare, ParseKeyShareError, Verdict};
+
+/// What a file begins with that holds a trace.
+const BEGINNING: &[u8] = b"{\"tidegate_trace\":";
+/// The version of the format that is written and read.
+const VERSION: u32 = 1;
+/// Bytes of lines that are sent together.
+const PIECE: usize = 64 * 1024;
+
+/// Whether a file that begins with these bytes holds a trace.
+#[must_use]
+pub fn is_recording(head: &[u8]) -> bool {
+    head.starts_with(BEGINNING)
+}
+
+/// A trace that was taken at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// Which part of all keys it has.
+    pub share: KeyShare,
+    /// Whether the limits were fresh when it began.
+    pub fresh: bool,
+    /// Since when it has every request of these keys, in nanoseconds since the epoch.
+    pub from: u64,
+    /// When it was taken.
+    pub until: u64,
+    /// The limits, by the numbers that events give them.
+    pub limits: Vec<RecordedLimit>,
+    /// The names of keys that the server knows by name, by their hashes.
+    pub names: HashMap<u64, String>,
+    /// The requests, in order of time.
+    pub events: Vec<Event>,
+    /// Whether the file ended before its last line.
+    pub is_cut: bool,
+}
+
+/// A limit of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedLimit {
+    /// Its name.
+    pub name: String,
+    /// Its policy when the trace was taken, as rules have it; `None` for a limit that was gone by then, and for `CL.THROTTLE`.
+    pub rule: Option<String>,
+    /// The requests of all keys in the time of the trace, where the server's history goes back so far.
+    pub requests: Option<u64>,
+    /// How many of them it denied.
+    pub denied: Option<u64>,
+}
+
+/// Why a file cannot be read as a trace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It was written by another version.
+    #[error(
+        "the trace has format {0}, and this program reads format {VERSION}: use the tidegate of that server's version"
+    )]
+    Version(u32),
+    /// A line makes no sense.
+    #[error("line {line}: {what}; record the trace again")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+#[derive(Serialize)]
+struct HeadLine {
+    tidegate_trace: u32,
+    server: &'static str,
+    share: String,
+    fresh: bool,
+    from: String,
+    until: String,
+}
+
+/// A line of any kind, as it is read.
+#[derive(Deserialize)]
+struct Line<'a> {
+    tidegate_trace: Option<u32>,
+    #[serde(borrow)]
+    share: Option<Cow<'a, str>>,
+    #[serde(default)]
+    fresh: bool,
+    #[serde(borrow)]
+    from: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    until: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    limit: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    rule: Option<Cow<'a, str>>,
+    requests: Option<u64>,
+    denied: Option<u64>,
+    #[serde(borrow)]
+    key: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    time: Option<Cow<'a, str>>,
+    cost: Option<u32>,
+    verdict: Option<Verdict>,
+    end: Option<u64>,
+}
+
+fn seconds(nanos: u64) -> String {
+    format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
+}
+
+fn nanos(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if fraction.len() > 9 || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
+}
+
+impl Recording {
+    /// The trace as text, in pieces of some kilobytes.
+    pub fn pieces(self) -> impl Iterator<Item = Vec<u8>> + Send + 'static {
+        let head = HeadLine {
+            tidegate_trace: VERSION,
+            server: env!("CARGO_PKG_VERSION"),
+            share: self.share.to_string(),
+            fresh: self.fresh,
+            from: seconds(self.from),
+            until: seconds(self.until),
+        };
+        let mut first = Vec::new();
+        push(&mut first, &head);
+        for RecordedLimit { name, rule, requests, denied } in &self.limits {
+            push(
+                &mut first,
+                &serde_json::json!({"limit": name, "rule": rule, "requests": requests, "denied": denied}),
+            );
+        }
+        for (key, name) in &self.names {
+            push(&mut first, &serde_json::json!({"key": format!("{key:016x}"), "name": name}));
+        }
+        // Names of limits are letters, digits and . _ : - and need no escapes.
+        let names: Vec<String> = self.limits.into_iter().map(|limit| limit.name).collect();
+        let mut events = self.events.into_iter();
+        let mut end = Some(events.len());
+        std::iter::once(first).chain(std::iter::from_fn(move || {
+            let mut piece = Vec::with_capacity(PIECE + 256);
+            for Event { time, key, cost, limit, verdict } in events.by_ref() {
+                use std::io::Write as _;
+
+                let (limit, time) = (&names[usize::from(limit)], seconds(time));
+                let verdict = match verdict {
+                    Verdict::Admitted => "admitted",
+                    Verdict::Delayed => "delayed",
+                    Verdict::Denied => "denied",
+                    Verdict::ShadowDenied => "shadow_denied",
+                    Verdict::Refunded => "refunded",
+                };
+                // Writing to memory does not fail.
+                let _ = writeln!(
+                    piece,
+                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"{verdict}"}}"#
+                );
+                if piece.len() >= PIECE {
+                    return Some(piece);
+                }
+            }
+            if let Some(count) = end.take() {
+                push(&mut piece, &serde_json::json!({"end": count}));
+            }
+            (!piece.is_empty()).then_some(piece)
+        }))
+    }
+
+    /// Reads a trace. What a file has that was cut off is used, up to the last whole line.
+    ///
+    /// # Errors
+    /// When the text is no trace, or of another version.
+    pub fn read(text: &mut dyn BufRead) -> Result<Self, RecordingError> {
+        let mut reader = Reader::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // Nothing is read after the last line: how a connection ends then does not matter.
+            if reader.ended || text.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            reader.number += 1;
+            if line.last() != Some(&b'\n') {
+                // The last line was cut.
+                break;
+            }
+            reader.take(&line)?;
+        }
+        reader.finish()
+    }
+}
+
+fn push(lines: &mut Vec<u8>, line: &impl Serialize) {
+    // Texts and numbers always serialize, and memory takes them.
+    let _ = serde_json::to_writer(&mut *lines, line);
+    lines.push(b'\n');
+}
+
+#[derive(Default)]
+struct Reader {
+    number: u64,
+    recording: Option<Recording>,
+    numbers: HashMap<String, u16>,
+    ended: bool,
+}
+
+impl Reader {
+    fn wrong(&self, what: impl Into<String>) -> RecordingError {
+        RecordingError::Line { line: self.number, what: what.into() }
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<(), RecordingError> {
+        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| self.wrong(error.to_string()))?;
+        if let Some(version) = read.tidegate_trace {
+            if version != VERSION {
+                return Err(RecordingError::Version(version));
+            }
+            let share = read
+                .share
+                .as_deref()
+                .unwrap_or_default()
+                .parse()
+                .map_err(|error: ParseKeyShareError| self.wrong(error.to_string()))?;
+            let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
+            let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
+                return Err(self.wrong("`from` or `until` is no number of seconds"));
+            };
+            self.recording = Some(Recording {
+                share,
+                fresh: read.fresh,
+                from,
+                until,
+                limits: Vec::new(),
+                names: HashMap::new(),
+                events: Vec::new(),
+                is_cut: true,
+            });
+            return Ok(());
+        }
+        let number = self.number;
+        let wrong = |what: &str| RecordingError::Line { line: number, what: what.to_owned() };
+        let recording =
+            self.recording.as_mut().ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
+        let key = || u64::from_str_radix(read.key.as_deref()?, 16).ok();
+        match (&read.limit, &read.name, &read.time, read.end) {
+            (Some(limit), None, Some(time), None) => {
+                let limit = self
+                    .numbers
+                    .get(limit.as_ref())
+                    .ok_or_else(|| wrong("its limit is not listed before"))?;
+                let (Some(time), Some(key), Some(verdict)) = (nanos(time), key(), read.verdict) else {
+                    return Err(wrong("a request has a time, a key and a verdict"));
+                };
+                let event = Event { time, key, cost: read.cost.unwrap_or(1), limit: *limit, verdict };
+                if recording.events.last().is_some_and(|last| last.time > time) {
+                    return Err(wrong("the requests are not in order of time"));
+                }
+                recording.events.push(event);
+            }
+            (Some(name), None, None, None) => {
+                let next = u16::try_from(recording.limits.len()).map_err(|_| wrong("too many limits"))?;
+                self.numbers.insert(name.as_ref().to_owned(), next);
+                let rule = read.rule.as_deref().map(str::to_owned);
+                let (requests, denied) = (read.requests, read.denied);
+                recording.limits.push(RecordedLimit {
+                    name: name.as_ref().to_owned(),
+                    rule,
+                    requests,
+                    denied,
+                });
+            }
+            (None, Some(name), None, None) => {
+                let key = key().ok_or_else(|| wrong("a name has no key"))?;
+                recording.names.insert(key, name.as_ref().to_owned());
+            }
+            (None, None, None, Some(count)) => {
+                if count != recording.events.len() as u64 {
+                    return Err(wrong("it has another number of requests than were written"));
+                }
+                (recording.is_cut, self.ended) = (false, true);
+            }
+            _ => return Err(wrong("it is neither a limit, nor a name, nor a request")),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Recording, RecordingError> {
+        let mut recording = self.recording.ok_or(RecordingError::Line {
+            line: 1,
+            what: "a trace begins with `tidegate_trace`".to_owned(),
+        })?;
+        if recording.is_cut {
+            recording.until = recording.events.last().map_or(recording.from, |event| event.time);
+        }
+        Ok(recording)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn recording() -> Recording {
+        let limit = |name: &str, rule: Option<&str>| RecordedLimit {
+            name: name.to_owned(),
+            rule: rule.map(str::to_owned),
+            requests: Some(1_000),
+            denied: None,
+        };
+        let event = |time, key, limit, verdict| Event { time, key, cost: 2, limit, verdict };
+        Recording {
+            share: "10%".parse().unwrap(),
+            fresh: true,
+            from: 1_000_000_001,
+            until: 9_000_000_000,
+            limits: vec![limit("a", Some("{limit: 1/1s}")), limit("CL.THROTTLE", None)],
+            names: [(7, "alice \"x\"\n".to_owned())].into(),
+            events: vec![
+                event(1_000_000_001, 7, 0, Verdict::Admitted),
+                event(1_000_000_001, 1 << 62, 1, Verdict::Delayed),
+                event(8_999_999_999, 7, 0, Verdict::Refunded),
+            ],
+            is_cut: false,
+        }
+    }
+
+    fn text(recording: Recording) -> Vec<u8> {
+        recording.pieces().flatten().collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let text = text(recording());
+        assert!(is_recording(&text) && !is_recording(b"{\"time\":1}"));
+        assert_eq!(Recording::read(&mut &text[..]).unwrap(), recording());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_used_up_to_its_last_whole_line() {
+        let text = text(recording());
+        let lines = || text.split_inclusive(|byte| *byte == b'\n');
+        let cut: Vec<u8> = lines().take(6).flatten().copied().chain(*b"{\"tim").collect();
+        let read = Recording::read(&mut &cut[..]).unwrap();
+        assert!(read.is_cut);
+        assert_eq!((read.events.len(), read.until), (2, 1_000_000_001));
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_its_line() {
+        let head = r#"{"tidegate_trace":1,"share":"10%","from":"1.0","until":"2.0"}"#;
+        for (text, why) in [
+            ("", "line 1: a trace begins"),
+            ("{\"limit\":\"a\"}\n", "line 1: a trace begins"),
+            ("{\"tidegate_trace\":2}\n", "format 2"),
+            ("{\"tidegate_trace\":1,\"share\":\"0%\"}\n", "as in 10%"),
+            (
+                &format!("{head}\n{{\"time\":\"1.0\",\"limit\":\"a\",\"key\":\"1\"}}\n"),
+                "line 2: its limit is not listed",
+            ),
+            (&format!("{head}\nnonsense\n"), "line 2: expected"),
+            (&format!("{head}\n{{\"end\":3}}\n"), "another number of requests"),
+            (&format!("{head}\n{{}}\n"), "neither a limit"),
+        ] {
+            let error = Recording::read(&mut text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, cut in 0_usize..600) {
+            let mut whole = text(recording());
+            whole.truncate(cut);
+            whole.extend_from_slice(&bytes);
+            let _ = Recording::read(&mut &whole[..]);
+            let _ = nanos(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}
