@@ -73,23 +73,29 @@ impl Minute {
         unsafe { records.as_ref() }
     }
 
-    /// Allocates the records, unless another thread has done so.
+    /// Allocates the records and writes the start of the first second, unless another thread has done so. `None` if the counts
+    /// are no longer known: then other threads have gone through this turn long ago.
     #[cold]
-    fn make(&self) -> &Records {
+    fn make(&self, second: u64, count: impl Fn(usize) -> Option<u64>) -> Option<&Records> {
         let empty = |_| core::array::from_fn(|_| AtomicU64::new(0));
-        let made = Box::into_raw(Box::new(core::array::from_fn(empty)));
-        // AcqRel: whoever reads the pointer sees the records.
+        let made: Box<Records> = Box::new(core::array::from_fn(empty));
+        // Before the records can be seen, because a reader of the old head takes its second from them.
+        if !begin(record(&made, second), second, count) {
+            return None;
+        }
+        let made = Box::into_raw(made);
+        // AcqRel: a thread that reads the pointer sees the records.
         let first = self.records.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
         let records = match first {
             Ok(_) => made,
             Err(others) => {
-                // SAFETY: it comes from the box above, and nobody else has seen it.
+                // SAFETY: it comes from the box above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
                 others
             }
         };
-        // SAFETY: as in `records`; it is not null.
-        unsafe { &*records }
+        // SAFETY: as in `records`.
+        unsafe { records.as_ref() }
     }
 
     fn second(&self, head: Head) -> u64 {
@@ -106,19 +112,15 @@ impl Minute {
         if ended == begins {
             return;
         }
+        let first = self.first_slot(ended);
         let never = || (0..KEPT_BITS.len()).all(|event| ring.began(event, new) == 0);
         let records = match self.records() {
-            Some(records) => records,
+            Some(records) => Some(records),
             // What has ended is out of view already, or nothing has ever happened.
-            None if begins - ended >= SECONDS || never() => return,
-            None => self.make(),
+            None if begins - ended >= SECONDS || never() => None,
+            None => self.make(ended, |event| ring.began_from(event, old, first)),
         };
-        let first = self.first_slot(ended);
-        if second_of(&record(records, ended)[0]) < ended {
-            // The records are new. A thread that is too late for the ring's notes is too late for this, too.
-            let count = |event| ring.began_from(event, old, first);
-            begin(record(records, ended), ended, count);
-        }
+        let Some(records) = records else { return };
         let low = |at| ring.lowest_until(at, old, first);
         let gauges = gauge(low(0)) << 38 | gauge(low(1).map(from_low)) << 12;
         let last = record(records, ended);
@@ -177,11 +179,11 @@ fn record(records: &Records, second: u64) -> &Record {
     &records[(second % KEPT) as usize]
 }
 
-/// Notes the counts with which a second begins, unless one of them is not known any more.
-fn begin(record: &Record, second: u64, count: impl Fn(usize) -> Option<u64>) {
+/// Notes the counts with which a second begins. Returns false, and notes nothing, if one of them is no longer known.
+fn begin(record: &Record, second: u64, count: impl Fn(usize) -> Option<u64>) -> bool {
     let mut counts = [0; 6];
     for (event, kept) in counts.iter_mut().enumerate() {
-        let Some(count) = count(event) else { return };
+        let Some(count) = count(event) else { return false };
         *kept = count & KEPT_BITS[event];
     }
     let of = |event: Event| counts[event as usize];
@@ -190,6 +192,7 @@ fn begin(record: &Record, second: u64, count: impl Fn(usize) -> Option<u64>) {
     write(&record[2], of(Event::Success) << 32 | of(Event::Exception), older);
     write(&record[3], of(Event::Rt), older);
     write(&record[0], second << OCCUPIED_BITS | of(Event::OccupiedPass), older);
+    true
 }
 
 /// The start of a second, if it is still stored.
