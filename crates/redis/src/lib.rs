@@ -112,4 +112,4 @@ pub use health::{Health, SeenNode};
 pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
-pub use store::Store;
+pub use store::{Gathering, Store};

@@ -6,7 +6,7 @@ use tidegate_core::{Clock, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
-    batch::Batcher,
+    batch::{Batcher, Hold},
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
@@ -24,6 +24,11 @@ use crate::{
 /// store is down.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
+/// Holds requests to a store back until it is dropped; see [`Store::gather`].
+pub struct Gathering<'a> {
+    _held: Hold<'a>,
+}
 
 struct Inner {
     batcher: Arc<Batcher>,
@@ -171,6 +176,14 @@ impl Store {
         self.sweeper().close(self.batcher()).await;
     }
 
+    /// Holds requests back until the result is dropped. Then they leave for the store in as few calls as possible. This is for
+    /// a thread that polls many requests one after another. Do not keep the result across an `await` or for long, because
+    /// callers on other threads wait, too. It has no effect on a cluster, which has many queues.
+    #[must_use = "dropping the result at once holds nothing back"]
+    pub fn gather(&self) -> Gathering<'_> {
+        Gathering { _held: self.batcher().hold() }
+    }
+
     pub(crate) fn batcher(&self) -> &Arc<Batcher> {
         &self.0.batcher
     }
@@ -193,16 +206,22 @@ impl Store {
         Ok(())
     }
 
+    /// The remembered denial of this cost, if it still holds.
+    pub(crate) fn remembered(&self, tag: u64, cost: u32, now: Nanos) -> Option<SharedDecision> {
+        let decision = self.denials().get(tag, cost, now)?;
+        self.batcher().monitor.counters().remembered.add(1);
+        Some(SharedDecision { decision, source: Source::Remembered })
+    }
+
     /// Decides on one request, unless a remembered denial applies. Also returns the time that the state uses, or this node's
     /// time.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
         let Ask { plan, key, cost, tag, deadline } = ask;
         let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
         if let Some((tag, now)) = denials
-            && let Some(decision) = self.denials().get(tag, cost, now)
+            && let Some(remembered) = self.remembered(tag, cost, now)
         {
-            self.batcher().monitor.counters().remembered.add(1);
-            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
+            return Ok((remembered, now));
         }
         self.in_time(deadline)?;
         let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;
