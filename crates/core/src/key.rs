@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_has_the_same_bytes_in_whatever_holds_it() {
+    fn a_key_has_the_same_bytes_in_every_container() {
         let text = String::from("alice");
         assert_eq!(bytes("alice"), b"alice");
         assert_eq!(bytes(b"alice"), bytes(&text));
