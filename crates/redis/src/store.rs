@@ -8,7 +8,7 @@ use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
     batch::{Batcher, Hold},
     connection::Connector,
-    health::{Monitor, random},
+    health::{Monitor, SeenNode, random, seen},
     limit::{
         Sweeper, acquire_all,
         denials::{Ask, Denials},
@@ -57,11 +57,23 @@ impl Store {
     /// # Panics
     /// Outside a Tokio runtime with time and I/O enabled.
     pub fn at(address: Address, prefix: &str) -> Result<Self, StoreError> {
+        Self::named(address, prefix, "")
+    }
+
+    /// Like [`at`](Self::at), with a name for people, under which [`seen_nodes`](Self::seen_nodes) shows this node to the others. It
+    /// need not be unique. Control characters are replaced, and more than 128 characters are cut.
+    ///
+    /// # Errors
+    /// When the prefix is empty or contains `:`, `{` or `}`.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime with time and I/O enabled.
+    pub fn named(address: Address, prefix: &str, name: &str) -> Result<Self, StoreError> {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
         let runner = Runner { connector: Connector::new(address, prefix), counters: Arc::default() };
-        let batcher = Batcher::new(Monitor::start(runner));
+        let batcher = Batcher::new(Monitor::start(runner, name));
         Ok(Self(Arc::new(Inner { batcher, denials: Denials::new(random()), sweeper: Sweeper::default() })))
     }
 
@@ -122,6 +134,16 @@ impl Store {
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.batcher().monitor.nodes.get()
+    }
+
+    /// The nodes that share the store, this one included: those of which the store has seen a heartbeat in the last ten seconds, the
+    /// latest last, and at most a thousand. Asks the store, within two seconds. Unlike [`nodes`](Self::nodes), it shows a node that
+    /// left as gone after ten seconds.
+    ///
+    /// # Errors
+    /// When the store does not reply, or its user may not read the list (`+zrange`).
+    pub async fn seen_nodes(&self) -> Result<Vec<SeenNode>, StoreError> {
+        seen(&self.batcher().monitor).await
     }
 
     /// Sets a lower bound on the number of nodes, by which [`OnError::Local`](crate::OnError) divides.

@@ -103,6 +103,10 @@ pub use tidegate_tower as tower;
 struct Readme;
 
 /// Runs the book's examples as tests.
-#[cfg(all(doctest, feature = "flow"))]
+#[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../../../docs/src/migrate.md")]
 struct Migrate;
+
+#[cfg(all(doctest, feature = "report"))]
+#[doc = include_str!("../../../docs/src/flow.md")]
+struct Flow;

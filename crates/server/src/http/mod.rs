@@ -29,6 +29,7 @@ mod query;
 mod routes;
 mod rules_file;
 mod serve;
+mod servers;
 mod slots;
 mod table;
 mod top;
@@ -42,6 +43,7 @@ pub use body::MAX_BODY;
 #[cfg(feature = "grpc")]
 pub(crate) use body::drain;
 pub(crate) use overview::health_name;
+pub(crate) use permit::Viewer;
 pub(crate) use query::{QueryError, texts as query_fields};
 pub(crate) use routes::router;
 pub(crate) use serve::{HttpConfig, serve};
