@@ -64,6 +64,9 @@ pub struct Args {
     /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
+    /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
+    spoe: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
     /// changes
     ///
@@ -395,7 +398,8 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
     }
     let told = Told::of(&args, telemetry.is_some());
     let options = args.options();
-    let listeners = [&options.http, &options.resp, &options.grpc].into_iter().flatten().count();
+    let listeners =
+        [&options.http, &options.resp, &options.grpc, &options.spoe].into_iter().flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(
@@ -477,6 +481,7 @@ impl Args {
                 (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
                 _ => None,
             },
+            spoe: self.spoe.as_deref().and_then(listener),
             envoy_config: self.envoy_config.clone(),
             envoy_consume: match self.envoy_consume {
                 ConsumeOption::AllOrNone => Consume::AllOrNone,
@@ -604,6 +609,7 @@ impl Told {
                 http = shown(http),
                 resp = shown(resp),
                 grpc = shown(grpc),
+                spoe = shown(server.spoe_address()),
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
@@ -623,6 +629,9 @@ impl Told {
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("{redis}://{address}")));
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
+        }
+        if let Some(address) = server.spoe_address() {
+            line("SPOE", &format!("{address}, for HAProxy"));
         }
         line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
