@@ -104,27 +104,21 @@ impl AsyncWrite for Script<'_> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::BytesMut;
-    use spop::{
-        SpopCodec, SpopFrame, StatusCode, TypedData,
-        frame::{FrameType, FramePayload},
-        parser::parse_frame,
-    };
-    use tokio_util::codec::Decoder;
-
     use super::*;
 
     const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log}, {name: b, limit: 1/1m, algorithm: sliding-log}]";
+    const AGENT_HELLO: u8 = 101;
+    const AGENT_DISCONNECT: u8 = 102;
+    const ACK: u8 = 103;
 
-    /// A frame with this type and payload.
-    fn frame(kind: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    /// A frame of this type.
+    fn frame(kind: u8, id: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = u32::try_from(7 + payload.len()).unwrap().to_be_bytes().to_vec();
-        bytes.extend([kind, 0, 0, 0, 1, stream, stream]);
+        bytes.extend([kind, 0, 0, 0, 1, id, id]);
         bytes.extend(payload);
         bytes
     }
 
-    /// A short text, as a name or, after its type, as a value.
     fn text(text: &str) -> Vec<u8> {
         let mut bytes = vec![u8::try_from(text.len()).unwrap()];
         bytes.extend(text.bytes());
@@ -137,26 +131,111 @@ mod tests {
 
     fn hello(version: &str, is_check: bool) -> Vec<u8> {
         let check = [text("healthcheck"), vec![if is_check { 0x11 } else { 1 }]].concat();
-        // A varint of 16,380.
+        // 16,380 as a varint.
         let size = [text("max-frame-size"), vec![3, 252, 240, 6]].concat();
-        let both = [pair("supported-versions", version), size, pair("capabilities", "pipelining,async"), check];
-        frame(1, 0, &both.concat())
+        frame(
+            1,
+            0,
+            &[pair("supported-versions", version), size, pair("capabilities", "pipelining,async"), check]
+                .concat(),
+        )
     }
 
-    fn notify(stream: u8, messages: &[(&str, &str)]) -> Vec<u8> {
+    /// A frame with one message for each limit and key.
+    fn notify(id: u8, messages: &[(&str, &str)]) -> Vec<u8> {
         let message = |(limit, key): &(&str, &str)| {
             [text("check"), vec![2], pair("limit", limit), pair("key", key)].concat()
         };
-        frame(3, stream, &messages.iter().flat_map(message).collect::<Vec<_>>())
+        frame(3, id, &messages.iter().flat_map(message).collect::<Vec<_>>())
     }
 
-    fn frames(bytes: &[u8]) -> Vec<Box<dyn SpopFrame>> {
-        let mut rest = BytesMut::from(bytes);
-        let mut codec = SpopCodec::default();
-        std::iter::from_fn(|| codec.decode(&mut rest).unwrap()).collect()
+    /// What was answered: each frame's type and number, and the rest of it.
+    fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, &[u8])> {
+        let mut frames = Vec::new();
+        while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+            let (frame, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+            frames.push((frame[0], frame[5], &frame[7..]));
+            bytes = rest;
+        }
+        frames
     }
 
-    fn variable(frame: &dyn SpopFrame, name: &str) -> Option<TypedData> {
-        todo!()
+    /// Whether an ACK sets this variable, and `start` is the beginning of its value.
+    fn sets(payload: &[u8], name: &str, start: &[u8]) -> bool {
+        let wanted = [&text(name), start].concat();
+        payload.windows(wanted.len()).any(|window| window == wanted)
+    }
+
+    #[test]
+    fn all_messages_of_a_frame_are_one_decision() {
+        let agent = Conversations::new(RULES);
+        let questions = [
+            hello("2.0", false),
+            notify(1, &[("a", "k"), ("b", "k")]),
+            // The second limit denies, so the first is not charged.
+            notify(2, &[("a", "k"), ("b", "k")]),
+            notify(3, &[("a", "k")]),
+            notify(4, &[("a", "k")]),
+            notify(5, &[("a", "other")]),
+        ];
+        let (ended_well, answered) = agent.hold(&questions.concat());
+        assert!(ended_well);
+        let mut frames = frames(&answered);
+        assert_eq!(frames.remove(0).0, AGENT_HELLO);
+        frames.sort_by_key(|(_, id, _)| *id);
+        assert!(frames.iter().all(|(kind, ..)| *kind == ACK) && frames.len() == 5);
+        let denied: Vec<bool> = frames.iter().map(|(.., payload)| sets(payload, "denied", &[0x11])).collect();
+        assert_eq!(denied, [false, true, false, true, false]);
+        assert!(sets(frames[0].2, "ratelimit", &[8]) && sets(frames[0].2, "ratelimit_policy", &[8]));
+        // Sixty seconds.
+        assert!(sets(frames[1].2, "retry_after", &[5, 60]) && !sets(frames[0].2, "retry_after", &[]));
+        agent.advance(Duration::from_secs(61));
+        let (_, answered) = agent.hold(&[hello("1.0, 2.0", false), notify(1, &[("b", "k")])].concat());
+        assert!(answered.windows(8).any(|window| window == b"\x06denied\x01"), "admitted again");
+    }
+
+    #[test]
+    fn a_question_without_a_decision_has_an_error_and_no_outcome() {
+        let agent = Conversations::new(RULES);
+        for (messages, told) in [
+            (vec![("c", "k")], "there is no limit `c`"),
+            (vec![("a", "k"), ("c", "k")], "there is no limit `c`"),
+            (vec![], "no message"),
+            (vec![("a", "k"); 33], "33 messages"),
+        ] {
+            let (ended_well, answered) = agent.hold(&[hello("2.0", false), notify(1, &messages)].concat());
+            let frames = frames(&answered);
+            let (kind, _, payload) = frames[1];
+            assert!(
+                ended_well && kind == ACK && sets(payload, "error", &[8]) && !sets(payload, "denied", &[])
+            );
+            assert!(String::from_utf8_lossy(payload).contains(told), "{payload:?}");
+        }
+        let (_, answered) = agent.hold(&[hello("2.0", false), notify(1, &[("a", "k")])].concat());
+        assert!(sets(frames(&answered)[1].2, "denied", &[1]), "nothing was charged");
+    }
+
+    #[test]
+    fn what_is_no_conversation_ends_with_a_reason() {
+        let agent = Conversations::new(RULES);
+        let hello_of_today = hello("2.0", false);
+        let too_long = [0, 1, 0, 1, 3];
+        for (sent, answers) in [
+            (hello("3.0", false), vec![AGENT_DISCONNECT]),
+            (notify(1, &[("a", "k")]), vec![AGENT_DISCONNECT]),
+            ([&hello_of_today[..], &hello_of_today].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
+            ([&hello_of_today[..], &frame(77, 1, b"")].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
+            ([&hello_of_today[..], &too_long].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![]),
+        ] {
+            let (ended_well, answered) = agent.hold(&sent);
+            let kinds: Vec<u8> = frames(&answered).iter().map(|(kind, ..)| *kind).collect();
+            assert_eq!((ended_well, kinds), (false, answers), "{sent:?}");
+        }
+        let goodbye = frame(2, 0, &[text("status-code"), vec![3, 0], pair("message", "bye")].concat());
+        let (ended_well, answered) = agent.hold(&[&hello_of_today[..], &goodbye].concat());
+        assert!(ended_well && frames(&answered)[1].0 == AGENT_DISCONNECT);
+        let (ended_well, answered) = agent.hold(&[hello("2.0", true), notify(1, &[("a", "k")])].concat());
+        assert!(ended_well && frames(&answered).len() == 1, "a health check ends after the handshake");
     }
 }
