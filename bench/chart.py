@@ -3,6 +3,8 @@
 
   bench/chart.py            writes them
   bench/chart.py --check    fails if one is not current
+
+Either way it fails if a figure is none that bench/README.md or docs/src/scale.md tells.
 """
 
 import json
@@ -70,9 +72,20 @@ def draw(chart):
     return head + "\n".join(parts) + "\n</svg>\n"
 
 
+def untold(charts):
+    """Values that none of the pages with figures tells."""
+    pages = ("bench/README.md", "docs/src/scale.md")
+    told = "".join((ROOT / page).read_text() for page in pages)
+    values = {bar["value"] for chart in charts for group in chart["groups"] for bar in group["bars"]}
+    return sorted(value for value in values if f"{value:,}" not in told)
+
+
 def main():
     stale = []
-    for chart in json.loads((ROOT / "bench/figures.json").read_text())["charts"]:
+    charts = json.loads((ROOT / "bench/figures.json").read_text())["charts"]
+    if values := untold(charts):
+        sys.exit(f"neither bench/README.md nor docs/src/scale.md tells these figures: {values}")
+    for chart in charts:
         path, svg = ROOT / chart["file"], draw(chart)
         if "--check" not in sys.argv:
             path.write_text(svg)

@@ -32,11 +32,26 @@ async function traffic() {
   }
 }
 
+// A stand-in for a program that links tidegate::flow. A test of the server uses the real thing.
+async function program() {
+  for (let at = 0; going; at += 1) {
+    const now = Math.floor(Date.now() / 1000);
+    const second = (pass, block, errors, rt) => [[now - 1, pass, block, errors, pass, pass * rt, 9]];
+    const resources = [
+      { name: 'payments', in_flight: 4, seconds: second(120 + (at % 7) * 9, (at % 5) * 6, at % 3, 8_400), breakers: [['payments: errors', at % 6 < 4 ? 'open' : 'closed']] },
+      { name: 'GET:/orders/{id}', in_flight: 11, seconds: second(640 + (at % 11) * 20, 0, 0, 2_100), adaptive: [['vegas', 48]] },
+      { name: 'search', in_flight: 2, seconds: second(35, 0, 0, 31_000) },
+    ];
+    await fetch(`${admin}/v1/flow/report`, { method: 'POST', body: JSON.stringify({ app: 'shop', instance: 'shop-1', now, resources }) });
+    await new Promise((done) => setTimeout(done, 1_000));
+  }
+}
+
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
   args: ['--no-sandbox'],
 });
-const busy = traffic();
+const busy = Promise.all([traffic(), program()]);
 
 async function open(path, width, theme, bypassCSP = false) {
   const context = await browser.newContext({
@@ -116,6 +131,21 @@ async function use() {
   await button('Refund mallory@example.com in logins?').click();
   await page.locator('#ask button.danger').click();
   await expect('that it is refunded', async () => (await status()) === 'Done.');
+  await page.locator('#quota').fill('500/1m');
+  await page.locator('#for').fill('1h');
+  await button('Override the quota of mallory@example.com in logins?').click();
+  await page.locator('#ask button.danger').click();
+  await expect('that it is overridden', async () => (await status()) === 'Done.');
+  if ((await acquire('logins', 'mallory@example.com')).status !== 200) complain(where, 'the own quota is not in force');
+  await page.goto(path);
+  if (!(await page.locator('section.card').textContent()).includes('Its own quota: 500/1m, for another')) complain(where, 'the own quota is not shown');
+  await button('End the own quota of mallory@example.com in logins?').click();
+  await page.locator('#ask button.danger').click();
+  await expect('that it is ended', async () => (await status()) === 'Done.');
+  await page.locator('#quota').fill('much');
+  await button('Override the quota of mallory@example.com in logins?').click();
+  await page.locator('#ask button.danger').click();
+  await expect('what a quota looks like', async () => (await status()).includes('`much`'));
   const shown = () => page.locator('#live').innerHTML();
   const before = await shown();
   await expect('a change', async () => (await shown()) !== before);
@@ -170,19 +200,44 @@ async function edit() {
   await context.close();
 }
 
+// Rules are pushed to the programs of an application.
+async function push() {
+  const { context, page, where } = await open('/flow?app=shop', 390, 'dark');
+  await page.locator('summary').click();
+  await page.locator('#rules').fill('flow:\n  - {resource: payments, limit: none}\n');
+  const answer = async () => {
+    await page.getByRole('button', { name: 'Push' }).click();
+    await page.locator('#ask button.danger').click();
+    await page.waitForFunction(() => document.getElementById('status').textContent !== '');
+    return page.locator('#status').textContent();
+  };
+  if (!(await answer()).includes('the previous rules stay active')) complain(where, 'a mistake is not told');
+  await page.locator('#rules').fill('flow:\n  - {resource: payments, limit: 100/1s}\n');
+  await page.evaluate(() => { document.getElementById('status').textContent = ''; });
+  if ((await answer()) !== 'Done.') complain(where, 'the rules were not pushed');
+  await page.goto('/flow?app=shop');
+  await page.locator('summary').click();
+  if (!(await page.locator('#rules').inputValue()).includes('100/1s')) complain(where, 'the pushed rules are not shown');
+  await context.close();
+}
+
 await new Promise((done) => setTimeout(done, Number(process.env.TRAFFIC_MS ?? 12_000)));
 await look('/', 'overview');
 await look('/limit?name=logins', 'limit');
 await look('/limit?name=logins&key=mallory%40example.com', 'key');
 await look('/rules', 'rules');
 await look('/limit?name=nobody', 'missing');
+await look('/flow', 'programs');
+await look('/flow?app=shop', 'flow');
 await use();
 await edit();
+await push();
 going = false;
 await busy;
 await browser.close();
-// A page for what there is not is a 404, which the console calls an error.
-for (const problem of problems.filter((problem) => !/nobody.*404/.test(problem))) {
+// The console calls each refusal an error: of a page that is not there, and of the quota and the rules that are wrong on purpose.
+const meant = /nobody.*status of 404|mallory.*status of 400|app=shop.*status of 422/;
+for (const problem of problems.filter((problem) => !meant.test(problem))) {
   console.error(problem);
   process.exitCode = 1;
 }

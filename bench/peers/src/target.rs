@@ -32,7 +32,7 @@ const NANOSECONDS: &[(&str, f64)] = &[
 const WINDOW_SUM: f64 = 10.0;
 
 const BYTES_PER_KEY: f64 = 48.0;
-const BYTES_PER_RESOURCE: f64 = 4096.0;
+const BYTES_PER_RESOURCE: f64 = 2_000.0;
 
 const MIB: f64 = 1_048_576.0;
 

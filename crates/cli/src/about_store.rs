@@ -17,5 +17,5 @@ About the store:
                  units denies until its report is answered. `tidegate simulate --nodes N --mode
                  MODE` shows how much that is
   Rights (ACL)   ~PREFIX:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen
-                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard; in a cluster also
-                 the commands by which a client finds the slots. PREFIX is serve's --store-prefix";
+                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange; in a cluster
+                 also the commands by which a client finds the slots. PREFIX is serve's --store-prefix";

@@ -186,6 +186,9 @@ pub struct Args {
     /// counted none, unless --state has kept the number.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
+    /// Name of this server, for those who look at the servers that share the store [default: the host's and the process's number]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_NAME", requires = "store")]
+    name: Option<String>,
     /// Prefix of the keys in the store; servers with the same prefix share their limits
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
     store_prefix: String,
@@ -499,6 +502,7 @@ impl Args {
             store: given(&self.store),
             store_password: given(&self.store_password),
             nodes: self.nodes,
+            name: given(&self.name),
             store_prefix: self.store_prefix.clone(),
             store_deadline: self.store_deadline,
             state: self.state.clone(),

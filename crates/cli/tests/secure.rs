@@ -212,6 +212,27 @@ fn every_listener_uses_tls_and_a_token_grants_its_roles() {
 }
 
 #[test]
+fn an_operator_saves_rules_and_the_log_says_who_and_when() {
+    let secured = Secured::new("secure-save", &["--rules-writable"]);
+    let admin = secured.server.admin.clone();
+    let (ops, shop) = (bearer(&secured.ops), bearer(&secured.shop));
+    let (file, _) = secured.curl(&admin, "/v1/rules/file", &["-H", &ops]);
+    let version = file.split("\"version\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let save = format!("/v1/rules/save?version={version}");
+    let changed = RULES.replace("mail, limit: 5/1h", "mail, limit: 7/1h");
+    assert_eq!(secured.status(&admin, &save, &["-H", &shop, "--data-binary", &changed]), "403");
+    assert_eq!(fs::read_to_string(secured.directory.join("rules.yaml")).unwrap(), RULES);
+    assert_eq!(secured.status(&admin, &save, &["-H", &ops, "--data-binary", &changed]), "200");
+    assert_eq!(fs::read_to_string(secured.directory.join("rules.yaml")).unwrap(), changed);
+    assert_eq!(fs::read_to_string(secured.directory.join("rules.yaml.previous")).unwrap(), RULES);
+    let log = secured.server.logs("the rules file was changed over HTTP");
+    let line = log.lines().find(|line| line.contains("changed over HTTP")).unwrap();
+    assert!(line.contains("ops") && line.contains("rules.yaml.previous"), "{line}");
+    // The time is the line's own.
+    assert!(line.contains('T') && line.contains("Z"), "{line}");
+}
+
+#[test]
 fn redis_clients_authenticate_with_a_name_and_a_token_and_lose_their_rights_with_it() {
     let secured = Secured::new("secure-resp", &["--reload-interval", "50ms"]);
     assert!(secured.redis(&[], "ACQUIRE shop.cart ada\n").contains("NOAUTH"));

@@ -375,6 +375,27 @@ fn a_report_can_be_standard_output_and_names_its_command() {
 }
 
 #[test]
+fn a_report_shows_when_the_most_denied_keys_were_denied() {
+    let log = file("heat.log", log());
+    let output =
+        simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log", "--report", "-"]);
+    let page = stdout(&output);
+    let row = page.lines().find(|line| line.contains("class=\"heat-row\"")).unwrap();
+    assert!(row.contains("aria-label=\"10.0.0.1\""), "{row}");
+    // Five requests in one second are admitted, the next five denied: only they are in the key's cells.
+    let denied: u32 = row
+        .split("<title>")
+        .skip(1)
+        .map(|cell| cell.split(' ').next().unwrap().parse::<u32>().unwrap())
+        .sum();
+    let asked: u32 =
+        row.split(" of ").skip(1).map(|cell| cell.split(' ').next().unwrap().parse::<u32>().unwrap()).sum();
+    assert_eq!((asked, denied), (10, 5), "{row}");
+    // A key without denials has no row.
+    assert_eq!(page.matches("class=\"heat-row\"").count(), 1);
+}
+
+#[test]
 fn each_limit_of_a_rules_file_is_replayed_on_its_requests() {
     let line = |ip: &str, second: u32, request: &str| {
         format!(

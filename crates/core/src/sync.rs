@@ -3,12 +3,12 @@
 #[cfg(not(loom))]
 pub(crate) use core::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
 /// Lets the thread that holds a cell run, if there are threads to yield to.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use tidegate_core::{
     Nanos,
     stats::{Counts, Event, Layout, LayoutError, Slot, Window},
@@ -210,4 +211,39 @@ fn an_admission_taken_back_leaves_no_trace_in_its_slot() {
     window.pass(ms(100), 1);
     window.take_back(3, passed);
     assert_eq!((window.sum(ms(100), Event::Pass, layout.whole()), window.in_flight()), (4, 1));
+}
+
+proptest! {
+    /// The minute's memory comes with the second of two seconds that lie within a minute: whatever the gaps, nothing is missing.
+    #[test]
+    fn a_minute_shows_what_was_counted_in_each_of_the_last_60_seconds(
+        steps in proptest::collection::vec((prop_oneof![0..900_u64, 900..130_000_u64, 58_000..62_000_u64], 1..9_u32, 0..3_u64), 1..40),
+        start in prop_oneof![Just(0), Just(1_700_000_000_000_u64)],
+        slots in prop_oneof![Just((10, 1_000)), Just((1, 1_000)), Just((8, 2_000))],
+    ) {
+        let window = Window::with_minute(layout(slots.0, slots.1)).unwrap();
+        let mut now = start;
+        let mut all: Vec<(u64, u64, u64)> = Vec::new();
+        for (gap, pass, block) in steps {
+            now += gap;
+            window.pass(ms(now), pass);
+            window.add(ms(now), Event::Block, block);
+            let second = now / 1_000;
+            match all.last_mut() {
+                Some(last) if last.0 == second => (last.1, last.2) = (last.1 + u64::from(pass), last.2 + block),
+                _ => all.push((second, pass.into(), block)),
+            }
+            for later in [now, now + 1_000, now + 59_000, now + 61_000] {
+                let told = window.seconds(ms(later));
+                let told: Vec<_> = told
+                    .iter()
+                    .map(|slot| (slot.start.get() / 1_000_000_000, slot.counts.pass, slot.counts.block))
+                    .filter(|(_, pass, _)| *pass > 0)
+                    .collect();
+                let shown = (later / 1_000).saturating_sub(59)..=later / 1_000;
+                let expected: Vec<_> = all.iter().copied().filter(|(second, ..)| shown.contains(second)).collect();
+                prop_assert_eq!(told, expected);
+            }
+        }
+    }
 }

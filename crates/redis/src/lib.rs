@@ -85,9 +85,9 @@
 //! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`.
 //!
 //! An ACL user needs access to the keys with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget +set
-//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard`. In a cluster it also needs the
-//! commands with which the client finds the slots. A missing key or command fails only the limits that need it. But a user
-//! that may not send heartbeats (`PEXPIRE` and the last three) cannot use the store at all.
+//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange`. In a cluster it also needs the
+//! commands with which the client finds the slots. A missing key or command fails only what needs it: `ZRANGE` only lists nodes. But a
+//! user that may not send heartbeats (`PEXPIRE`, `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD`) cannot use the store at all.
 
 mod ad_hoc;
 mod batch;
@@ -108,8 +108,8 @@ pub use ad_hoc::AdHoc;
 pub use connection::Address;
 pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
-pub use health::Health;
+pub use health::{Health, SeenNode};
 pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
-pub use store::Store;
+pub use store::{Gathering, Store};

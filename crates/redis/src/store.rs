@@ -6,9 +6,9 @@ use tidegate_core::{Clock, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
-    batch::Batcher,
+    batch::{Batcher, Hold},
     connection::Connector,
-    health::{Monitor, random},
+    health::{Monitor, SeenNode, random, seen},
     limit::{
         Sweeper, acquire_all,
         denials::{Ask, Denials},
@@ -24,6 +24,11 @@ use crate::{
 /// store is down.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
+/// Holds requests to a store back until it is dropped; see [`Store::gather`].
+pub struct Gathering<'a> {
+    _held: Hold<'a>,
+}
 
 struct Inner {
     batcher: Arc<Batcher>,
@@ -52,11 +57,23 @@ impl Store {
     /// # Panics
     /// Outside a Tokio runtime with time and I/O enabled.
     pub fn at(address: Address, prefix: &str) -> Result<Self, StoreError> {
+        Self::named(address, prefix, "")
+    }
+
+    /// Like [`at`](Self::at), with a name for people, under which [`seen_nodes`](Self::seen_nodes) shows this node to the others. It
+    /// need not be unique. Control characters are replaced, and more than 128 characters are cut.
+    ///
+    /// # Errors
+    /// When the prefix is empty or contains `:`, `{` or `}`.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime with time and I/O enabled.
+    pub fn named(address: Address, prefix: &str, name: &str) -> Result<Self, StoreError> {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
         let runner = Runner { connector: Connector::new(address, prefix), counters: Arc::default() };
-        let batcher = Batcher::new(Monitor::start(runner));
+        let batcher = Batcher::new(Monitor::start(runner, name));
         Ok(Self(Arc::new(Inner { batcher, denials: Denials::new(random()), sweeper: Sweeper::default() })))
     }
 
@@ -119,6 +136,16 @@ impl Store {
         self.batcher().monitor.nodes.get()
     }
 
+    /// The nodes that share the store, this one included: those of which the store has seen a heartbeat in the last ten seconds, the
+    /// latest last, and at most a thousand. Asks the store, within two seconds. Unlike [`nodes`](Self::nodes), it shows a node that
+    /// left as gone after ten seconds.
+    ///
+    /// # Errors
+    /// When the store does not reply, or its user may not read the list (`+zrange`).
+    pub async fn seen_nodes(&self) -> Result<Vec<SeenNode>, StoreError> {
+        seen(&self.batcher().monitor).await
+    }
+
     /// Sets a lower bound on the number of nodes, by which [`OnError::Local`](crate::OnError) divides.
     pub fn set_least_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.at_least(nodes);
@@ -149,6 +176,14 @@ impl Store {
         self.sweeper().close(self.batcher()).await;
     }
 
+    /// Holds requests back until the result is dropped. Then they leave for the store in as few calls as possible. This is for
+    /// a thread that polls many requests one after another. Do not keep the result across an `await` or for long, because
+    /// callers on other threads wait, too. It has no effect on a cluster, which has many queues.
+    #[must_use = "dropping the result at once holds nothing back"]
+    pub fn gather(&self) -> Gathering<'_> {
+        Gathering { _held: self.batcher().hold() }
+    }
+
     pub(crate) fn batcher(&self) -> &Arc<Batcher> {
         &self.0.batcher
     }
@@ -171,16 +206,22 @@ impl Store {
         Ok(())
     }
 
+    /// The remembered denial of this cost, if it still holds.
+    pub(crate) fn remembered(&self, tag: u64, cost: u32, now: Nanos) -> Option<SharedDecision> {
+        let decision = self.denials().get(tag, cost, now)?;
+        self.batcher().monitor.counters().remembered.add(1);
+        Some(SharedDecision { decision, source: Source::Remembered })
+    }
+
     /// Decides on one request, unless a remembered denial applies. Also returns the time that the state uses, or this node's
     /// time.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
         let Ask { plan, key, cost, tag, deadline } = ask;
         let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
         if let Some((tag, now)) = denials
-            && let Some(decision) = self.denials().get(tag, cost, now)
+            && let Some(remembered) = self.remembered(tag, cost, now)
         {
-            self.batcher().monitor.counters().remembered.add(1);
-            return Ok((SharedDecision { decision, source: Source::Remembered }, now));
+            return Ok((remembered, now));
         }
         self.in_time(deadline)?;
         let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;

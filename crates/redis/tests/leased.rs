@@ -34,9 +34,15 @@ fn exact(store: &Store, policy: Policy) -> SharedLimit {
 
 /// Asks until the limit is used up, which shows as a long wait. Returns how much was admitted.
 async fn use_up(limit: &SharedLimit, key: &str) -> u64 {
-    let mut admitted = 0;
+    let (mut admitted, mut asked) = (0, 0);
     loop {
-        let answer = limit.acquire(key, 1).await;
+        asked += 1;
+        // In turns: a caller who cannot wait, and one who can.
+        let here = if asked % 2 == 0 { limit.acquire_here(key, 1) } else { None };
+        let answer = match here {
+            Some(answer) => answer,
+            None => limit.acquire(key, 1).await,
+        };
         assert!(!matches!(answer.source, Source::Failed(_)), "{answer:?}");
         if answer.is_allowed() {
             admitted += 1;
@@ -101,6 +107,31 @@ async fn nodes_that_hammer_one_key_use_exactly_the_limit() {
         assert_eq!(admitted + rest, limit, "nothing is lost");
         println!("{}: {admitted} of {limit}", policy.name());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_waiting_a_node_decides_what_it_holds_and_what_it_remembers() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let node = leased(&store, window("1000000/1h"));
+    assert!(node.acquire_here("new", 1).is_none() && node.acquire_here("new", 0).is_none());
+    let mut here = None;
+    for _ in 0..1_000 {
+        until_leased(&node, "new").await;
+        // On a busy machine the allotment has ended by now, or that was its last unit.
+        here = node.acquire_here("new", 1);
+        if here.is_some() {
+            break;
+        }
+    }
+    assert!(here.as_ref().is_some_and(|here| here.is_allowed() && here.source == Source::Lease), "{here:?}");
+    let one_place = exact(&store, window("2/1h"));
+    assert!(one_place.acquire_here("alice", 1).is_none());
+    while one_place.acquire("alice", 1).await.is_allowed() {}
+    let here = one_place.acquire_here("alice", 1).expect("the denial is remembered");
+    assert!(here.is_denied() && here.source == Source::Remembered, "{here:?}");
+    assert!(one_place.acquire_here("alice", 2).is_none(), "another cost was not denied");
+    assert!(one_place.acquire_here("bob", 1).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

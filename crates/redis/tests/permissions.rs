@@ -8,7 +8,7 @@ use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreErr
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
-const NEEDED: [&str; 15] = [
+const NEEDED: [&str; 16] = [
     "+eval",
     "+evalsha",
     "+time",
@@ -24,6 +24,7 @@ const NEEDED: [&str; 15] = [
     "+zadd",
     "+zremrangebyscore",
     "+zcard",
+    "+zrange",
 ];
 
 fn quota(text: &str) -> Quota {
@@ -84,6 +85,7 @@ async fn a_user_with_the_listed_permissions_can_do_everything() {
             }
         }
     }
+    assert_eq!(store.seen_nodes().await.expect("the list may be read").len(), 1);
     store.close().await;
     assert!(store.stats().errors.iter().all(|&count| count == 0), "{:?}", store.stats());
 }
@@ -101,6 +103,29 @@ async fn the_error_for_a_restricted_user_lists_every_permission_with_the_stores_
         assert!(error.to_string().contains(needed), "{needed}: {error}");
     }
     assert!(!error.to_string().contains("secret"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_listed_by_name_and_a_user_who_may_not_list_them_can_still_decide() {
+    let server = Server::start(&[]);
+    let named = |name: &str| {
+        let address = server.address().parse().expect("it is well formed");
+        Store::named(address, "tidegate", name).expect("the prefix is a word")
+    };
+    let (one, long) = (named("one\n1"), named(&"x".repeat(200)));
+    let rights: Vec<&str> = NEEDED.into_iter().filter(|needed| *needed != "+zrange").collect();
+    let unnamed = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
+    eventually("all are counted", || [&one, &long, &unnamed].iter().all(|store| store.nodes() == 3));
+    let mut seen = one.seen_nodes().await.expect("the store replies");
+    seen.sort_by(|one, other| one.name.cmp(&other.name));
+    let names: Vec<_> = seen.iter().map(|node| (node.name.clone(), node.is_self)).collect();
+    let long_name = "x".repeat(128);
+    assert_eq!(names, [(String::new(), false), ("one\u{fffd}1".to_owned(), true), (long_name, false)]);
+    assert!(seen.iter().all(|node| node.ago < Duration::from_secs(11)), "{seen:?}");
+    let refused = unnamed.seen_nodes().await.expect_err("it may not");
+    assert!(refused.to_string().contains("+zrange"), "{refused}");
+    let decided = limit(&unnamed, "x", log("2/1h")).acquire("k", 1).await;
+    assert_eq!((decided.source, unnamed.health()), (Source::Store, Health::Up));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

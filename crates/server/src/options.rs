@@ -63,6 +63,8 @@ pub struct Options {
     pub store_password: Option<String>,
     /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits.
     pub nodes: u32,
+    /// The name under which servers that share the store see this one; `None` for the machine's and the process's number.
+    pub name: Option<String>,
     /// The prefix of the keys in the store. Servers with the same prefix share their limits.
     pub store_prefix: String,
     /// The deadline of a decision by the store, unless the limit sets its own.
@@ -127,6 +129,7 @@ impl Default for Options {
             store: None,
             store_password: None,
             nodes: 1,
+            name: None,
             store_prefix: "tidegate".to_owned(),
             store_deadline: Timeout::USUAL,
             state: None,

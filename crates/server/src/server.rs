@@ -456,6 +456,13 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
     std::future::pending::<()>().await;
 }
 
+/// A name for this server where nobody gave it one: the machine's, and the process's number.
+fn this_process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "host" } else { host.trim() };
+    format!("{host}-{}", std::process::id())
+}
+
 /// The store in the options.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
@@ -470,8 +477,9 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
     if let Some(password) = &options.store_password {
         address = address.with_password(password);
     }
-    let store =
-        SharedStore::new(address, prefix, options.store_deadline).map_err(StoreOptionError::Address)?;
+    let name = options.name.clone().unwrap_or_else(this_process);
+    let store = SharedStore::new(address, prefix, options.store_deadline, &name)
+        .map_err(StoreOptionError::Address)?;
     store.store().set_least_nodes(options.nodes);
     Ok(Some(Arc::new(store)))
 }

@@ -478,6 +478,7 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("GET", "/v1/top?limit=everyone", ""),
         ("GET", "/v1/limits?recent=5", ""),
         ("GET", "/v1/limits?recent=x", ""),
+        ("GET", "/v1/servers", ""),
         ("GET", "/v1/history?limit=per-user", ""),
         ("GET", "/v1/history", ""),
         ("GET", "/v1/history?limit=x", ""),

@@ -6,7 +6,7 @@ mod harness;
 
 use std::{path::Path, time::Duration};
 
-use harness::{Resp, Running, scratch};
+use harness::{Http, Resp, Running, scratch};
 use tidegate_redis_servers::{Proxy, Server, eventually};
 use tidegate_server::{Ended, Options};
 
@@ -43,6 +43,36 @@ fn admitted_alone(server: &Running) -> usize {
     });
     let mut client = Resp::connect(server.resp);
     (0..100).filter(|_| client.ask("ACQUIRE x k").starts_with("[0 ")).count()
+}
+
+#[test]
+fn every_server_shows_those_that_share_its_store_by_name() {
+    let directory = scratch("nodes-names");
+    let store = Server::start(&[]);
+    let named = |name: Option<&str>| {
+        let options = options(&directory, &store.address(), None);
+        Running::start(Options { name: name.map(ToOwned::to_owned), ..options })
+    };
+    let (first, second) = (named(Some("web <1>")), named(None));
+    counts(&first, 2);
+    counts(&second, 2);
+    let told = second.get("/v1/servers").json();
+    let servers = told["servers"].as_array().unwrap();
+    let own = servers.iter().find(|server| server["this"] == true).unwrap();
+    let other = servers.iter().find(|server| server["this"] == false).unwrap();
+    assert_eq!((servers.len(), &other["name"]), (2, &"web <1>".into()), "{told}");
+    assert!(own["name"].as_str().unwrap().ends_with(&format!("-{}", std::process::id())), "{told}");
+    assert_eq!([&own["version"], &other["version"]], [env!("CARGO_PKG_VERSION"); 2]);
+    assert!(servers.iter().all(|server| server["seen_ms_ago"].as_u64() < Some(11_000)), "{told}");
+    let page = |path: &str| Http::connect(first.admin).send("GET", path, "").body;
+    assert!(page("/").contains("<a href=\"/servers\">2 servers</a>"), "{}", page("/"));
+    let shown = page("/servers");
+    assert!(shown.contains("web &lt;1&gt;<small>this server</small>"), "{shown}");
+    drop(store);
+    let refused = || first.get("/v1/servers");
+    eventually("the store is known to be down", || refused().status == 503);
+    assert!(refused().body.contains("the list of servers is in the store"), "{}", refused().body);
+    assert!(page("/servers").contains("The list of servers is in the store: "), "{}", page("/servers"));
 }
 
 #[test]

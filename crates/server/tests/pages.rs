@@ -5,7 +5,8 @@ mod harness;
 
 use std::{io::Read, time::Duration};
 
-use harness::{Http, Resp, Response, Running};
+use harness::{Http, Resp, Response, Running, scratch};
+use ring::digest;
 use tidegate_redis_servers::eventually;
 use tidegate_server::Ended;
 
@@ -102,7 +103,15 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
         "full again in 3600.0s",
         "Block alice+1 in per-user?",
         "Refund alice+1 in per-user?",
+        "Override the quota of alice+1 in per-user?",
     ] {
+        assert!(body.contains(words), "{words} in {body}");
+    }
+    assert!(!body.contains("own quota:") && !body.contains("End own quota"), "{body}");
+    let own = r#"{"limit":"per-user","key":"alice+1","quota":"5/1h","for":"90s"}"#;
+    assert_eq!(server.post("/v1/override", own).status, 200);
+    let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
+    for words in ["remaining 3 of 5", "Its own quota: 5/1h, for another 90 s", "End own quota"] {
         assert!(body.contains(words), "{words} in {body}");
     }
     let begun = || server.get("/v1/history?limit=all").status == 200;
@@ -218,6 +227,61 @@ fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
     let head = "POST /v1/block HTTP/1.1\r\nhost: limits.internal\r\norigin: http://limits.internal\r\ncontent-length: ";
     client.write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
     assert_eq!(client.read().status, 200);
+}
+
+#[test]
+fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor_override() {
+    let access = scratch("pages-roles-access").join("access.yaml");
+    let sha256 = |token: &str| {
+        let digest = digest::digest(&digest::SHA256, token.as_bytes());
+        digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    };
+    let (reads, operates) = (sha256("reads"), sha256("operates"));
+    let clients = format!(
+        "access:
+  - {{name: reader, roles: [observe], tokens: ['{reads}']}}
+  - {{name: anna, roles: [operate], tokens: ['{operates}']}}
+"
+    );
+    std::fs::write(&access, clients).unwrap();
+    let server = Running::with_rules_and("pages-roles", RULES, |options| {
+        options.rules_writable = true;
+        options.access = Some(access);
+    });
+    let ask = |token: &str, method: &str, path: &str, body: &str| {
+        let mut client = Http::connect(server.admin);
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}");
+        client.write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        client.read()
+    };
+    let page = "/limit?name=per-user&key=alice";
+    let (seen, operated) = (ask("reads", "GET", page, "").body, ask("operates", "GET", page, "").body);
+    assert!(seen.contains("remaining 2 of 2") && operated.contains("remaining 2 of 2"), "{seen}");
+    for path in ["/v1/block", "/v1/unblock", "/v1/reset", "/v1/refund", "/v1/override"] {
+        let action = format!("action=\"{path}\"");
+        assert!(!seen.contains(&action) && operated.contains(&action), "{path}: {seen}");
+    }
+    let own = r#"{"limit":"per-user","key":"alice","quota":"50/1h"}"#;
+    assert_eq!(ask("reads", "POST", "/v1/override", own).status, 403);
+    assert_eq!(ask("operates", "POST", "/v1/override", own).status, 200);
+    let (seen, operated) =
+        (ask("reads", "GET", "/rules", "").body, ask("operates", "GET", "/rules", "").body);
+    assert!(seen.contains("needs the role <code>operate</code>") && !seen.contains("id=\"save\""), "{seen}");
+    assert!(operated.contains("id=\"save\"") && operated.contains("action=\"/v1/reload\""), "{operated}");
+    // Looking and checking is observing; saving is not.
+    let file = ask("reads", "GET", "/v1/rules/file", "").json();
+    let version = file["version"].as_str().unwrap();
+    let changed = RULES.replace("2/1h", "5/1h");
+    assert_eq!(ask("reads", "POST", "/v1/rules/check", &changed).status, 200);
+    let save = format!("/v1/rules/save?version={version}");
+    let refused = ask("reads", "POST", &save, &changed);
+    assert!(refused.status == 403 && refused.body.contains("needs the role `operate`"), "{}", refused.body);
+    assert_eq!(ask("reads", "GET", "/v1/rules/file", "").json(), file);
+    let saved = ask("operates", "POST", &save, &changed);
+    assert_eq!(saved.status, 200, "{saved:?}");
+    let previous = saved.json()["previous"].as_str().unwrap().to_owned();
+    assert_eq!(std::fs::read_to_string(previous).unwrap(), RULES);
+    assert!(ask("reads", "GET", "/rules", "").body.contains("Changed here by anna 0 s ago."));
 }
 
 /// A server whose rules may be changed, and the path of the file.

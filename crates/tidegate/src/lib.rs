@@ -17,9 +17,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Limiter`] is a single limit. A [`KeyedLimiter`] is one limit for each key, with bounded memory. A [`Policy`]
-//! selects the algorithm with its [`Quota`] and options; [`algorithm`] documents the bound of each algorithm.
-//! [`acquire_all`] decides over several limits in one atomic step: either all admit or none is charged.
+//! A [`Limiter`] is a single limit, and a [`StripedLimiter`] one for many threads that ask at the same time. A [`KeyedLimiter`] is
+//! one limit for each key, with bounded memory. A [`Policy`] selects the algorithm with its [`Quota`] and options; [`algorithm`]
+//! documents the bound of each algorithm. [`acquire_all`] decides over several limits in one atomic step: either all admit or none
+//! is charged.
 //!
 //! # Wait instead of being denied
 //!
@@ -86,8 +87,8 @@ pub use tidegate_limiter::{
     Algorithm, AllDecision, BuildError, Change, Clock, CoarseClock, Debt, Decision, Entry, Forgotten, Full,
     HashKeys, Key, KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_WINDOW, ManualClock,
     ManualTimer, Nanos, Outcome, OverrideError, ParseQuotaError, Permit, Policy, PolicyError, Quota,
-    QuotaError, RecordSpot, Request, Share, Stats, Sweeping, SystemClock, Timer, TooManyExceptions,
-    WaitError, WhenFull, acquire_all, acquire_all_at, algorithm,
+    QuotaError, RecordSpot, Request, Share, Stats, StripedLimiter, Sweeping, SystemClock, Timer,
+    TooManyExceptions, WaitError, WhenFull, acquire_all, acquire_all_at, algorithm,
 };
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;
@@ -102,6 +103,10 @@ pub use tidegate_tower as tower;
 struct Readme;
 
 /// Runs the book's examples as tests.
-#[cfg(all(doctest, feature = "flow"))]
+#[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../../../docs/src/migrate.md")]
 struct Migrate;
+
+#[cfg(all(doctest, feature = "report"))]
+#[doc = include_str!("../../../docs/src/flow.md")]
+struct Flow;

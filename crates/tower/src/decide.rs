@@ -18,6 +18,7 @@ use crate::{
     layer::{Options, Rule, Settle, Source, no_decision},
     limit::{Kind, Limit},
     log::at_most_once_a_minute,
+    signals,
     told::Told,
 };
 
@@ -226,6 +227,7 @@ impl<C: Timer + 'static> Options<C> {
     fn add_shadow(&self, verdict: &mut Verdict<C>, told: Verdict<C>, parts: &Parts) {
         let Some(refused) = told.refused else { return verdict.holds.append(told.holds) };
         let refusal = self.refusal(&refused, parts);
+        signals::refused_in_a_dry_run(&refusal);
         match &self.on_shadow {
             Some(hears) => hears(&refusal),
             None => {

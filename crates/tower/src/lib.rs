@@ -68,6 +68,13 @@
 //! * A request without a key gets 500, and the log says why and what to do; see [`NoKey`].
 //! * If the store is down, a shared limit acts as its `on_error` says. If it fails closed, the response is 503.
 //!
+//! # Events and counters
+//!
+//! The feature `events` makes each refused request a `tracing` event (level `debug`, target `tidegate_tower`). The feature `metrics`
+//! counts them through the `metrics` facade as `tidegate_tower_refused_total{limit,reason}`, and those of a dry run as
+//! `tidegate_tower_dry_run_refused_total`; a refusal then allocates for its labels. Neither costs anything when it is off, or for a
+//! request that is admitted.
+//!
 //! # Changes at run time
 //!
 //! You can change a limiter's policy and its overrides for single keys, the limit that [`Builder::and_by`] chooses for each
@@ -93,6 +100,7 @@ mod log;
 mod service;
 #[cfg(feature = "shared")]
 mod shared;
+mod signals;
 mod time;
 mod told;
 

@@ -20,6 +20,7 @@ use crate::{
     future::{After, ResponseFuture, finish},
     hold::Holds,
     layer::{Options, Settle},
+    signals,
     told::{Fields, Told, write_retry_after},
 };
 
@@ -213,6 +214,7 @@ impl<C: Timer + 'static> Options<C> {
     fn refuse<R>(&self, parts: &Parts, verdict: &Verdict<C>) -> Response<Body<R>> {
         let Some(refused) = &verdict.refused else { return Response::new(Body::default()) };
         let refusal = self.refusal(refused, parts);
+        signals::refused(&refusal);
         let response = match &self.answers {
             Some(answer) => answer(&refusal),
             None => refusal.usual(),

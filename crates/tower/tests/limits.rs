@@ -22,7 +22,7 @@ use tidegate_limiter::{
 };
 use tidegate_tower::{
     Bill, Body, Builder, Limit, NoKey, RateLimitLayer, Reason, Refusal, Tell,
-    key::{Extension, Fixed, Header, KeyList, KeySource, Path, Peer},
+    key::{Extension, Fixed, GrpcMethod, Header, KeyList, KeySource, Path, Peer},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -207,7 +207,7 @@ struct Events(Arc<AtomicU32>);
 
 impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::DEBUG
+        *metadata.level() <= tracing::Level::INFO
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)
@@ -261,12 +261,55 @@ fn keys_come_from_headers_paths_peers_extensions_and_closures() {
     let port = Extension::new(|connection: &Connection| connection.0.port().to_string());
     assert_eq!(key(&port).as_deref(), Some("80"));
     assert_eq!(key(&|parts: &Parts| parts.uri.query().map(str::to_owned)).as_deref(), Some("c=d"));
+    assert_eq!(key(&GrpcMethod), None, "it is no gRPC call");
+    let (call, ()) = Request::builder()
+        .uri("http://api/shop.Orders/Create")
+        .header("content-type", "application/grpc+proto")
+        .body(())
+        .unwrap()
+        .into_parts();
+    assert_eq!(GrpcMethod.key(&call).as_deref(), Some(&b"/shop.Orders/Create"[..]));
     assert_eq!(key(&(ALICE, Path)).as_deref(), Some("5:alice4:/a/b"));
     assert_eq!(key(&(ALICE, Path, Header::named("x-other"))), None);
     let (mut bare, ()) = Request::new(()).into_parts();
     assert_eq!(Peer::address().key(&bare), None);
     bare.extensions.insert(IpAddr::from([192, 0, 2, 9]));
     assert_eq!(Peer::address().key(&bare).as_deref(), Some(&b"192.0.2.9"[..]));
+}
+
+/// The subject of a bearer token, as a closure reads it. Whether its signature holds, an authentication layer has checked before.
+#[cfg(feature = "grpc")]
+fn subject(parts: &Parts) -> Option<String> {
+    use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+    let token = parts.headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims = String::from_utf8(claims).ok()?;
+    let (_, from) = claims.split_once(r#""sub":""#)?;
+    Some(from.split('"').next()?.to_owned())
+}
+
+#[test]
+#[cfg(feature = "grpc")]
+fn a_claim_of_a_token_is_a_key_by_a_closure() {
+    use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+    let (limiter, _) = limiter(log("1/1m"));
+    let service = RateLimitLayer::new(limiter, subject).layer(hello(&Arc::default()));
+    let ask = |token: Option<String>| {
+        let request = Request::builder();
+        let request = match token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        block_on(service.clone().oneshot(request.body(()).unwrap())).unwrap().status().as_u16()
+    };
+    // The same user with a token that was issued later is the same key.
+    let token = |user: &str, issued: u64| {
+        let part = |text: String| BASE64_URL_SAFE_NO_PAD.encode(text);
+        let claims = part(format!(r#"{{"sub":"{user}","iat":{issued}}}"#));
+        Some(format!("{}.{claims}.{}", part(r#"{"alg":"none"}"#.to_owned()), part("signed".to_owned())))
+    };
+    assert_eq!([ask(token("ada", 1)), ask(token("ada", 2)), ask(token("bob", 1))], [200, 429, 200]);
+    assert_eq!([ask(None), ask(Some("no.token".to_owned()))], [500, 500], "a request without a key");
 }
 
 #[test]

@@ -62,13 +62,24 @@ impl Lease {
     /// left when they were taken. Other nodes may have taken some of that since. A cost of 0 is a peek.
     #[inline]
     pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
+        match self.ask_quickly(cost, now) {
+            Some((decision, None)) => Answer::Decided(decision),
+            Some((decision, Some(request))) => Answer::Renew(decision, request),
+            None => self.ask_slowly(cost, now),
+        }
+    }
+
+    /// Decides like [`ask`](Self::ask) if one atomic operation suffices. Returns the decision, and the request to send in the
+    /// background, if there is one. `None` means that nothing was decided or changed; then call `ask`.
+    #[inline]
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn ask_quickly(&self, cost: u32, now: Nanos) -> Option<(Decision, Option<Request>)> {
         match self.allotment.spend(self.limit, cost, now) {
-            Spend::Spent { decision, low: false, .. } => Answer::Decided(decision),
-            Spend::Spent { decision, low: true, .. } => self.spent_to_the_mark(decision, now),
-            Spend::Short => match self.allotment.refusal(self.limit, cost, now) {
-                Some(denied) => Answer::Decided(denied),
-                None => self.ask_slowly(cost, now),
-            },
+            Spend::Spent { decision, low: false, .. } => Some((decision, None)),
+            Spend::Spent { decision, low: true, .. } => {
+                Some((decision, self.spent_to_the_mark(decision, now).request()))
+            }
+            Spend::Short => self.allotment.refusal(self.limit, cost, now).map(|denied| (denied, None)),
         }
     }
 

@@ -74,6 +74,16 @@ impl Batcher {
         self.take_turn(shard, turn);
     }
 
+    /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and release.
+    pub fn hold(self: &Arc<Self>) -> Hold<'_> {
+        let shard = if let [only] = &self.shards[..] { Some(only) } else { None };
+        if let Some(shard) = shard {
+            shard.decisions.hold();
+            shard.leases.hold();
+        }
+        Hold { batcher: self, shard }
+    }
+
     fn now(&self) -> tidegate_core::Nanos {
         tidegate_core::Clock::now(&self.monitor.clock)
     }
@@ -132,6 +142,21 @@ impl Batcher {
     fn timed_out(&self, shard: usize) -> StoreError {
         self.monitor.failed(shard, &StoreError::TimedOut);
         StoreError::TimedOut
+    }
+}
+
+/// Holds requests back.
+pub struct Hold<'a> {
+    batcher: &'a Arc<Batcher>,
+    shard: Option<&'a Shard>,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let Some(shard) = self.shard else { return };
+        let (pace, now) = (self.batcher.monitor.distance.pace(), self.batcher.now());
+        self.batcher.take_turn(0, shard.decisions.release(pace, now));
+        self.batcher.take_turn(0, shard.leases.release(pace, now));
     }
 }
 

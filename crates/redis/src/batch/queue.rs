@@ -25,6 +25,8 @@ struct State<R> {
     left: Nanos,
     /// Whether a task is already waiting to send the next call.
     alarm: bool,
+    /// The number of holders. While there is one, no request leaves.
+    holders: usize,
 }
 
 /// What to do with the waiting requests.
@@ -40,13 +42,20 @@ pub enum Turn<R> {
 
 impl<R> Default for Queue<R> {
     fn default() -> Self {
-        Self(Mutex::new(State { waiting: Vec::new(), calls: 0, own: false, left: Nanos::ZERO, alarm: false }))
+        Self(Mutex::new(State {
+            waiting: Vec::new(),
+            calls: 0,
+            own: false,
+            left: Nanos::ZERO,
+            alarm: false,
+            holders: 0,
+        }))
     }
 }
 
 impl<R> State<R> {
     fn turn(&mut self, pace: Pace, now: Nanos) -> Turn<R> {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() || self.holders > 0 {
             return Turn::Wait;
         }
         // For a far store, half of the calls are reserved for those that are sent after each gap. They take all waiting
@@ -75,7 +84,7 @@ impl<R> Queue<R> {
     /// If no call is in flight, the caller may send its own request while it keeps the returned guard.
     pub fn alone(&self) -> Option<Alone<'_, R>> {
         let mut state = self.lock();
-        let alone = state.calls == 0 && !state.own;
+        let alone = state.calls == 0 && !state.own && state.holders == 0;
         alone.then(|| {
             state.own = true;
             Alone(self)
@@ -86,6 +95,18 @@ impl<R> Queue<R> {
     pub fn put(&self, requests: impl IntoIterator<Item = R>, pace: Pace, now: Nanos) -> Turn<R> {
         let mut state = self.lock();
         state.waiting.extend(requests);
+        state.turn(pace, now)
+    }
+
+    /// Holds requests back until [`release`](Self::release).
+    pub fn hold(&self) {
+        self.lock().holders += 1;
+    }
+
+    /// Ends a [`hold`](Self::hold).
+    pub fn release(&self, pace: Pace, now: Nanos) -> Turn<R> {
+        let mut state = self.lock();
+        state.holders -= 1;
         state.turn(pace, now)
     }
 
@@ -213,6 +234,24 @@ mod tests {
                 assert!(longest <= Nanos::from_millis(1), "{callers} callers, {trip:?}: {longest:?}");
             }
         }
+    }
+
+    #[test]
+    fn held_requests_leave_together() {
+        let queue = Queue::default();
+        queue.hold();
+        assert!(queue.alone().is_none(), "nobody sends a request of its own meanwhile");
+        for at in 0..2 * EARLY {
+            assert_eq!(queue.put([at], NEAR, NOW), Turn::Wait);
+        }
+        queue.hold();
+        assert_eq!(queue.release(NEAR, NOW), Turn::Wait, "another still holds");
+        let Turn::Send(gathered) = queue.release(NEAR, NOW) else { panic!("nobody holds them any more") };
+        assert_eq!(gathered.len(), 2 * EARLY);
+        queue.hold();
+        assert_eq!(queue.put([0], NEAR, NOW), Turn::Wait);
+        assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "also when a call ends meanwhile");
+        assert_eq!(queue.release(NEAR, NOW), Turn::Send(vec![0]));
     }
 
     #[test]

@@ -15,7 +15,8 @@ use std::sync::{
 
 use breaker::Breaker;
 pub use distance::{Distance, Pace};
-pub use nodes::{Nodes, random};
+use nodes::Identity;
+pub use nodes::{Nodes, SeenNode, random, seen};
 pub use patience::{Patience, Wait};
 use redis::Value;
 use tidegate_core::Clock;
@@ -50,6 +51,7 @@ pub struct Monitor {
     pub runner: Runner,
     pub clock: SystemClock,
     pub nodes: Nodes,
+    identity: Identity,
     pub distance: Distance,
     pub patience: Patience,
     breakers: Vec<Breaker>,
@@ -61,13 +63,14 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts the heartbeat, which runs for as long as the monitor exists.
-    pub fn start(runner: Runner) -> Arc<Self> {
+    /// Starts the heartbeat of a node with this name, which runs for as long as the monitor exists.
+    pub fn start(runner: Runner, name: &str) -> Arc<Self> {
         let shards = if runner.connector.address().is_cluster() { SLOTS / SLOTS_A_SHARD } else { 1 };
         let monitor = Arc::new(Self {
             runner,
             clock: SystemClock::new(),
             nodes: Nodes::default(),
+            identity: Identity::new(name),
             distance: Distance::default(),
             patience: Patience::default(),
             breakers: (0..shards).map(|_| Breaker::default()).collect(),

@@ -4,6 +4,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use redis::Value;
@@ -26,6 +27,23 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])
 ";
+
+/// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the latest of them.
+const LIST: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local found = redis.call('ZRANGE', KEYS[1], -1000, -1, 'WITHSCORES')
+local told = {}
+for at = 1, #found, 2 do
+  told[at] = found[at]
+  told[at + 1] = now - found[at + 1]
+end
+return told
+";
+/// How long a list may take: it is for people, so it may take longer than a decision.
+const LIST_TIME: Duration = Duration::from_secs(2);
+/// The longest name of a node, in characters.
+const LONGEST_NAME: usize = 128;
 
 /// A random number that is not secret: for names, seeds and jitter.
 pub fn random() -> u64 {
@@ -94,9 +112,68 @@ impl Census {
     }
 }
 
+/// A node that shares the store, as its heartbeats show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SeenNode {
+    /// The name that it gave itself ([`Store::named`](crate::Store::named)); empty for none.
+    pub name: String,
+    /// The time since its last heartbeat, by the store's clock; about ten seconds at most.
+    pub ago: Duration,
+    /// Whether this is the node that asks.
+    pub is_self: bool,
+}
+
+/// How a node appears in the set: a number of its own, and its name.
+pub struct Identity(String);
+
+impl Identity {
+    /// A node with this name. Control characters are replaced, and a long name is cut.
+    pub fn new(name: &str) -> Self {
+        let name: String =
+            name.chars().take(LONGEST_NAME).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let id = format!("{:016x}{:016x}", random(), random());
+        Self(if name.is_empty() { id } else { format!("{id} {name}") })
+    }
+
+    /// What a script says about the nodes.
+    fn seen(&self, reply: Value) -> Option<Vec<SeenNode>> {
+        let Value::Array(parts) = reply else { return None };
+        let pairs = parts.as_chunks::<2>();
+        pairs
+            .0
+            .iter()
+            .map(|[member, ago]| match (member, ago) {
+                (Value::BulkString(member), Value::Int(ago)) => {
+                    let member = String::from_utf8_lossy(member);
+                    let name = member.split_once(' ').map_or("", |(_, name)| name).to_owned();
+                    // A master whose clock is behind the former one's makes it negative.
+                    let ago = Duration::from_millis(u64::try_from(*ago).unwrap_or(0));
+                    Some(SeenNode { name, ago, is_self: member == *self.0 })
+                }
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// The nodes of which the store has seen a heartbeat in the last ten seconds, the latest last; at most a thousand.
+pub async fn seen(monitor: &Monitor) -> Result<Vec<SeenNode>, StoreError> {
+    let key = first_key(monitor);
+    monitor.admit(monitor.shard_of(&key))?;
+    let script = Script::new(LIST.into());
+    let reply =
+        Deadline::after(LIST_TIME).bound(monitor.runner.run(&script, &[key], &[] as &[&[u8]], true)).await;
+    monitor.identity.seen(reply.flatten()?).ok_or(StoreError::BadReply)
+}
+
+/// The key in which nodes are counted.
+fn first_key(monitor: &Monitor) -> Vec<u8> {
+    format!("{}:nodes", monitor.runner.connector.prefix()).into_bytes()
+}
+
 /// The heartbeats of one node.
 pub struct Beat {
-    name: String,
     script: Script,
     /// One key for each shard.
     keys: Vec<Vec<u8>>,
@@ -107,7 +184,7 @@ pub struct Beat {
 impl Beat {
     pub fn new(monitor: &Monitor) -> Self {
         let prefix = monitor.runner.connector.prefix();
-        let first = format!("{prefix}:nodes").into_bytes();
+        let first = first_key(monitor);
         let home = monitor.shard_of(&first);
         let mut keys = vec![Vec::new(); monitor.shards()];
         let mut missing = keys.len() - 1;
@@ -124,18 +201,13 @@ impl Beat {
                 missing -= 1;
             }
         }
-        Self {
-            name: format!("{:016x}{:016x}", random(), random()),
-            script: Script::new(SCRIPT.into()),
-            keys,
-            home,
-        }
+        Self { script: Script::new(SCRIPT.into()), keys, home }
     }
 
     /// Sends one heartbeat to a shard: a small write that a replica or a full server would refuse. Returns how many nodes the
     /// shard has seen recently.
     pub async fn give(&self, monitor: &Monitor, shard: usize, deadline: Deadline) -> Result<u32, StoreError> {
-        let (keys, arguments) = ([&self.keys[shard]], [self.name.as_bytes(), GONE_MS.as_bytes()]);
+        let (keys, arguments) = ([&self.keys[shard]], [monitor.identity.0.as_bytes(), GONE_MS.as_bytes()]);
         let reply = deadline.bound(monitor.runner.run(&self.script, &keys, &arguments, true)).await;
         match reply.flatten() {
             Ok(Value::Int(nodes)) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),

@@ -199,6 +199,29 @@ impl Leases {
         asked
     }
 
+    /// Decides on `cost` if the key's allotment, or a denial remembered with it, suffices. `send` receives the request to send
+    /// in the background. `None` means that nothing was decided.
+    #[inline]
+    pub fn ask_quickly(
+        &self,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+        send: impl FnOnce(&Arc<Held>, Request),
+    ) -> Option<Decision> {
+        let section = self.section(self.hash.hash_one(key));
+        let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
+        let held = map.by_key.get(key)?;
+        let (decision, request) = held.lease.ask_quickly(cost, now)?;
+        self.note_use(held);
+        let count = if decision.is_denied() { &section.remembered } else { &section.decided };
+        count.fetch_add(1, Ordering::Relaxed);
+        if let Some(request) = request {
+            send(held, request);
+        }
+        Some(decision)
+    }
+
     /// Takes `cost` from a key's allotment, or nothing if it does not suffice. `send` receives the request to send in the
     /// background.
     pub fn take(

@@ -52,8 +52,7 @@ impl Denials {
 
     /// The denial in force for this cost. What remains is as it was then; for other costs the store must be asked.
     pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
-        // Relaxed: a denial that is missed costs only a round trip.
-        if self.last.load(Ordering::Relaxed) <= now.get() {
+        if !self.may_hold_any(now) {
             return None;
         }
         let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
@@ -62,6 +61,12 @@ impl Denials {
             let reset = denial.reset.saturating_since(now).get();
             Decision::deny(denial.limit, wait, denial.remaining, 1, reset)
         })
+    }
+
+    /// Whether any denial may still hold.
+    pub fn may_hold_any(&self, now: Nanos) -> bool {
+        // Relaxed: a denial that is missed costs only a round trip.
+        self.last.load(Ordering::Relaxed) > now.get()
     }
 
     /// Forgets the denial of a key that got a refund.

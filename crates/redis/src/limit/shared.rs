@@ -106,6 +106,22 @@ impl SharedLimit {
         }
     }
 
+    /// Decides like [`acquire`](Self::acquire) if this node can do so without the store: from an allotment that it holds, or by
+    /// a remembered denial. `None` means that nothing was decided or changed, and that the store must be asked. This never
+    /// waits, so a thread that serves many connections can call it before it awaits `acquire`.
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn acquire_here(&self, key: impl Key, cost: u32) -> Option<SharedDecision> {
+        let now = self.monitor().clock.now();
+        let Some(leases) = &self.0.leases else {
+            if !self.0.store.denials().may_hold_any(now) {
+                return None;
+            }
+            return self.0.store.remembered(self.denial_tag(&self.redis_key(key))?, cost, now);
+        };
+        let send = |held: &_, request| self.0.store.batcher().send_errand(leases, held, request);
+        key.with_bytes(|key| leases.ask_quickly(key, cost, now, send)).map(from_lease)
+    }
+
     #[inline]
     async fn acquire_leased(
         &self,
@@ -139,8 +155,7 @@ impl SharedLimit {
                 };
             }
         };
-        let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
-        SharedDecision { decision, source }
+        from_lease(decision)
     }
 
     /// Also returns the time that the state uses, which identifies permits.
@@ -368,6 +383,12 @@ impl SharedLimit {
             }
         }
     }
+}
+
+/// A decision from an allotment, or a denial remembered with it.
+fn from_lease(decision: Decision) -> SharedDecision {
+    let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
+    SharedDecision { decision, source }
 }
 
 /// Admitted after a delay, with the remaining units from before that.

@@ -273,6 +273,8 @@ mod tests {
 
     #[test]
     fn limits_without_room_are_left_out_and_reported() {
+        // The help of --history-memory and the book say these.
+        assert_eq!([LIMIT_BYTES, LATENCY_BYTES].map(|bytes| bytes.div_ceil(1024)), [138, 156]);
         let watched = Watched::new(TWO, LATENCY_BYTES + LIMIT_BYTES);
         watched.second();
         assert_eq!(

@@ -61,13 +61,31 @@ fn refuse_unknown_hosts(app: &App, plane: Plane, request: &Request) -> Result<()
     }
 }
 
+/// Who looks at a page. Pages leave out what this client may not do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Viewer {
+    pub may_operate: bool,
+}
+
+impl Viewer {
+    /// The viewer of a page, as [`permit_page`] left it.
+    pub(crate) fn of(request: &Request) -> Self {
+        request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
 /// Only clients that may see every limit may use the dashboard.
-pub(super) async fn permit_page(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
+pub(super) async fn permit_page(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
         Ok(rights) => rights,
         Err(refused) => return refused.into_response(),
     };
     if rights.concern_all() {
+        request.extensions_mut().insert(Viewer { may_operate: rights.may(Role::Operate) });
         return next.run(request).await;
     }
     let detail =

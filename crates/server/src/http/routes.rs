@@ -20,7 +20,7 @@ use super::{
     descriptors, flow, history, overview,
     permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
     problem::{Problem, Refused},
-    rules_file,
+    rules_file, servers,
     table::{Endpoint, Plane, ROUTES, Route},
     top, trace, what_if,
 };
@@ -112,6 +112,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
         Endpoint::FlowReport => flow::report(app, request, rights.as_deref()).await,
         Endpoint::FlowRules => flow::push(app, request, rights.as_deref()).await,
+        Endpoint::Servers => servers::answer(app).await,
         Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
         Endpoint::Trace => trace::answer(app, request.uri(), rights).await,
         Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {

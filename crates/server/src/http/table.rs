@@ -41,6 +41,8 @@ pub enum Endpoint {
     History,
     /// Every limit with its rule and its counts.
     Limits,
+    /// The servers that share the store.
+    Servers,
     /// What the resources of programs do.
     Flow,
     /// A program's report.
@@ -157,6 +159,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
     get("/metrics", Endpoint::Metrics, Served::OnAdmin),
     get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
+    get("/v1/servers", Endpoint::Servers, Served::OnAdmin),
     get("/v1/top", Endpoint::Top, Served::OnAdmin),
     get("/v1/history", Endpoint::History, Served::OnAdmin),
     get("/v1/flow", Endpoint::Flow, Served::OnAdmin),

@@ -86,6 +86,15 @@ impl Limit {
         Some(decision)
     }
 
+    /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
+    /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
+    #[inline]
+    pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
+        self.count(Act::Take, key, cost, &decision, now);
+        Some(decision)
+    }
+
     /// Decides wherever the states are: immediately in memory, or in the store.
     ///
     /// # Errors

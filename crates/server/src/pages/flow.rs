@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     flow::{AppSummary, InstanceSummary, ResourceSummary},
-    http::{App, query_fields},
+    http::{App, Viewer, query_fields},
 };
 
 /// Seconds in the charts.
 const RECENT: usize = 60;
 
-pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
+pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
     let [name] = query_fields(uri, ["app"]).map_err(|error| Missing(error.to_string()))?;
     let Some(name) = name else {
         return Ok(layout(
@@ -33,14 +33,18 @@ pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
     let question = format!("Push these rules to all instances of {}?", shown::text(&name));
     let head = html! {
         h1 { (shown::text(&name)) }
-        details {
-            summary { "Rules" }
-            form method="post" action="/v1/flow/rules" data-question=(question) {
-                input type="hidden" name="app" value=(name);
-                label for="rules" { "Rules of all kinds in YAML. They replace those that the instances have." }
-                textarea id="rules" name="rules" rows="14" spellcheck="false" { "\n" (rules) }
-                div class="buttons" { button type="submit" { "Push" } }
+        @if viewer.may_operate {
+            details {
+                summary { "Rules" }
+                form method="post" action="/v1/flow/rules" data-question=(question) {
+                    input type="hidden" name="app" value=(name);
+                    label for="rules" { "Rules of all kinds in YAML. They replace those that the instances have." }
+                    textarea id="rules" name="rules" rows="14" spellcheck="false" { "\n" (rules) }
+                    div class="buttons" { button type="submit" { "Push" } }
+                }
             }
+        } @else if !rules.is_empty() {
+            details { summary { "Rules" } pre tabindex="0" { code { (rules) } } }
         }
     };
     let live = format!("/live?app={}", shown::encoded(&name));

@@ -2,6 +2,7 @@
 
 use axum::http::Uri;
 use maud::{Markup, html};
+use tidegate_core::Nanos;
 
 use super::{
     Missing,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     heavy::TopKey,
     history::Step,
-    http::{App, query_fields},
+    http::{App, Viewer, query_fields},
     limits::Limit,
     service::{Act, Ask, Refusal, reset_after, resolve},
 };
@@ -23,7 +24,7 @@ use crate::{
 /// The number of heavy keys to list.
 const KEYS: usize = 20;
 
-pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
+pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
     let [name, key] = query_fields(uri, ["name", "key"])?;
     let name =
         name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
@@ -34,7 +35,7 @@ pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
     };
     let live = format!("/live?name={}", shown::encoded(&name));
     let looked_up = match &key {
-        Some(key) if !global => Some(standing(app, &name, key).await),
+        Some(key) if !global => Some(standing(app, &name, key, viewer).await),
         _ => None,
     };
     let head = html! {
@@ -51,7 +52,7 @@ pub(super) async fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
         }
         details { summary { "Rule" } pre { code { (rule) } } }
     };
-    Ok(layout(&name, "", Some(&live), &head, &changing(app, &name)?))
+    Ok(layout(&name, "", Some(&live), &head, &changing(app, &name, viewer)?))
 }
 
 fn found<'l>(limits: &'l crate::limits::Limits, name: &str) -> Result<&'l Limit, Missing> {
@@ -60,9 +61,13 @@ fn found<'l>(limits: &'l crate::limits::Limits, name: &str) -> Result<&'l Limit,
 }
 
 /// The state of a key, and the actions on it.
-async fn standing(app: &App, name: &str, key: &str) -> Markup {
+async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
     let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
     let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
+    let (own, is_shared) = app.service.limits().limit(name.as_bytes()).map_or((None, false), |limit| {
+        let own = limit.runtime_overrides().into_iter().find(|(of, _)| of == key);
+        (own.map(|(_, own)| own), limit.store().is_some())
+    });
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
@@ -77,37 +82,61 @@ async fn standing(app: &App, name: &str, key: &str) -> Markup {
                         @else if decision.is_denied() { "; blocked, or no time is known" }
                         @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
                     }
-                    (actions(name, key, true))
+                    @if let Some(own) = &own {
+                        @let left = own.until.saturating_since(app.service.now()).get() / 1_000_000_000;
+                        p {
+                            "Its own quota: " (own.policy.quota())
+                            @if own.until < Nanos::MAX { ", for another " (left) " s" } @else { ", until it is ended" }
+                        }
+                    }
+                    @if viewer.may_operate { (actions(name, key, is_shared, own.is_some())) }
                 }
             }
         }
     }
 }
 
-/// The actions on a key: all of them, or only the urgent one.
-fn actions(name: &str, key: &str, all: bool) -> Markup {
+/// All actions on a key. The quotas of single keys, and what a key has used, can only be changed where the states are in memory.
+fn actions(name: &str, key: &str, is_shared: bool, has_own: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
     let reset = format!("Reset what {} has used in {}?", shown::text(key), shown::text(name));
+    let end = format!("End the own quota of {} in {}?", shown::text(key), shown::text(name));
     html! {
         div class="buttons" {
-            (post("/v1/block", "Block", &question("Block"), &fields))
-            @if all {
-                (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
-                (post("/v1/reset", "Reset", &reset, &fields))
-                form method="post" action="/v1/refund" class="amount" data-question=(question("Refund")) {
+            (block(name, key))
+            (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
+            @if !is_shared { (post("/v1/reset", "Reset", &reset, &fields)) }
+            @if has_own {
+                (post("/v1/override", "End own quota", &end, &[fields[0], fields[1], ("end", "true")]))
+            }
+            form method="post" action="/v1/refund" class="amount" data-question=(question("Refund")) {
+                @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+                label for="cost" { "Units" }
+                input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+                button type="submit" aria-label=(question("Refund")) { "Refund" }
+            }
+            @if !is_shared {
+                form method="post" action="/v1/override" class="amount" data-question=(question("Override the quota of")) {
                     @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
-                    label for="cost" { "Units" }
-                    input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
-                    button type="submit" aria-label=(question("Refund")) { "Refund" }
+                    label for="quota" { "Own quota" }
+                    input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
+                    label for="for" { "for" }
+                    input id="for" name="for" placeholder="ever, or 2h" autocomplete="off";
+                    button type="submit" aria-label=(question("Override the quota of")) { "Override" }
                 }
             }
         }
     }
 }
 
+fn block(name: &str, key: &str) -> Markup {
+    let question = format!("Block {} in {}?", shown::text(key), shown::text(name));
+    post("/v1/block", "Block", &question, &[("limit", name), ("key", key)])
+}
+
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
+pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, Missing> {
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
     let (counts, stats, history) = (limit.counts(), limit.limiter().stats(), app.service.history());
@@ -158,30 +187,31 @@ pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
                 @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
             }
             div class="columns" {
-                (keys(name, "Most denials", &top.denied))
-                (keys(name, "Most requests", &top.asked))
+                (keys(name, "Most denials", &top.denied, viewer))
+                (keys(name, "Most requests", &top.asked, viewer))
             }
         }
     })
 }
 
-fn keys(name: &str, title: &str, keys: &[TopKey]) -> Markup {
+fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
     html! {
         section {
             h2 { (title) }
             @if keys.is_empty() { p { "None." } } @else {
                 table class="keys" {
                     thead { tr {
-                        th scope="col" { "Key" } th scope="col" { "Times" } th scope="col" { "Block" }
+                        th scope="col" { "Key" } th scope="col" { "Times" }
+                        @if viewer.may_operate { th scope="col" { "Block" } }
                     } }
-                    tbody { @for top in keys { (key_row(name, top)) } }
+                    tbody { @for top in keys { (key_row(name, top, viewer)) } }
                 }
             }
         }
     }
 }
 
-fn key_row(name: &str, top: &TopKey) -> Markup {
+fn key_row(name: &str, top: &TopKey, viewer: Viewer) -> Markup {
     let text = str::from_utf8(&top.key).ok();
     let key = shown::text(&String::from_utf8_lossy(&top.key));
     // A request can only name a key that is displayed unchanged.
@@ -197,7 +227,9 @@ fn key_row(name: &str, top: &TopKey) -> Markup {
                 (top.count)
                 @if top.at_least != top.at_most { small { " (" (top.at_least) " to " (top.at_most) ")" } }
             }
-            td { @if let Some(key) = named { (actions(name, key, false)) } }
+            @if viewer.may_operate {
+                td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
+            }
         }
     }
 }

@@ -14,32 +14,35 @@ use futures_util::stream;
 use maud::Markup;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Missing, answer as response, flow, limit, overview, page};
-use crate::http::{App, query_fields};
+use super::{Missing, answer as response, flow, limit, overview, page, servers};
+use crate::http::{App, Viewer, query_fields};
 
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The part to render.
 enum Part {
     Overview { q: String },
-    Limit { name: String },
+    Limit { name: String, viewer: Viewer },
     Flow { app: String },
+    Servers,
 }
 
 impl Part {
-    fn render(&self, app: &App) -> Result<Markup, Missing> {
+    async fn render(&self, app: &App) -> Result<Markup, Missing> {
         match self {
             Self::Overview { q } => Ok(overview::changing(app, q)),
-            Self::Limit { name } => limit::changing(app, name),
+            Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
             Self::Flow { app: name } => flow::changing(app, name),
+            Self::Servers => Ok(servers::changing(app).await),
         }
     }
 }
 
-pub(super) fn answer(app: Arc<App>, uri: &Uri) -> Response<Body> {
-    let part = match query_fields(uri, ["q", "name", "app"]) {
-        Ok([.., Some(app)]) => Part::Flow { app },
-        Ok([_, Some(name), _]) => Part::Limit { name },
+pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body> {
+    let part = match query_fields(uri, ["q", "name", "app", "servers"]) {
+        Ok([.., Some(_)]) => Part::Servers,
+        Ok([_, _, Some(app), _]) => Part::Flow { app },
+        Ok([_, Some(name), ..]) => Part::Limit { name, viewer },
         Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default() },
         Err(error) => return page(Err(error.into())),
     };
@@ -57,7 +60,7 @@ async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallibl
     if !app.ready.load(Ordering::Acquire) {
         return None;
     }
-    let html = part.render(&app).ok()?.into_string();
+    let html = part.render(&app).await.ok()?.into_string();
     Some((Ok(event(&html)), (app, part, ticks)))
 }
 

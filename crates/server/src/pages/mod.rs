@@ -13,6 +13,7 @@ mod limit;
 mod live;
 mod overview;
 mod rules;
+mod servers;
 mod shown;
 
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use axum::{
 };
 use maud::Markup;
 
-use crate::http::{App, QueryError};
+use crate::http::{App, QueryError, Viewer};
 
 /// The content security policy: a browser may load only what this server sends.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -66,17 +67,27 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route(
             "/limit",
             get(async |State(app): State<Arc<App>>, request: Request| {
-                page(limit::page(&app, request.uri()).await)
+                page(limit::page(&app, request.uri(), Viewer::of(&request)).await)
             }),
         )
-        .route("/rules", get(async |State(app): State<Arc<App>>| page(Ok(rules::page(&app).await))))
+        .route(
+            "/rules",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(Ok(rules::page(&app, Viewer::of(&request)).await))
+            }),
+        )
+        .route("/servers", get(async |State(app): State<Arc<App>>| page(Ok(servers::page(&app).await))))
         .route(
             "/flow",
-            get(async |State(app): State<Arc<App>>, request: Request| page(flow::page(&app, request.uri()))),
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(flow::page(&app, request.uri(), Viewer::of(&request)))
+            }),
         )
         .route(
             "/live",
-            get(async |State(app): State<Arc<App>>, request: Request| live::answer(app, request.uri())),
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                live::answer(app, request.uri(), Viewer::of(&request))
+            }),
         )
 }
 

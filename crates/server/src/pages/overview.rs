@@ -84,7 +84,10 @@ pub(super) fn changing(app: &App, q: &str) -> Markup {
             li { (rows.len()) " of " (limits.limits().len()) " limits, most denied first" }
             @if let Some(words) = answers(app) { li { (words) } }
             @if let Some(shared) = app.service.store() {
-                li { "store " (health_name(shared.store().health())) ", " (shared.store().nodes()) " servers" }
+                li {
+                    "store " (health_name(shared.store().health())) ", "
+                    a href="/servers" { (shared.store().nodes()) " servers" }
+                }
             }
         }
         table class="limits" role="table" {

@@ -52,6 +52,8 @@ document.addEventListener('submit', async (event) => {
   event.preventDefault();
   const fields = Object.fromEntries(new FormData(form));
   if (fields.cost) fields.cost = Number(fields.cost);
+  if (fields.end) fields.end = true;
+  if (fields.for === '') delete fields.for;
   document.getElementById('question').textContent = form.dataset.question;
   ask.returnValue = 'no';
   ask.showModal();
@@ -67,6 +69,7 @@ async function post(path, fields) {
     const answer = await response.json();
     if (!response.ok) return answer.detail;
     if (answer.unblocked === false) return 'It was not blocked.';
+    if (answer.ended === false) return 'It had no own quota.';
     return 'Done.';
   } catch {
     return 'The server does not answer.';

@@ -13,7 +13,11 @@ use super::{
     layout::{layout, post},
     shown,
 };
-use crate::{http::App, limits::Limit, rules_file::Text};
+use crate::{
+    http::{App, Viewer},
+    limits::Limit,
+    rules_file::Text,
+};
 
 /// A limit in the form of a rules file.
 pub(super) fn yaml(limit: &Limit) -> String {
@@ -49,7 +53,7 @@ pub(super) fn yaml(limit: &Limit) -> String {
     text
 }
 
-pub(super) async fn page(app: &App) -> Markup {
+pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
     let now = app.service.now();
     let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
@@ -78,9 +82,11 @@ pub(super) async fn page(app: &App) -> Markup {
                 ul { @for problem in &rejected { li { (shown::text(problem)) } } }
             }
         }
-        div class="buttons" { (post("/v1/reload", "Reload the file", "Reload the file?", &[])) }
+        @if viewer.may_operate {
+            div class="buttons" { (post("/v1/reload", "Reload the file", "Reload the file?", &[])) }
+        }
         @match read {
-            Ok(Ok(text)) => (editor(app, &text)),
+            Ok(Ok(text)) => (editor(app, &text, viewer)),
             Ok(Err(error)) => p class="bad" { (shown::text(&error.to_string())) },
             // A panic was told by itself.
             Err(_) => p class="bad" { "The file cannot be read." },
@@ -93,7 +99,7 @@ pub(super) async fn page(app: &App) -> Markup {
 }
 
 /// The file as it is, to try changes in, and to save them where that is allowed.
-fn editor(app: &App, file: &Text) -> Markup {
+fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
     let (path, is_writable) = (app.rules_file.path(), app.rules_file.is_writable());
     let path = path.map(|path| path.display().to_string());
     let lines = file.text.lines().count().clamp(8, 40);
@@ -108,9 +114,11 @@ fn editor(app: &App, file: &Text) -> Markup {
             ul id="mistakes" {}
             div class="buttons" {
                 button type="button" id="try" { "Try on the trace" }
-                @if is_writable { button type="submit" id="save" disabled { "Save" } }
+                @if is_writable && viewer.may_operate { button type="submit" id="save" disabled { "Save" } }
             }
-            @if !is_writable {
+            @if !viewer.may_operate {
+                p { "Changes can be tried here, and not saved: that needs the role " code { "operate" } "." }
+            } @else if !is_writable {
                 p { "Changes can be tried here, and not saved: start the server with --rules FILE --rules-writable to save them." }
             }
             @if app.service.trace().is_none() {

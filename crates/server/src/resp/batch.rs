@@ -1,16 +1,24 @@
 //! Commands that the shared store decides, and how a connection keeps its replies in order.
 //!
-//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) and hands them to the async
-//! runtime. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other commands
-//! are buffered in between.
+//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a future, which it polls
+//! between its turns. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other
+//! commands are buffered in between.
+//!
+//! The future is not a task of the async runtime. Memory decides what it can at the first poll, and the store's replies wake
+//! this thread once for all that have arrived. The runtime drives the connection to the store and the timers.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
-use futures_util::future::join_all;
-use tokio::runtime::Handle;
+use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 
 use super::{
     Protocol,
@@ -47,6 +55,13 @@ impl Batch {
     ///
     /// Questions about one key are asked in the order of the commands, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
+        if let [(_, question)] = &self.questions[..] {
+            let reply = question.ask(service).await;
+            let mut out = Vec::with_capacity(self.between.len() + 64);
+            write(&mut out, question, &reply);
+            out.extend_from_slice(&self.between);
+            return out;
+        }
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
             about.entry(question.is_about()).or_default().push(at);
@@ -94,71 +109,119 @@ pub(super) struct Answered {
     /// The connection's slot and number. Another connection may use the slot by now.
     pub at: usize,
     pub id: u64,
-    /// `None` when the runtime dropped the batch.
+    /// `None` when the future panicked, as it does when the runtime is shutting down.
     pub replies: Option<Vec<u8>>,
 }
 
-/// Where a listener thread receives the replies.
-pub(super) struct Mailbox {
-    answers: Mutex<Vec<Answered>>,
-    /// Wakes the thread.
-    wake: Box<dyn Fn() + Send + Sync>,
+/// The batches of a listener's thread that are being answered.
+pub(super) struct UnderWay {
+    batches: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    alarm: Arc<Alarm>,
+    waker: Waker,
 }
 
-impl Mailbox {
-    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { answers: Mutex::default(), wake: Box::new(wake) }
+impl UnderWay {
+    /// `ring` wakes the thread from its poll.
+    pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
+        let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), ring: Box::new(ring) });
+        Self { batches: FuturesUnordered::new(), waker: Arc::clone(&alarm).into(), alarm }
     }
 
-    /// Takes all replies that have arrived.
-    pub fn take(&self) -> Vec<Answered> {
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Adds a connection's batch. [`next`](Self::next) asks its questions.
+    pub fn add(&self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
+        let (id, service) = (session.id, Arc::clone(service));
+        self.batches.push(Box::pin(async move {
+            let replies = AssertUnwindSafe(batch.answer(&service)).catch_unwind().await.ok();
+            Answered { at, id, replies }
+        }));
     }
 
-    fn put(&self, answered: Answered) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.push(answered);
-        // The first reply wakes the thread, which takes them all.
-        let first = answers.len() == 1;
-        drop(answers);
-        if first {
-            (self.wake)();
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// The next answered batch, if there is one now. Must be called within the async runtime's context.
+    pub fn next(&mut self) -> Option<Answered> {
+        match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => None,
+        }
+    }
+
+    /// Whether the thread may wait for its sockets. If so, an answer from now on ends the wait; otherwise there may already be one.
+    pub fn may_wait(&self) -> bool {
+        self.alarm.may_wait()
+    }
+
+    /// The thread no longer waits.
+    pub fn waited(&self) {
+        self.alarm.waited();
+    }
+}
+
+/// The thread will look for answers before it waits.
+const AWAKE: u8 = 0;
+/// The thread waits for its sockets.
+const WAITING: u8 = 1;
+/// There may be an answer that the thread has not seen.
+const RUNG: u8 = 2;
+
+/// Wakes a listener's thread. Only a waiting thread costs a system call.
+struct Alarm {
+    state: AtomicU8,
+    ring: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Alarm {
+    fn may_wait(&self) -> bool {
+        // AcqRel, here and below: a thread that sees the other's change of the state sees what happened before it. Either the
+        // listener's thread sees that there is an answer, or the other one sees that it waits.
+        let waits = self.state.compare_exchange(AWAKE, WAITING, Ordering::AcqRel, Ordering::Acquire);
+        if waits.is_err() {
+            self.waited();
+        }
+        waits.is_ok()
+    }
+
+    fn waited(&self) {
+        self.state.swap(AWAKE, Ordering::AcqRel);
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.swap(RUNG, Ordering::AcqRel) == WAITING {
+            (self.ring)();
         }
     }
 }
 
-/// Puts a reply into the mailbox, even if its task is dropped.
-struct Ticket {
-    mailbox: Arc<Mailbox>,
-    at: usize,
-    id: u64,
-    replies: Option<Vec<u8>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
 
-impl Ticket {
-    fn redeem(mut self, replies: Vec<u8>) {
-        self.replies = Some(replies);
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_the_wait_once_and_is_seen_by_who_does_not_wait_yet() {
+        let rings = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&rings);
+        let under_way = UnderWay::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let rung = || rings.load(Ordering::Relaxed);
+        under_way.waker.wake_by_ref();
+        assert!(!under_way.may_wait(), "there may be an answer");
+        assert!(under_way.may_wait(), "which the thread has looked for");
+        assert_eq!(rung(), 0, "nobody waited");
+        under_way.waker.wake_by_ref();
+        under_way.waker.wake_by_ref();
+        assert_eq!(rung(), 1, "one system call for both");
+        under_way.waited();
+        assert!(under_way.may_wait());
     }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.mailbox.put(Answered { at: self.at, id: self.id, replies: self.replies.take() });
-    }
-}
-
-/// Sends a connection's batch to the runtime.
-pub(super) fn send(
-    batch: Batch,
-    (at, session): (usize, &Session),
-    runtime: &Handle,
-    service: &Arc<Service>,
-    mailbox: &Arc<Mailbox>,
-) {
-    let ticket = Ticket { mailbox: Arc::clone(mailbox), at, id: session.id, replies: None };
-    let service = Arc::clone(service);
-    runtime.spawn(async move {
-        let replies = batch.answer(&service).await;
-        ticket.redeem(replies);
-    });
 }

@@ -45,6 +45,8 @@ pub(super) struct Connection<S> {
     asked: (Nanos, u64),
     /// Complete frames in `input` wait until output is sent or the store has replied.
     waiting: bool,
+    /// The socket may have more to read without a further event: it was not read at the last event, or not emptied.
+    unread: bool,
     /// To be closed once the output is sent.
     closing: bool,
     /// The handshake is over, and the client's rights were looked up.
@@ -94,6 +96,7 @@ impl<S: Transport> Connection<S> {
             asking: false,
             asked: (now, 0),
             waiting: false,
+            unread: false,
             closing: false,
             met: false,
             blocked: false,
@@ -109,8 +112,10 @@ impl<S: Transport> Connection<S> {
     /// A read that does not fill the buffer has emptied the socket, unless the peer has closed it, as `closed` says.
     pub fn read(&mut self, buffer: &mut [u8], world: World<'_>, closed: bool) -> Turn {
         if self.asking || self.session.held_until.is_some() {
+            self.unread = true;
             return Turn::Done;
         }
+        self.unread = false;
         self.session.refresh(world.shared);
         if self.waiting {
             let waiting = mem::take(&mut self.input);
@@ -120,6 +125,7 @@ impl<S: Transport> Connection<S> {
         let mut left = world.share;
         while left > 0 {
             if self.closing || self.is_full() || self.is_held() || !self.batch.is_empty() {
+                self.unread = true;
                 return Turn::Done;
             }
             let held = self.input.len();
@@ -257,6 +263,11 @@ impl<S: Transport> Connection<S> {
     /// Whether commands in memory wait until output is sent.
     pub fn has_waiting(&self) -> bool {
         self.waiting && !self.asking
+    }
+
+    /// Whether there may be more to do without a further event: commands in memory, or unread bytes in the socket.
+    pub fn has_more(&self) -> bool {
+        self.waiting || self.unread
     }
 
     /// Whether the connection ends once its output is sent.

@@ -40,7 +40,12 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
         context.not_permitted("refund what a rate has counted");
         return Flow::Continue;
     }
-    match limit.decide_in_memory(act, key, cost, context.now) {
+    let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {
+        // A question of this connection about the same key comes first.
+        let here = act == Act::Take && !context.asks_about(limit, key);
+        if here { limit.take_here(key, cost, context.now) } else { None }
+    });
+    match decided {
         Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
         None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
     }

@@ -10,8 +10,8 @@
 //! (`heavy`), those about the connection (`handshake`) and those about the server (`introspection`), which import only
 //! `session` and `reply`.
 //!
-//! If limits are shared over a store, `batch` hands the questions of a connection to the async runtime, and the replies return
-//! by waking the thread. Nothing else differs.
+//! If limits are shared over a store, `batch` keeps the questions of a connection in a future that the thread polls between
+//! its turns, and the store's reply wakes the thread. Nothing else differs.
 //!
 //! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much per wakeup, but a reactor
 //! decides *when* to write: it answers everything that is ready before it writes anything, so a client with many connections

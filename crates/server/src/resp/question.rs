@@ -64,7 +64,7 @@ impl Question {
     }
 
     /// Asks the question.
-    async fn ask(&self, service: &Service) -> Reply {
+    pub async fn ask(&self, service: &Service) -> Reply {
         match self {
             Self::Limit { limit, key, cost, act } => {
                 Reply::Limit(limit.decide(*act, key, *cost, service.now()).await)

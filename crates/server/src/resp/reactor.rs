@@ -19,11 +19,11 @@ use mio::{
 use slab::Slab;
 use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::Nanos;
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
     Shared,
-    batch::{self, Mailbox},
+    batch::{Answered, UnderWay},
     connection::{BUFFER, Connection, READ, Turn, World},
     gather::{Gather, PAUSE},
     session::Session,
@@ -118,7 +118,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
     for (at, (poll, listener)) in polls.into_iter().enumerate() {
         let wakes = Arc::clone(&control);
         let reactor = Reactor {
-            mailbox: Arc::new(Mailbox::new(move || wakes.wake(at))),
+            under_way: UnderWay::new(move || wakes.wake(at)),
             poll,
             listener: Some(listener),
             accept: Accept::OnEvent,
@@ -182,8 +182,8 @@ struct Reactor {
     answered: Cell<u64>,
     /// How many bytes each connection may send in this turn.
     share: usize,
-    /// The shared store's replies.
-    mailbox: Arc<Mailbox>,
+    /// The questions that the shared store has not answered yet.
+    under_way: UnderWay,
     shared: Arc<Shared>,
     control: Arc<Control>,
 }
@@ -194,6 +194,8 @@ impl Reactor {
         let mut next_tick = self.shared.service.now();
         loop {
             let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
+            // Last, because from here on an answer must wake the thread.
+            let waits = waits && self.under_way.may_wait();
             let timeout = if waits { self.until_release() } else { Duration::ZERO };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != io::ErrorKind::Interrupted
@@ -201,6 +203,7 @@ impl Reactor {
                 tracing::error!(%error, "the RESP listener cannot poll its sockets and stops");
                 return;
             }
+            self.under_way.waited();
             let began = self.shared.service.now();
             self.turn(&events);
             match self.control.state.load(Ordering::Acquire) {
@@ -221,8 +224,6 @@ impl Reactor {
             }
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());
-                // In case a wakeup failed.
-                self.deliver();
                 self.close_overdue();
                 if self.accept == Accept::NextTick {
                     self.accept();
@@ -247,12 +248,16 @@ impl Reactor {
         for event in events {
             match event.token() {
                 LISTENER => self.accept(),
-                CONTROL => self.deliver(),
+                // Answers, or another state. Each turn looks for both.
+                CONTROL => {}
                 Token(at) => self.on_event(at, event),
             }
         }
         for at in earlier {
             self.read(at, true);
+        }
+        if !self.under_way.is_empty() {
+            self.deliver();
         }
         for at in std::mem::take(&mut self.unsent) {
             self.flush(at);
@@ -318,40 +323,45 @@ impl Reactor {
             }
         }
         let connection = &mut self.connections[at];
-        if let Some((batch, session)) = connection.ask(now)
-            && let Some(runtime) = &self.shared.runtime
-        {
-            batch::send(batch, (at, session), runtime, &self.shared.service, &self.mailbox);
+        if let Some((batch, session)) = connection.ask(now) {
+            self.under_way.add(batch, (at, session), &self.shared.service);
         }
         if connection.has_output() || connection.is_closing() {
             self.list(at);
         }
     }
 
-    /// Delivers the shared store's replies to their connections.
+    /// Sends questions to the shared store, and hands its replies to the connections that asked.
     fn deliver(&mut self) {
-        for answered in self.mailbox.take() {
-            let at = answered.at;
-            let Some(connection) = self.connections.get_mut(at) else { continue };
-            let replies = answered.replies.as_deref();
-            let Some((asked, questions)) = connection.answered(answered.id, replies.unwrap_or_default())
-            else {
-                continue;
-            };
-            let took = self.shared.service.now().saturating_since(asked);
-            self.shared.stats.latency.observe(took, questions);
-            if replies.is_none() {
-                // The runtime is shutting down, or a task panicked, which was logged.
-                self.remove(at);
-                continue;
-            }
-            self.list(at);
-            if self.listener.is_none() {
-                self.wind_up(at);
-            } else {
-                // Input that arrived meanwhile, or waits in memory, may cause no further event.
-                self.unread.push(at);
-            }
+        let shared = Arc::clone(&self.shared);
+        // For the timers of deadlines.
+        let _within = shared.runtime.as_ref().map(Handle::enter);
+        // The questions of all connections in this turn leave together.
+        let _together = shared.service.store().map(|shared| shared.store().gather());
+        while let Some(answered) = self.under_way.next() {
+            self.hand_over(&answered);
+        }
+    }
+
+    fn hand_over(&mut self, answered: &Answered) {
+        let at = answered.at;
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        let replies = answered.replies.as_deref();
+        let Some((asked, questions)) = connection.answered(answered.id, replies.unwrap_or_default()) else {
+            return;
+        };
+        let took = self.shared.service.now().saturating_since(asked);
+        self.shared.stats.latency.observe(took, questions);
+        if replies.is_none() {
+            // The runtime is shutting down, or the future panicked, which the panic hook has reported.
+            return self.remove(at);
+        }
+        let has_more = connection.has_more();
+        self.list(at);
+        if self.listener.is_none() {
+            self.wind_up(at);
+        } else if has_more {
+            self.unread.push(at);
         }
     }
 
@@ -498,6 +508,9 @@ impl Reactor {
         let open: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
         for at in open {
             self.wind_up(at);
+        }
+        if !self.under_way.is_empty() {
+            self.deliver();
         }
         self.unread.clear();
         for at in std::mem::take(&mut self.unsent) {

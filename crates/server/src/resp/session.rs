@@ -11,7 +11,7 @@ use tidegate_core::Nanos;
 use super::{Protocol, Shared, question::Question, reply::Replies};
 use crate::{
     access::{Digest, Rights, Role, Shown, digest_of},
-    limits::Limits,
+    limits::{Limit, Limits},
     peers::Peer,
 };
 
@@ -120,6 +120,11 @@ impl Context<'_> {
         // Before the first question `out` is still the connection's own output.
         let place = if self.questions.is_empty() { 0 } else { self.out.len() };
         self.questions.push((place, question));
+    }
+
+    /// Whether a question about this key of a limit waits for the store.
+    pub fn asks_about(&self, limit: &Arc<Limit>, key: &[u8]) -> bool {
+        self.questions.iter().any(|(_, question)| question.is_about() == (Arc::as_ptr(limit) as usize, key))
     }
 
     pub fn replies(&mut self) -> Replies<'_> {

@@ -84,6 +84,8 @@ impl Service {
     async fn take_together(&self, parts: &[Part<'_>], now: Nanos) -> Result<Option<Vec<Decision>>, Refusal> {
         let enforced = || parts.iter().filter(|part| part.is_enforced());
         let Some(store) = self.store() else {
+            // The memory of all states is fetched in parallel instead of one after another.
+            enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
             let requests: Vec<_> =
                 enforced().map(|part| Request::keyed(part.limit.limiter(), part.key, part.cost)).collect();
             let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;

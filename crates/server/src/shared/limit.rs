@@ -70,6 +70,12 @@ impl StoreLimit {
         Part { limit: self.of(key), key, cost }
     }
 
+    /// Takes `cost` if it is admitted and this server can decide without asking the store. `None` means that nothing was decided.
+    #[inline]
+    pub(crate) fn take_here(&self, key: &[u8], cost: u32) -> Option<SharedDecision> {
+        self.of(key).acquire_here(key, cost)
+    }
+
     /// Takes `cost` if it is admitted, with `spent` of the deadline already used.
     pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
         let limit = self.of(key);

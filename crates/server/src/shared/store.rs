@@ -4,10 +4,11 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{AdHoc, Address, Part, Plan, SharedDecision, Store, StoreError, Timeout};
+use tidegate_redis::{AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout};
 
 use crate::{
     refusal::Refusal,
@@ -16,6 +17,31 @@ use crate::{
 
 /// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the store needs.
 const PLANS: usize = 1024;
+
+/// The version of this server, which others see beside its name.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A server that shares the store.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SeenServer {
+    /// Empty for a program that gave none.
+    pub name: String,
+    /// Empty for a program that is no server.
+    pub version: String,
+    pub ago: Duration,
+    pub is_this: bool,
+}
+
+impl From<SeenNode> for SeenServer {
+    fn from(node: SeenNode) -> Self {
+        let is_version = |text: &str| text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.');
+        let (name, version) = match node.name.rsplit_once(' ') {
+            Some((name, version)) if is_version(version) => (name.to_owned(), version.to_owned()),
+            _ => (node.name, String::new()),
+        };
+        Self { name, version, ago: node.ago, is_this: node.is_self }
+    }
+}
 
 /// A store, and what a server keeps beside it.
 pub struct SharedStore {
@@ -28,15 +54,16 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
-    /// The store at an address, with keys that begin with `prefix`. `deadline` applies to limits that do not set their own.
+    /// The store at an address, with keys that begin with `prefix`. `deadline` applies to limits that do not set their own. Other
+    /// servers see this one by its `name`.
     ///
     /// # Errors
-    /// When the prefix is invalid (see [`Store::at`]).
+    /// When the prefix is invalid (see [`Store::named`]).
     ///
     /// # Panics
     /// Outside a Tokio runtime.
-    pub fn new(address: Address, prefix: &str, deadline: Timeout) -> Result<Self, StoreError> {
-        let store = Store::at(address, prefix)?;
+    pub fn new(address: Address, prefix: &str, deadline: Timeout, name: &str) -> Result<Self, StoreError> {
+        let store = Store::named(address, prefix, &format!("{name} {VERSION}"))?;
         Ok(Self {
             store,
             prefix: prefix.to_owned(),
@@ -56,6 +83,14 @@ impl SharedStore {
     #[must_use]
     pub fn deadline(&self) -> Timeout {
         self.deadline
+    }
+
+    /// The servers that share the store, by name.
+    pub(crate) async fn servers(&self) -> Result<Vec<SeenServer>, StoreError> {
+        let mut servers: Vec<SeenServer> =
+            self.store.seen_nodes().await?.into_iter().map(Into::into).collect();
+        servers.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(servers)
     }
 
     /// Takes from several limits in one step: all admit, or none is charged. Returns one decision for each part.

@@ -25,6 +25,17 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// The reason's name in events and as a label of metrics.
+    #[cfg(any(feature = "events", feature = "metrics"))]
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Limited => "limited",
+            Self::NoKey => "no-key",
+            Self::StoreFailed => "store-failed",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
     pub(crate) const fn status(self) -> StatusCode {
         match self {
             Self::Limited => StatusCode::TOO_MANY_REQUESTS,

@@ -195,6 +195,11 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         self.past[self.entry(head.turn()) + 1 + at].load(Ordering::Acquire) >> 24
     }
 
+    /// The value of count `at` when the first slot from number `oldest` on began. `None` if the ring has turned meanwhile.
+    pub(in crate::stats) fn began_from(&self, at: usize, head: Head, oldest: u64) -> Option<u64> {
+        self.note_from(at, head, oldest).map(|note| note.0 >> 24)
+    }
+
     /// The value of count `at`, or its value at the end of the head's slot.
     pub(in crate::stats) fn count_within(&self, at: usize, head: Head) -> Option<u64> {
         self.tally_within(at, head).map(|tally| tally.0 >> 24)

@@ -1,0 +1,158 @@
+//! What a layer tells others of refusals: `tracing` events (feature `events`) and counters of the `metrics` facade (feature
+//! `metrics`). Without the features these functions are empty. They are here and not in the limiter: a layer's limits have names,
+//! and a program that asks a limiter itself holds the decision in its hands.
+
+use crate::Refusal;
+
+/// A request was refused.
+#[cfg_attr(
+    not(any(feature = "events", feature = "metrics")),
+    allow(unused_variables, reason = "nobody listens")
+)]
+#[inline]
+pub(crate) fn refused(refusal: &Refusal<'_>) {
+    #[cfg(feature = "events")]
+    tracing::debug!(
+        target: "tidegate_tower",
+        limit = refusal.name,
+        reason = refusal.reason.name(),
+        decision = %refusal.decision,
+        "refused"
+    );
+    #[cfg(feature = "metrics")]
+    count("tidegate_tower_refused_total", refusal);
+}
+
+/// A request was admitted that a limit in a dry run would have refused.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "nobody listens"))]
+#[inline]
+pub(crate) fn refused_in_a_dry_run(refusal: &Refusal<'_>) {
+    #[cfg(feature = "metrics")]
+    count("tidegate_tower_dry_run_refused_total", refusal);
+}
+
+#[cfg(feature = "metrics")]
+fn count(name: &'static str, refusal: &Refusal<'_>) {
+    let (limit, reason) = (refusal.name.to_owned(), refusal.reason.name());
+    metrics::counter!(name, "limit" => limit, "reason" => reason).increment(1);
+}
+
+#[cfg(all(test, feature = "events", feature = "metrics"))]
+mod tests {
+    use std::{
+        convert::Infallible,
+        fmt::Write as _,
+        sync::{Arc, Mutex},
+    };
+
+    use futures::executor::block_on;
+    use http::{Request, Response};
+    use metrics::{
+        Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    };
+    use tidegate_limiter::{KeyedLimiter, Policy};
+    use tower::{Layer, ServiceExt, service_fn};
+    use tracing::{Event, field::Field, span};
+
+    use crate::{RateLimitLayer, key::Header};
+
+    type Lines = Arc<Mutex<Vec<String>>>;
+
+    /// Writes down events of this crate's target.
+    struct Events(Lines);
+
+    struct Line(String);
+
+    impl tracing::field::Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            let _ = write!(self.0, "{field}={value:?} ");
+        }
+    }
+
+    impl tracing::Subscriber for Events {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target() == "tidegate_tower"
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &Event<'_>) {
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// Writes down each increment of a counter.
+    struct Counters(Lines);
+
+    struct Count(String, Lines);
+
+    impl CounterFn for Count {
+        fn increment(&self, value: u64) {
+            self.1.lock().unwrap().push(format!("{} {value}", self.0));
+        }
+        fn absolute(&self, _: u64) {}
+    }
+
+    impl Recorder for Counters {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            let labels: Vec<_> =
+                key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let name = format!("{}{{{}}}", key.name(), labels.join(","));
+            Counter::from_arc(Arc::new(Count(name, Arc::clone(&self.0))))
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn refusals_are_events_and_are_counted_and_admissions_are_neither() {
+        let limiter =
+            |quota: &str| KeyedLimiter::new(Policy::sliding_log(quota.parse().unwrap()).unwrap()).unwrap();
+        let key = || Header::named("x-api-key");
+        let layer = RateLimitLayer::builder(limiter("2/1h"), key())
+            .name("client")
+            .and(limiter("1/1h"), key())
+            .name("trial")
+            .shadow()
+            .build();
+        let service =
+            layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()))));
+        let ask = |key: Option<&str>| {
+            let request =
+                key.into_iter().fold(Request::builder(), |request, key| request.header("x-api-key", key));
+            block_on(service.clone().oneshot(request.body(()).unwrap())).unwrap().status().as_u16()
+        };
+        let (events, counts) = (Lines::default(), Lines::default());
+        let statuses = tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
+            metrics::with_local_recorder(&Counters(Arc::clone(&counts)), || {
+                [ask(Some("ada")), ask(Some("ada")), ask(Some("ada")), ask(None)]
+            })
+        });
+        assert_eq!(statuses, [200, 200, 429, 500]);
+        assert_eq!(
+            *counts.lock().unwrap(),
+            [
+                "tidegate_tower_dry_run_refused_total{limit=trial,reason=limited} 1",
+                "tidegate_tower_refused_total{limit=client,reason=limited} 1",
+                "tidegate_tower_refused_total{limit=client,reason=no-key} 1",
+            ]
+        );
+        let events = events.lock().unwrap();
+        assert_eq!(events.len(), 2, "{events:?}");
+        assert!(events[0].contains(r#"message=refused limit="client" reason="limited""#), "{events:?}");
+        assert!(events[1].contains(r#"limit="client" reason="no-key""#), "{events:?}");
+    }
+}
