@@ -75,6 +75,7 @@ fi
 
 need python3 python3
 need nginx nginx
+need haproxy haproxy
 if command -v promtool >/dev/null; then # of Debian's package prometheus, which is large
     promtool test rules packaging/prometheus/alerts.test.yaml
 else

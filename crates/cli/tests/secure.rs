@@ -229,7 +229,7 @@ fn an_operator_saves_rules_and_the_log_says_who_and_when() {
     let line = log.lines().find(|line| line.contains("changed over HTTP")).unwrap();
     assert!(line.contains("ops") && line.contains("rules.yaml.previous"), "{line}");
     // The time is the line's own.
-    assert!(line.contains('T') && line.contains("Z"), "{line}");
+    assert!(line.contains('T') && line.contains('Z'), "{line}");
 }
 
 #[test]

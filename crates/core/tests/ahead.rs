@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_used_within_the_slack_is_admitted_at_the_moment_of_use(
+    fn units_used_within_the_slack_are_admitted_at_the_time_of_use(
         policy in policies(), slack in 1_u64..2_000, takings in takings(), start in 0_u64..5_000
     ) {
         let Some((shared, slack)) = policy.ahead(Nanos::new(slack)) else { return Ok(()) };
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_takes_all_there_is_and_uses_it_at_once_or_at_the_last_moment_is_never_over(
+    fn an_allotment_used_immediately_or_at_the_last_moment_never_exceeds_the_limit(
         policy in policies(), slack in 1_u64..2_000, takings in prop::collection::vec((0_u64..200, any::<bool>()), 1..60)
     ) {
         let Some((shared, slack)) = policy.ahead(Nanos::new(slack)) else { return Ok(()) };
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_back_was_never_taken(
+    fn returned_units_count_as_never_taken(
         policy in policies(), traffic in takings(), probes in prop::collection::vec((0_u64..2_500, 1_u32..9), 20)
     ) {
         let exact = policy.name() != "token-bucket";
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_charged_beyond_a_bucket_is_owed(burst in 1_u32..50, limit in 1_u32..50, charges in prop::collection::vec(1_u32..200, 1..9)) {
+    fn charges_beyond_a_bucket_become_debt(burst in 1_u32..50, limit in 1_u32..50, charges in prop::collection::vec(1_u32..200, 1..9)) {
         let quota = Quota::new(limit, Duration::from_secs(1)).unwrap();
         let policy: Policy = TokenBucket::new(quota).unwrap().burst(burst).unwrap().into();
         let mut state = vec![0; policy.words()];
@@ -157,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn moments_permits_and_counted_denials_are_not_taken_ahead() {
+fn logs_permits_and_counted_denials_are_not_allotted_ahead() {
     let quota = Quota::per_second(100);
     let none = |policy: Policy| policy.ahead(Nanos::from_millis(10)).is_none();
     assert!(none(LeakyBucket::new(quota).into()) && none(Policy::concurrency(9)));

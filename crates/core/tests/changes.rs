@@ -63,7 +63,7 @@ fn policy(kind: usize, limit: u32) -> Policy {
 }
 
 #[test]
-fn permits_above_a_lowered_limit_are_still_out() {
+fn permits_above_a_lowered_limit_stay_in_use() {
     for policies in [
         [100, 10].map(Policy::concurrency),
         [100, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
@@ -87,7 +87,7 @@ fn permits_above_a_lowered_limit_are_still_out() {
 }
 
 #[test]
-fn a_limit_that_was_used_up_stays_so_while_it_is_lowered_and_raised() {
+fn an_exhausted_limit_stays_exhausted_through_changes_of_the_quota() {
     for kind in (0..KINDS).filter(|&kind| kind != LEAKY) {
         for way in [&[100, 10, 100][..], &[100, 10, 20, 100], &[100, 0, 100], &[1_000, 3, 70, 2, 1_000]] {
             let mut limit = Limit::new(policy(kind, way[0]));
@@ -101,7 +101,7 @@ fn a_limit_that_was_used_up_stays_so_while_it_is_lowered_and_raised() {
 }
 
 #[test]
-fn an_algorithm_that_comes_and_goes_forgets_nothing() {
+fn changing_the_algorithm_and_back_loses_nothing() {
     for (kind, other) in (0..KINDS).flat_map(|kind| (0..KINDS).map(move |other| (kind, other))) {
         if kind != LEAKY && other != LEAKY {
             let mut limit = Limit::new(policy(kind, 100));
@@ -115,7 +115,7 @@ fn an_algorithm_that_comes_and_goes_forgets_nothing() {
 }
 
 #[test]
-fn a_lowered_limit_and_its_return_are_as_if_nothing_had_been_where_the_state_has_room() {
+fn lowering_a_limit_and_restoring_it_changes_nothing_where_the_state_has_room() {
     for kind in 0..KINDS {
         let mut limit = Limit::new(policy(kind, 200));
         let mut now = 0;
@@ -134,7 +134,7 @@ fn a_lowered_limit_and_its_return_are_as_if_nothing_had_been_where_the_state_has
 }
 
 #[test]
-fn a_sliding_window_whose_counts_lose_their_bits_is_as_good_as_full() {
+fn a_sliding_window_whose_counts_lose_bits_counts_as_full() {
     let mut limit = Limit::new(policy(3, 70_000));
     assert!(limit.admits(0, 300) && limit.admits(WINDOW / 2, 300));
     limit.change(policy(3, 5), WINDOW / 2);
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_window_after_the_last_change_something_is_admitted(
+    fn one_window_after_the_last_change_requests_are_admitted(
         kind in 0..KINDS, first in 0_u32..300, last in 1_u32..300, steps in steps()
     ) {
         let mut limit = Limit::new(policy(kind, first));
@@ -242,7 +242,7 @@ proptest! {
 
     /// Exact while the log's ring has room: decisions are those of a log that was never changed but in its limit.
     #[test]
-    fn a_log_s_limit_changes_and_its_times_stay(steps in steps()) {
+    fn changing_the_limit_of_a_log_keeps_its_times(steps in steps()) {
         let log = |limit: u32| -> Policy {
             SlidingLog::new(Quota::new(limit + 300, Duration::from_nanos(WINDOW)).unwrap()).unwrap().into()
         };
@@ -267,7 +267,7 @@ proptest! {
 }
 
 #[test]
-fn a_refund_does_not_open_a_bucket_that_owes_more_than_it_can_hold() {
+fn a_refund_does_not_open_a_bucket_whose_debt_exceeds_its_range() {
     let now = Nanos::from_secs(100);
     let (high, low) =
         (Policy::token_bucket(Quota::per_second(8)), Policy::token_bucket(Quota::per_second(1)));

@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_would_get_one_more_is_not_taken_for_exhausted(
+    fn a_key_with_one_unit_left_is_not_exhausted(
         which in any_policy(), traffic in prop::collection::vec((0_u64..700, 1_u32..5), 1..60)
     ) {
         let (policy, window) = which;

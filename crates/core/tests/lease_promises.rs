@@ -197,7 +197,7 @@ fn a_hot_key_costs_few_round_trips_and_little_of_its_quota() {
 
 /// A bucket that forgot what it has no room for would admit a multiple of its rate for ever.
 #[test]
-fn what_is_reported_beyond_a_bucket_is_paid_back() {
+fn usage_reported_beyond_a_bucket_is_repaid() {
     let policy = Policy::token_bucket(Quota::per_second(10_000));
     let fleet = hot(Terms::reported(policy, 200, Terms::SLACK));
     let got: u32 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
@@ -205,7 +205,7 @@ fn what_is_reported_beyond_a_bucket_is_paid_back() {
 }
 
 #[test]
-fn what_is_used_while_a_report_is_out_is_no_more_than_may_be_unreported() {
+fn usage_during_a_report_stays_within_the_unreported_bound() {
     let policy = Policy::fixed_window(Quota::per_hour(1_000));
     let terms = Terms::reported(policy, 10, Terms::SLACK);
     let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
@@ -225,7 +225,7 @@ fn what_is_used_while_a_report_is_out_is_no_more_than_may_be_unreported() {
 }
 
 #[test]
-fn an_allotment_that_arrives_ends_the_denials_that_it_could_have_answered() {
+fn a_new_allotment_ends_the_denials_that_it_could_have_admitted() {
     let policy = Policy::sliding_window(Quota::per_hour(1_000));
     let terms = Terms::leased(policy, Terms::SLACK);
     let (mut shared, now) = (vec![0; policy.words()], Nanos::from_secs(5));
@@ -251,7 +251,7 @@ fn an_allotment_that_arrives_ends_the_denials_that_it_could_have_answered() {
 }
 
 #[test]
-fn a_node_that_leaves_gives_everything_back() {
+fn a_leaving_node_returns_its_whole_allotment() {
     let policy = Policy::sliding_log(Quota::per_minute(1_000)).unwrap();
     let terms = Terms::leased(policy, Terms::SLACK);
     let travel = || Travel { there: Some(100_000), back: Some(100_000) };
@@ -271,7 +271,7 @@ fn a_node_that_leaves_gives_everything_back() {
 }
 
 #[test]
-fn a_denial_costs_no_round_trip_until_its_time() {
+fn a_denial_causes_no_round_trip_until_it_expires() {
     let policy = Policy::sliding_log(Quota::per_second(1)).unwrap();
     let travel = || Travel { there: Some(100_000), back: Some(100_000) };
     for terms in [Terms::exact(policy), Terms::leased(policy, Terms::SLACK)] {
@@ -285,7 +285,7 @@ fn a_denial_costs_no_round_trip_until_its_time() {
 }
 
 #[test]
-fn who_asks_after_a_probe_that_failed_is_not_denied_for_it() {
+fn a_failed_probe_does_not_deny_later_requests() {
     let policy = Policy::sliding_window(Quota::per_hour(10));
     let terms = Terms::leased(policy, Terms::SLACK);
     let (mut shared, mut now) = (vec![0; policy.words()], Nanos::from_secs(5));
@@ -315,7 +315,7 @@ fn who_asks_after_a_probe_that_failed_is_not_denied_for_it() {
 }
 
 #[test]
-fn answers_that_are_always_too_late_cost_one_allotment_and_not_the_quota() {
+fn late_answers_cost_one_allotment_and_not_the_quota() {
     let policy = Policy::sliding_window(Quota::per_hour(100_000));
     let terms = Terms::leased(policy, Terms::SLACK);
     let (mut shared, mut now) = (vec![0; policy.words()], Nanos::from_secs(5));

@@ -64,7 +64,7 @@ fn what_is_charged_in_the_end_is_what_was_admitted() {
 }
 
 #[test]
-fn threads_are_never_over() {
+fn concurrent_threads_never_exceed_the_limit() {
     for limit in [7, 1_000, 100_000] {
         let policy = Policy::fixed_window(Quota::per_hour(limit));
         let (admitted, _) = admitted_by_threads(Terms::leased(policy, Terms::SLACK), 50_000);

@@ -118,7 +118,7 @@ fn policies() -> Vec<(Policy, f64, u64)> {
 
 /// Of callers who come at once near the limit one asks, and the others are denied until its answer is here: so bursts lose more.
 #[test]
-fn leased_nodes_admit_at_least_97_in_100_of_what_one_place_admits_and_90_of_bursts() {
+fn leased_nodes_admit_97_percent_of_what_one_node_admits_and_90_percent_of_bursts() {
     let mut lowest = [100.0_f64; 2];
     for (policy, rate, seconds) in policies() {
         for nodes in [1, 2, 4, 16] {

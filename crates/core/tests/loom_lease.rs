@@ -77,7 +77,7 @@ fn a_unit_is_spent_or_given_back() {
 
 /// A thread takes and puts back while another spends: in the end each unit is there, or was spent.
 #[test]
-fn what_is_put_back_is_there_once() {
+fn returned_units_are_available_once() {
     every_interleaving(|| {
         let terms = terms("8/10s");
         let lease = Arc::new(with_allotment(terms, &mut [0; 2], 2));
@@ -101,7 +101,7 @@ fn what_is_put_back_is_there_once() {
 /// A thread takes and puts back while another ends the allotment: what it puts back is given back or stays charged, and is
 /// never spent.
 #[test]
-fn what_is_put_back_too_late_stays_charged() {
+fn units_returned_too_late_stay_charged() {
     every_interleaving(|| {
         let terms = terms("16/10s");
         let shared = Arc::new(Mutex::new(vec![0; 2]));
@@ -128,7 +128,7 @@ fn what_is_put_back_too_late_stays_charged() {
 
 /// An allotment whose time is over and the next one: a thread that is late never spends from one by the other's time.
 #[test]
-fn an_allotment_is_not_spent_by_the_time_of_the_next() {
+fn an_allotment_does_not_use_the_expiry_of_the_next() {
     every_interleaving(|| {
         let terms = terms("16/10s");
         let lease = Arc::new(with_allotment(terms, &mut [0; 2], 2));
@@ -147,7 +147,7 @@ fn an_allotment_is_not_spent_by_the_time_of_the_next() {
 
 /// A denial is read whole, or not at all.
 #[test]
-fn a_denial_is_never_put_together_from_two() {
+fn a_denial_never_mixes_two_denials() {
     every_interleaving(|| {
         let terms = terms("1/10s");
         let mut shared = vec![0; 2];

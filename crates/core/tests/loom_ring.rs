@@ -238,7 +238,7 @@ fn a_gauge_keeps_the_true_minimum_of_each_slot() {
 }
 
 #[test]
-fn what_was_forgotten_is_not_remembered_by_a_look_that_began_before() {
+fn a_read_that_began_earlier_does_not_restore_a_forgotten_value() {
     model(3, || {
         let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
         let trailing = Arc::new(Trailing::new(whole(2)));

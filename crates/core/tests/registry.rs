@@ -63,7 +63,7 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_is_known() {
+fn an_error_names_the_mistake_and_the_known_values() {
     let message = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
     let unknown = message("token_buckt 10/1s");
     assert!(
@@ -92,7 +92,7 @@ fn what_is_wrong_is_named_with_what_is_known() {
 }
 
 #[test]
-fn a_decision_says_in_words_what_it_is() {
+fn a_decision_displays_as_words() {
     let policy = policy("token-bucket 2/1s");
     let mut state = vec![0; policy.words()];
     let mut ask = |cost| policy.decide(&mut state, Nanos::ZERO, cost);

@@ -57,7 +57,7 @@ fn no_add_of_64_threads_is_lost_over_slot_turns() {
 }
 
 #[test]
-fn who_ends_a_second_too_late_writes_nothing_over_a_later_one() {
+fn ending_a_second_late_does_not_overwrite_a_later_second() {
     const ROUNDS: u64 = 2_000;
     let second = Nanos::from_secs;
     for _ in 0..ROUNDS {

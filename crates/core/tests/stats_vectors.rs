@@ -31,7 +31,7 @@ fn a_time_has_its_slot_and_start() {
 }
 
 #[test]
-fn a_slot_counts_until_the_next_begins_and_then_a_fresh_one_does() {
+fn a_slot_counts_until_the_next_slot_begins() {
     let layout = layout(2, 2_000);
     let window = Window::new(layout);
     let t = 1_576_296_044_000;
@@ -102,7 +102,7 @@ fn a_time_before_the_newest_slot_counts_in_the_newest() {
 }
 
 #[test]
-fn a_second_leaves_slot_by_slot() {
+fn the_last_second_expires_slot_by_slot() {
     let layout = Layout::second();
     let window = Window::new(layout);
     for at in (0..1_000).step_by(100) {
@@ -115,7 +115,7 @@ fn a_second_leaves_slot_by_slot() {
 }
 
 #[test]
-fn response_times_and_calls_in_flight_have_their_extremes_in_each_slot() {
+fn each_slot_keeps_extremes_of_response_time_and_calls_in_flight() {
     let layout = Layout::second();
     let window = Window::new(layout);
     window.pass(ms(0), 1);
@@ -181,7 +181,7 @@ fn a_minute_keeps_each_second() {
 }
 
 #[test]
-fn a_minute_works_beyond_every_calendar() {
+fn the_minute_ring_works_at_the_ends_of_time() {
     let window = Window::with_minute(Layout::second()).unwrap();
     for second in [2_000_000_000, 2_200_000_000, 4_300_000_000, 4_611_000_000] {
         window.pass(Nanos::from_secs(second), 3);
@@ -200,7 +200,7 @@ fn a_minute_needs_whole_slots_in_a_second() {
 }
 
 #[test]
-fn an_admission_taken_back_leaves_no_trace_in_its_slot() {
+fn a_revoked_admission_leaves_no_trace_in_its_slot() {
     let layout = Layout::second();
     let window = Window::new(layout);
     let passed = window.pass_if(ms(0), 3, |_| Ok::<_, ()>(())).unwrap();

@@ -33,21 +33,21 @@ fn quota(text: &str) -> Quota {
 }
 
 #[test]
-fn a_closed_log_counts_an_admission_that_is_exactly_a_window_old() {
+fn a_closed_log_counts_an_admission_exactly_one_window_old() {
     let mut log = One::new(SlidingLog::new(quota("2/1s")).unwrap().closed());
     let answers = log.all(&[0, 999, 1000, 1001, 1002, 1999, 2000]);
     assert_eq!(answers, [true, true, false, true, false, false, true]);
 }
 
 #[test]
-fn a_half_open_log_does_not() {
+fn a_half_open_log_does_not_count_an_admission_exactly_one_window_old() {
     let mut log = One::new(SlidingLog::new(quota("2/1s")).unwrap());
     let answers = log.all(&[0, 999, 1000, 1001, 1002, 1999, 2000]);
     assert_eq!(answers, [true, true, true, false, false, true, true]);
 }
 
 #[test]
-fn the_counter_weights_the_window_before() {
+fn the_sliding_counter_weights_the_previous_window() {
     let mut counter = One::new(Policy::sliding_counter(quota("100/2s")));
     assert!((0..100).all(|_| counter.at(1_000)));
     assert!((0..15).all(|_| counter.at(2_400)), "100 × 0.8 + 15 = 95");
@@ -56,7 +56,7 @@ fn the_counter_weights_the_window_before() {
 }
 
 #[test]
-fn fixed_windows_let_a_burst_over_their_border_pass_and_a_log_does_not() {
+fn fixed_windows_admit_a_burst_across_their_border_and_a_log_does_not() {
     // 60 requests in [10, 20), 80 in [20, 30), of which 110 lie in [16, 26).
     let spread = |from: u64, to: u64, n: u64| (0..n).map(move |i| from + (to - from) * i / n);
     let mut times: Vec<u64> = spread(10_000, 16_000, 10).collect();
@@ -87,7 +87,7 @@ fn a_first_hit_window_starts_with_the_first_request() {
 }
 
 #[test]
-fn strict_slots_hold_the_limit_where_balanced_slots_let_twice_as_much_pass() {
+fn strict_slots_hold_the_limit_where_balanced_slots_admit_twice_as_much() {
     // The limit at the end of slot 0, again as soon as ten slots have gone by.
     let burst = |first: u64, second: u64| [vec![first; 10], vec![second; 10]].concat();
     let mut balanced = One::new(SlidingWindow::new(quota("10/1s")).balanced());
@@ -98,7 +98,7 @@ fn strict_slots_hold_the_limit_where_balanced_slots_let_twice_as_much_pass() {
 }
 
 #[test]
-fn a_token_bucket_lets_the_burst_pass_and_then_the_rate() {
+fn a_token_bucket_admits_the_burst_and_then_the_rate() {
     let mut bucket = One::new(TokenBucket::new(quota("10/1s")).unwrap().burst(3).unwrap());
     assert_eq!(bucket.all(&[0, 0, 0, 0, 99, 100, 100]), [true, true, true, false, false, true, false]);
 }
@@ -126,7 +126,7 @@ fn a_leaky_bucket_delays_then_denies() {
 }
 
 #[test]
-fn permits_come_back_by_refund_or_by_the_longest_hold() {
+fn permits_return_by_refund_or_after_the_maximum_hold() {
     let mut plain = One::new(Policy::concurrency(2));
     assert_eq!(plain.all(&[0, 0, 1_000_000]), [true, true, false]);
     plain.policy.refund(&mut plain.state, Nanos::from_secs(1_000), 1);
@@ -142,7 +142,7 @@ fn permits_come_back_by_refund_or_by_the_longest_hold() {
 }
 
 #[test]
-fn counting_denials_makes_whoever_retries_wait() {
+fn counted_denials_delay_clients_that_retry() {
     let mut log = One::new(Policy::sliding_log(quota("1/1s")).unwrap().count_denied());
     assert_eq!(log.all(&[0, 900, 1_800, 2_799, 3_799]), [true, false, false, false, true]);
     let mut bucket = One::new(Policy::token_bucket(quota("2/1s")).count_denied());

@@ -281,7 +281,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn units_whose_slot_comes_are_never_out_of_sight() {
+    fn reserved_units_are_counted_when_their_slot_begins() {
         model(|| {
             let node = Node::new(1);
             assert!(node.reserve(Nanos::new(LENGTH), 2));

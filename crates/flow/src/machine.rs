@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_linux_tells_is_understood() {
+    fn the_files_of_linux_are_parsed() {
         assert_eq!(first_number("2.57 1.90 1.66 3/213 4711\n"), Some(2.57));
         let stat = "cpu  100 20 30 400 50 6 7 8 90 10\ncpu0 1 2 3 4\n";
         assert_eq!(parse_ticks(stat), Some((621, 450)));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_says_nothing_is_an_error() {
+    fn a_machine_without_figures_is_an_error() {
         let mut machine = Machine::at("/nowhere");
         assert!(machine.look().is_err());
         assert!(Gate::new().watch_machine(machine, Duration::from_secs(1)).is_err());
@@ -154,7 +154,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_machine_says_something_sensible() {
+    fn this_machine_gives_sensible_figures() {
         let sample = Machine::new().look().unwrap();
         assert!(
             (0.0..=1.0).contains(&sample.cpu) && sample.load >= 0.0 && sample.memory > 1 << 20,

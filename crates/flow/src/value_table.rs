@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_values_resets_no_exhausted_one_grows_no_memory_and_lends_nobody_a_strangers_state() {
+    fn a_flood_of_values_resets_no_exhausted_value_and_mixes_no_states() {
         let values: ValueTable<u64> = ValueTable::new(100);
         for value in 0..50_i64 {
             with(&values, value, |used| *used = 10);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_as_good_as_new_makes_room_and_leaves_no_record() {
+    fn a_recovered_value_is_evicted_without_a_record() {
         let values: ValueTable<u64> = ValueTable::new(2);
         for (value, used) in [("a", 1), ("b", 0), ("c", 2)] {
             with(&values, value, |of| *of = used);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_values_are_kept_and_those_too_many_leave_records() {
+    fn lowering_the_bound_evicts_values_into_records() {
         let values: ValueTable<u64> = ValueTable::new(4);
         for value in ["a", "b", "c", "d"] {
             with(&values, value, |used| *used = 1);

@@ -34,7 +34,7 @@ fn opened(open_seconds: &[u64], probes: u32) -> (Gate, Arc<ManualTimer>, Heard) 
 }
 
 #[test]
-fn a_breaker_whose_probe_another_breaker_refuses_is_open_again_and_listeners_hear_it() {
+fn a_breaker_whose_probe_is_refused_by_another_reopens_and_tells_its_listeners() {
     let (gate, timer, heard) = opened(&[1, 20], 1);
     let r = gate.resource("r");
     timer.advance(Duration::from_secs(1));

@@ -90,7 +90,7 @@ fn in_the_middle(gate: &Gate, meanwhile: impl Fn(&Gate) + Send + Sync + 'static)
 }
 
 #[test]
-fn an_entry_that_is_refused_late_gives_back_what_its_rules_keep_apart() {
+fn an_entry_refused_late_returns_what_its_earlier_rules_took() {
     let throttle = FlowRule::new("r", 0.5).behaviour(Behaviour::Throttle { max_wait: ms(9_000) });
     let (gate, r, timer) = gate(Rules {
         flow: vec![FlowRule::new("r", 3).interval(ms(60_000)), throttle, FlowRule::new("r", 1)],
@@ -111,7 +111,7 @@ fn an_entry_that_is_refused_late_gives_back_what_its_rules_keep_apart() {
 }
 
 #[test]
-fn an_entry_that_the_system_refuses_late_is_nowhere_let_in() {
+fn an_entry_refused_late_by_a_system_rule_is_counted_nowhere_as_passed() {
     let system = SystemRule { qps: Some(1), ..SystemRule::default() };
     let (gate, r, timer) =
         gate(Rules { system: vec![system], breakers: vec![breaker()], ..Rules::default() });

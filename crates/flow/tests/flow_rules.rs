@@ -36,7 +36,7 @@ fn retry_after(blocked: &Blocked) -> u128 {
 }
 
 #[test]
-fn a_rate_lets_its_threshold_pass_in_each_second() {
+fn a_rate_admits_its_threshold_in_each_second() {
     let (gate, timer) = with_flow(vec![FlowRule::new("r", 10)]);
     let r = gate.resource("r");
     assert_eq!(passes(&r, 15), 10);
@@ -87,7 +87,7 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
 }
 
 #[test]
-fn an_interval_of_ones_own_is_kept_apart_from_the_second() {
+fn a_custom_interval_is_counted_apart_from_the_second() {
     for (interval, half) in [(60_000, 30_000), (500, 200), (50, 20)] {
         let (gate, timer) = with_flow(vec![FlowRule::new("r", 4).interval(ms(interval))]);
         timer.set(Nanos::from_secs(1_020)); // A slot of each interval begins here.
@@ -102,7 +102,7 @@ fn an_interval_of_ones_own_is_kept_apart_from_the_second() {
 }
 
 #[test]
-fn in_flight_counts_those_that_have_not_left() {
+fn in_flight_counts_calls_that_have_not_ended() {
     let (gate, timer) = with_flow(vec![FlowRule::in_flight("r", 2)]);
     let r = gate.resource("r");
     let first = r.enter().unwrap();
@@ -131,7 +131,7 @@ fn isolation_bounds_units_in_flight() {
 }
 
 #[test]
-fn throttled_calls_are_told_when_to_go_ahead() {
+fn throttled_calls_get_their_delay() {
     let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(250) });
     let (gate, timer) = with_flow(vec![rule]);
     let r = gate.resource("r");
@@ -151,7 +151,7 @@ fn throttled_calls_are_told_when_to_go_ahead() {
 }
 
 #[test]
-fn the_wait_for_a_place_is_no_part_of_the_response_time() {
+fn the_wait_for_a_throttle_is_not_part_of_the_response_time() {
     let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(500) });
     let (gate, timer) = with_flow(vec![rule]);
     let r = gate.resource("r");
@@ -193,7 +193,7 @@ fn a_warm_up_that_would_never_begin_is_refused() {
 }
 
 #[test]
-fn a_warm_throttle_spaces_calls_by_the_rate_of_the_moment() {
+fn a_warming_throttle_spaces_calls_by_its_current_rate() {
     let behaviour = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(1_000) };
     let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);
     let r = gate.resource("r");
@@ -301,7 +301,7 @@ fn an_authority_rule_looks_at_the_origin() {
 }
 
 #[test]
-fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
+fn the_first_blocking_rule_is_named_and_the_others_are_not_charged() {
     let (gate, _timer) = with_flow(vec![
         FlowRule { id: Some("wide".into()), ..FlowRule::new("r", 3) },
         FlowRule {
@@ -332,7 +332,7 @@ fn the_first_rule_that_blocks_is_named_and_nothing_is_taken_of_the_others() {
 }
 
 #[test]
-fn a_question_takes_nothing() {
+fn a_peek_takes_nothing() {
     let throttle = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(99) });
     let (gate, timer) = with_flow(vec![throttle, FlowRule::new("r", 2).interval(ms(60_000))]);
     let r = gate.resource("r");
@@ -350,7 +350,7 @@ fn a_question_takes_nothing() {
 }
 
 #[test]
-fn an_empty_origin_is_none_and_all_others_includes_it() {
+fn an_empty_origin_is_no_origin_and_other_includes_it() {
     let white_list = AuthorityRule::allow("w", ["app"]);
     let gate = Gate::new();
     gate.load(Rules {

@@ -92,7 +92,7 @@ fn a_file_of_sentinels_rules_is_followed() {
 }
 
 #[test]
-fn a_source_of_ones_own_changes_only_its_kinds() {
+fn a_custom_source_changes_only_its_kinds_of_rules() {
     struct Counter(u32);
     impl RuleSource for Counter {
         fn name(&self) -> String {
@@ -192,7 +192,7 @@ fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>)
 }
 
 #[test]
-fn a_failure_stands_until_the_rules_are_what_the_source_says() {
+fn a_failure_is_reported_until_the_rules_match_the_source() {
     let (report, reports) = mpsc::channel();
     let (flow, fail, nothing) = (|n| Some(Step::Flow(n)), || Some(Step::Fail), || Some(Step::Nothing));
     let steps = vec![
@@ -221,7 +221,7 @@ fn a_failure_stands_until_the_rules_are_what_the_source_says() {
 }
 
 #[test]
-fn a_source_that_panics_has_failed_and_is_asked_again() {
+fn a_panicking_source_counts_as_failed_and_is_retried() {
     let (report, reports) = mpsc::channel();
     let steps = vec![Some(Step::Flow(1.0)), Some(Step::Panic), None, Some(Step::Flow(2.0)), None];
     let said = Some("script: reading the rules panicked: no such thing".to_owned());

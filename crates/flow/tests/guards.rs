@@ -68,7 +68,7 @@ fn a_guard_leaves_in_a_panic_and_the_call_has_failed() {
 }
 
 #[test]
-fn a_question_held_in_a_panic_is_no_failed_call() {
+fn a_peek_dropped_in_a_panic_is_no_failed_call() {
     let (gate, _timer) = gate(breaker(1));
     let r = gate.resource("r");
     let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -80,7 +80,7 @@ fn a_question_held_in_a_panic_is_no_failed_call() {
 }
 
 #[test]
-fn a_question_takes_no_probe_and_changes_no_breaker() {
+fn a_peek_takes_no_probe_and_changes_no_breaker() {
     let (gate, timer) = gate(breaker(1));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let listener = heard.clone();
@@ -166,7 +166,7 @@ fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
 }
 
 #[test]
-fn a_call_that_outlives_an_outage_says_nothing_about_what_came_after() {
+fn a_call_started_before_an_outage_does_not_affect_the_breaker_after_it() {
     let (gate, timer) = gate(breaker(1));
     let r = gate.resource("r");
     let mut long = r.enter().unwrap();
@@ -220,7 +220,7 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
 }
 
 #[test]
-fn a_probe_that_another_rule_blocks_gives_its_place_back() {
+fn a_probe_blocked_by_another_rule_is_returned() {
     // Both breakers open at the same failure. The first may try a probe while the second still blocks.
     let mut rules = breaker(1);
     let first = BreakerRule { id: Some("first".into()), ..rules.breakers[0].clone() };
@@ -245,7 +245,7 @@ fn a_probe_that_another_rule_blocks_gives_its_place_back() {
 }
 
 #[test]
-fn listeners_hear_of_a_breaker() {
+fn listeners_are_told_of_breaker_changes() {
     let (gate, timer) = gate(breaker(1));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let listener = heard.clone();
@@ -269,7 +269,7 @@ fn listeners_hear_of_a_breaker() {
 }
 
 #[test]
-fn a_listener_that_panics_takes_nothing_with_it() {
+fn a_panicking_listener_breaks_nothing_else() {
     let in_flight = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
     let (gate, timer) = gate(Rules { hot_params: vec![in_flight], ..breaker(1) });
     let heard = Arc::new(Mutex::new(Vec::new()));

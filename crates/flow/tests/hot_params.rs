@@ -77,7 +77,7 @@ fn arguments_are_found_from_both_ends_and_by_name() {
 }
 
 #[test]
-fn a_value_may_have_a_threshold_of_its_own() {
+fn a_value_can_have_its_own_threshold() {
     let (r, _) = gate(rule(2).exception("vip", 7).exception(5, 0));
     assert_eq!([passes(&r, "vip", 9), passes(&r, "5", 9)], [7, 2]);
     assert!(r.entry().arg(5).enter().is_err(), "the number 5 is not the text");
@@ -107,7 +107,7 @@ fn a_throttled_value_is_spaced() {
 }
 
 #[test]
-fn an_entry_that_another_rule_blocks_gives_its_share_back() {
+fn an_entry_blocked_by_another_rule_returns_its_share() {
     for measure in [ParamMeasure::Rate, ParamMeasure::InFlight, ParamMeasure::Throttle { max_wait: s(0) }] {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let gate = Gate::builder().timer(timer).build();
@@ -128,13 +128,13 @@ fn an_entry_that_another_rule_blocks_gives_its_share_back() {
 }
 
 #[test]
-fn a_flood_of_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
+fn a_flood_of_values_blocks_no_new_value_and_renews_no_used_one() {
     flood(400, 100_000);
 }
 
 #[test]
 #[ignore = "takes a minute without --release: scripts/test.sh runs it under TIDEGATE_LONG=1"]
-fn a_flood_of_a_million_values_locks_out_no_newcomer_and_does_not_renew_a_used_one() {
+fn a_flood_of_a_million_values_blocks_no_new_value_and_renews_no_used_one() {
     flood(4_000, 1_000_000);
 }
 
@@ -167,7 +167,7 @@ fn batches_in_flight_leave_whole() {
 }
 
 #[test]
-fn a_value_in_flight_that_had_to_go_is_counted_when_it_comes_back() {
+fn an_evicted_value_with_calls_in_flight_is_counted_when_it_returns() {
     let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
     let enter = |value: &'static str| r.entry().arg(value).enter();
     let a = enter("a").unwrap();

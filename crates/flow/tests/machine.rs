@@ -70,7 +70,7 @@ fn is_busy(r: &Resource) -> bool {
 }
 
 #[test]
-fn a_busy_machine_is_noticed_and_one_that_is_not_busy_any_more_too() {
+fn the_gate_notices_when_the_machine_becomes_busy_and_idle() {
     let proc = Proc::new("load");
     let system = vec![SystemRule { load: Some(2.0), ..SystemRule::default() }];
     let (gate, watch) = watched(&proc.0, Rules { system, ..Rules::default() });

@@ -148,7 +148,7 @@ fn passed(dir: &Dir) -> Vec<u64> {
 }
 
 #[test]
-fn a_logger_writes_each_second_and_at_its_end_what_is_left() {
+fn a_logger_writes_each_second_and_the_rest_at_its_end() {
     let dir = Dir::new("logger");
     let (gate, timer) = gate();
     let log = MetricLog::open(&dir.0, "app").unwrap();
@@ -172,7 +172,7 @@ fn a_program_that_lives_for_less_than_a_second_has_its_lines() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_says_so_on_its_own_thread_and_holds_up_no_call() {
+fn a_log_that_cannot_be_written_reports_it_and_delays_no_call() {
     let dir = Dir::new("stuck");
     let (gate, timer) = gate();
     let log = MetricLog::open(&dir.0, "app").unwrap();
@@ -252,7 +252,7 @@ fn a_torn_line_and_a_missing_index_lose_nothing_else() {
 }
 
 #[test]
-fn an_index_saves_the_way_and_a_wrong_one_costs_only_time() {
+fn an_index_speeds_up_reading_and_a_wrong_one_only_slows_it() {
     let dir = Dir::new("index");
     let (gate, timer) = gate();
     let mut log = MetricLog::open(&dir.0, "app").unwrap();
@@ -298,7 +298,7 @@ fn files_in_any_order_read_as_one_log() {
 }
 
 #[test]
-fn a_log_is_found_by_the_name_that_it_was_opened_with() {
+fn a_log_is_found_by_the_name_it_was_opened_with() {
     let dir = Dir::new("dots");
     let (gate, timer) = gate();
     let mut log = MetricLog::open(&dir.0, "my.app").unwrap();

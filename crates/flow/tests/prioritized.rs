@@ -100,7 +100,7 @@ fn a_longer_or_shorter_wait_can_be_configured() {
 }
 
 #[test]
-fn a_call_that_is_given_up_before_its_slot_gives_it_to_others() {
+fn a_call_cancelled_before_its_slot_frees_the_slot() {
     let (gate, timer, r) = gate(ten());
     drop(enter_all(&r, 10));
     timer.advance(ms(600));
@@ -170,7 +170,7 @@ fn what_is_borrowed_counts_in_flight_for_other_rules() {
 }
 
 #[test]
-fn a_system_rule_is_kept_in_the_slot_that_is_borrowed_too() {
+fn a_system_rule_also_holds_in_a_borrowed_slot() {
     let system = SystemRule { qps: Some(12), ..SystemRule::default() };
     let (gate, timer, r) = gate(Rules { system: vec![system], ..ten() });
     let other = gate.resource("other");
@@ -188,7 +188,7 @@ fn a_system_rule_is_kept_in_the_slot_that_is_borrowed_too() {
 }
 
 #[test]
-fn origins_lend_from_their_own_window_and_throttles_lend_nothing() {
+fn origins_borrow_from_their_own_window_and_throttles_never_borrow() {
     let only = FlowRule::new("r", 2).origins(Origins::Only("app".into()));
     let (_gate, timer, r) = gate(Rules { flow: vec![only], ..Rules::default() });
     let app = || r.entry().origin("app");
@@ -234,7 +234,7 @@ proptest! {
 
     /// Compares with a plain list of starts: the slots of a window never contain more starts than the threshold.
     #[test]
-    fn no_window_sees_more_than_its_threshold_start(steps in prop::collection::vec(step(), 1..120), slots in 1..5_u32, strict: bool) {
+    fn no_window_starts_more_calls_than_its_threshold(steps in prop::collection::vec(step(), 1..120), slots in 1..5_u32, strict: bool) {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let length = 1_000 / u64::from(slots);
         let layout = Layout::new(slots, ms(length * u64::from(slots))).unwrap();

@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_throttle_gives_the_places_of_a_queue(
+    fn a_throttle_gives_slots_in_queue_order(
         calls in prop::collection::vec((0..400_u64, 1..4_u32), 1..100),
         rate in 1..30_u32,
         max_wait in 0..600_u64,

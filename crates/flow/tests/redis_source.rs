@@ -209,7 +209,7 @@ fn a_server_that_comes_back_is_followed_again() {
 }
 
 #[test]
-fn a_source_that_cannot_be_had_at_first_is_refused() {
+fn an_unreachable_source_is_refused_at_start() {
     assert!(RedisSource::yaml("nonsense", "key", "channel").is_err());
     let nobody = RedisSource::yaml("redis+unix:///nonexistent/redis.sock", "key", "channel").unwrap();
     let gate = Gate::new();

@@ -82,7 +82,7 @@ fn a_throttle_cannot_look_at_another_resource_and_says_what_to_do() {
 }
 
 #[test]
-fn each_other_origin_has_its_own_share_of_any_interval() {
+fn each_unnamed_origin_has_its_own_share_of_any_interval() {
     for interval in [60_000, 1_000, 250] {
         let others = FlowRule::new("r", 2).interval(ms(interval)).origins(Origins::Others);
         let (gate, timer) =
@@ -105,7 +105,7 @@ fn each_other_origin_has_its_own_share_of_any_interval() {
 }
 
 #[test]
-fn each_other_origin_is_throttled_by_itself() {
+fn each_unnamed_origin_is_throttled_separately() {
     let (gate, timer) = gate(2, vec![throttle(1, ms(0)).origins(Origins::Others)]);
     let r = gate.resource("r");
     assert_eq!(
@@ -120,7 +120,7 @@ fn each_other_origin_is_throttled_by_itself() {
 }
 
 #[test]
-fn each_other_origin_warms_up_by_itself() {
+fn each_unnamed_origin_warms_up_separately() {
     let warm_up = Behaviour::WarmUp { period: Duration::from_secs(10), cold_factor: 3.0 };
     let (gate, timer) = gate(9, vec![FlowRule::new("r", 10).behaviour(warm_up).origins(Origins::Others)]);
     let r = gate.resource("r");
@@ -144,7 +144,7 @@ fn each_other_origin_warms_up_by_itself() {
 }
 
 #[test]
-fn others_are_those_whom_the_rules_of_now_do_not_name() {
+fn other_means_origins_that_no_current_rule_names() {
     let others = || FlowRule::new("r", 1).origins(Origins::Others);
     let (gate, _timer) = gate(9, vec![others()]);
     let r = gate.resource("r");
@@ -156,7 +156,7 @@ fn others_are_those_whom_the_rules_of_now_do_not_name() {
 }
 
 #[test]
-fn who_is_named_keeps_a_place_in_a_flood() {
+fn named_origins_keep_their_nodes_in_a_flood() {
     let (gate, _timer) = gate(
         2,
         vec![
@@ -213,7 +213,7 @@ fn blocks_are_counted_for_the_origin_and_for_the_context() {
 }
 
 #[test]
-fn a_strict_interval_of_ones_own_holds_wherever_it_begins() {
+fn a_strict_custom_interval_holds_at_every_offset() {
     let most = |rule: FlowRule| {
         let (gate, timer) = gate(9, vec![rule]);
         let r = gate.resource("r");

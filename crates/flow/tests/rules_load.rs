@@ -188,7 +188,7 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
 }
 
 #[test]
-fn two_gates_share_nothing() {
+fn two_gates_share_no_state() {
     let (one, _timer) = gate();
     let (two, _timer) = gate();
     one.load(Rules { flow: vec![FlowRule::new("r", 0)], ..Rules::default() }).unwrap();
@@ -259,7 +259,7 @@ fn threads_that_ask_for_a_name_get_one_resource_and_the_bound_holds() {
 }
 
 #[test]
-fn a_gate_that_nobody_holds_leaves_nothing_behind() {
+fn a_dropped_gate_frees_everything() {
     let held = Arc::new(());
     let (gate, _timer) = gate();
     let listener = held.clone();
@@ -278,7 +278,7 @@ fn a_gate_that_nobody_holds_leaves_nothing_behind() {
 }
 
 #[test]
-fn resources_beyond_the_bound_share_a_place_that_is_seen() {
+fn resources_beyond_the_bound_share_one_visible_node() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_resources(3).build();
     let rules = vec![FlowRule::new("guarded", 1), FlowRule::new(Target::Pattern(".*".into()), 5)];

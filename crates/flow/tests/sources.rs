@@ -112,7 +112,7 @@ fn sentinels_other_rules() {
 }
 
 #[test]
-fn what_no_rule_can_mean_is_refused_with_its_place() {
+fn meaningless_rules_are_refused_with_their_position() {
     let error = |kind, text| sentinel::parse(kind, text).unwrap_err().to_string();
     let said = error(Kind::Flow, "[{\"resource\":\"a\",\n\"count\":\"many\"}]");
     assert!(said.contains("line 2") && said.contains("many"), "{said}");
@@ -171,7 +171,7 @@ fn sentinels_flow_rules_in_go() {
 }
 
 #[test]
-fn what_would_be_misread_is_refused() {
+fn ambiguous_rules_are_refused() {
     for (kind, text, says) in [
         (
             Kind::Flow,
@@ -233,7 +233,7 @@ fn what_would_be_misread_is_refused() {
 }
 
 #[test]
-fn what_dashboards_leave_empty_is_as_good_as_left_out() {
+fn empty_fields_of_dashboards_count_as_absent() {
     let rules = flow(
         r#"[{"id":null,"resource":"a","limitApp":null,"grade":null,"count":5,"strategy":null,"refResource":null,
              "controlBehavior":null,"warmUpPeriodSec":null,"maxQueueingTimeMs":-1,"clusterMode":null,"regex":null},
@@ -288,7 +288,7 @@ authority:
 }
 
 #[test]
-fn yaml_that_is_wrong_is_refused_with_what_to_do() {
+fn wrong_yaml_is_refused_with_a_hint() {
     let error = |text: &str| yaml::parse(text).unwrap_err().to_string();
     for (text, says) in [
         ("flow:\n  - { resource: a, limit: 5/1s, beahviour: throttle }", "did you mean `behaviour`?"),
@@ -317,7 +317,7 @@ fn yaml_that_is_wrong_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn all_mistakes_of_a_yaml_are_told_at_once_each_with_its_line() {
+fn all_mistakes_of_a_yaml_file_are_reported_with_their_lines() {
     let text = "
 isolation:
   - resource: a

@@ -92,12 +92,12 @@ fn sixty_four_threads_never_pass_a_thousand_a_second_over_slot_turns() {
 }
 
 #[test]
-fn nor_a_threshold_that_is_far_away_at_first() {
+fn sixty_four_threads_never_pass_a_high_threshold() {
     never_more_than(5_000);
 }
 
 #[test]
-fn several_limits_are_each_kept_and_what_one_refuses_is_not_lost_to_the_others() {
+fn each_of_several_limits_holds_and_a_refusal_by_one_spends_nothing_of_the_others() {
     let rules = Rules {
         flow: vec![
             FlowRule::new("r", 500),

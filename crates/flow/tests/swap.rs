@@ -42,7 +42,7 @@ fn call(r: &Resource, round: usize) -> Option<BlockKind> {
 }
 
 #[test]
-fn no_entry_is_judged_by_some_old_rules_and_some_new_ones() {
+fn no_entry_is_decided_by_a_mix_of_old_and_new_rules() {
     let gate = Gate::new();
     let sets = sets();
     gate.load(sets[0].clone()).unwrap();

@@ -95,7 +95,7 @@ fn assert_spaced(throttles: Throttles, started: &[(Call, u64)]) {
 }
 
 #[test]
-fn a_call_that_one_throttle_delays_takes_its_later_place_in_all() {
+fn a_call_delayed_by_one_throttle_takes_the_later_slot_in_all() {
     let throttles = [(10, 9_000), (1, 9_000), (1_000, 0), (1_000, 0)];
     let (r, _timer) = resource(throttles);
     let call = |from_x| Call { from_x, within_c: false, value: None, n: 1 };

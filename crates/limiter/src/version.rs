@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_that_comes_back_uses_its_version_again() {
+    fn a_restored_policy_reuses_its_version() {
         let policies = ["token-bucket 5/1h", "sliding-log 5/1h", "fixed-window 5/1h"];
         let policies = policies.map(|text| text.parse::<Policy>().unwrap());
         let now = Nanos::from_secs(7_200);

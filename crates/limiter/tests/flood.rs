@@ -37,7 +37,7 @@ fn millis(after: u64) -> Nanos {
 }
 
 #[test]
-fn after_a_flood_new_keys_and_members_get_what_is_theirs() {
+fn after_a_flood_new_and_known_keys_get_their_quota() {
     // The README's limit for logins, and made-up keys with one request each.
     for policy in policies("5/10m") {
         members_and_strangers(policy, SMALL, 40 * SMALL as u64, 5);
@@ -46,7 +46,7 @@ fn after_a_flood_new_keys_and_members_get_what_is_theirs() {
 
 #[test]
 #[ignore = "a hundred million keys: some minutes in a release build"]
-fn after_a_hundred_million_keys_new_keys_and_members_get_what_is_theirs() {
+fn after_a_hundred_million_keys_new_and_known_keys_get_their_quota() {
     members_and_strangers(Policy::token_bucket("5/10m".parse().unwrap()), 1 << 20, long(), 5);
 }
 
@@ -80,7 +80,7 @@ fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u32
 }
 
 #[test]
-fn an_exhausted_key_stays_exhausted_however_many_others_come_that_are_not() {
+fn an_exhausted_key_stays_exhausted_during_a_flood_of_fresh_keys() {
     for policy in policies("200/10m") {
         exhausted_among_busy(policy, SMALL, 60 * SMALL as u64);
     }
@@ -88,7 +88,7 @@ fn an_exhausted_key_stays_exhausted_however_many_others_come_that_are_not() {
 
 #[test]
 #[ignore = "a hundred million keys: some minutes in a release build"]
-fn an_exhausted_key_stays_exhausted_among_a_hundred_million_others() {
+fn an_exhausted_key_stays_exhausted_during_a_flood_of_a_hundred_million_keys() {
     exhausted_among_busy(Policy::token_bucket("200/10m".parse().unwrap()), 1 << 20, long());
 }
 
@@ -114,7 +114,7 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
 }
 
 #[test]
-fn an_exhausted_key_is_kept_until_four_times_the_bound_of_exhausted_ones_have_come() {
+fn an_exhausted_key_is_kept_for_four_times_the_bound_of_exhausted_keys() {
     for policy in policies("3/10m") {
         for max_keys in [1, 7, 100, SMALL, 50_000] {
             let limiter = limiter(policy, max_keys, |builder| builder);
@@ -133,7 +133,7 @@ fn an_exhausted_key_is_kept_until_four_times_the_bound_of_exhausted_ones_have_co
 }
 
 #[test]
-fn a_limiter_that_denies_when_full_refuses_strangers_and_forgets_nobody() {
+fn a_limiter_that_denies_when_full_refuses_new_keys_and_forgets_none() {
     for policy in policies("3/10m") {
         let limiter = limiter(policy, SMALL, |builder| builder.when_full(WhenFull::Deny));
         let mut exhausted = Vec::new();
@@ -159,7 +159,7 @@ fn a_limiter_that_denies_when_full_refuses_strangers_and_forgets_nobody() {
 }
 
 #[test]
-fn limits_that_come_with_requests_lend_their_numbers_to_nobody() {
+fn limits_given_with_requests_do_not_mix() {
     // As CL.THROTTLE keeps them: one limiter, each request with a bucket of its own.
     let each = |interval: Nanos, burst| Policy::from(TokenBucket::from_interval(interval, burst).unwrap());
     let home = each(Nanos::from_secs(1), 1);

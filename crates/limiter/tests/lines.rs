@@ -87,7 +87,7 @@ fn a_caller_behind_a_waiter_is_admitted_only_with_what_is_recorded() {
 }
 
 #[test]
-fn a_caller_behind_a_line_comes_in_exactly_when_it_was_told() {
+fn a_caller_behind_a_line_is_admitted_exactly_at_its_retry_time() {
     for policy in two_a_second() {
         let (timer, keys) = keyed(policy);
         assert_eq!(keys.acquire_up_to("a", 2).0, 2);
@@ -119,7 +119,7 @@ fn next_admission(line: &mut Vec<Waiting<'_>>, timer: &ManualTimer, end: Nanos) 
 }
 
 #[test]
-fn a_joint_decision_and_a_partial_one_stand_behind_those_who_wait() {
+fn joint_and_partial_decisions_do_not_overtake_waiters() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
     let other = Limiter::with_clock(Policy::token_bucket(Quota::per_second(100)), timer.clone());
     assert!(keys.acquire("a", 1).is_allowed());
@@ -141,7 +141,7 @@ fn a_joint_decision_and_a_partial_one_stand_behind_those_who_wait() {
 }
 
 #[test]
-fn a_future_that_is_held_and_not_polled_holds_up_nobody() {
+fn a_future_that_is_not_polled_delays_no_other_waiter() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
     assert!(keys.acquire("a", 1).is_allowed());
     let mut held: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
@@ -159,7 +159,7 @@ fn a_future_that_is_held_and_not_polled_holds_up_nobody() {
 }
 
 #[test]
-fn an_admission_that_nobody_takes_is_given_back() {
+fn an_admission_of_a_dropped_waiter_is_refunded() {
     let (timer, keys) = keyed(Policy::sliding_log(Quota::per_second(1)).unwrap());
     assert!(keys.acquire("a", 1).is_allowed());
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
@@ -171,7 +171,7 @@ fn an_admission_that_nobody_takes_is_given_back() {
 }
 
 #[test]
-fn whoever_leaves_an_old_line_takes_nobody_out_of_a_new_one() {
+fn leaving_an_old_line_removes_nobody_from_a_new_line() {
     let (timer, keys) = keyed(Policy::sliding_log(Quota::per_second(1)).unwrap());
     assert!(keys.check("a").is_allowed());
     let mut first: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
@@ -186,7 +186,7 @@ fn whoever_leaves_an_old_line_takes_nobody_out_of_a_new_one() {
 }
 
 #[test]
-fn waiters_hear_of_a_raised_quota() {
+fn a_raised_quota_wakes_waiters() {
     let (_, keys) = keyed(Policy::token_bucket(Quota::per_hour(1)));
     assert!(keys.acquire("a", 1).is_allowed());
     let bell = Arc::new(Bell::default());
@@ -203,7 +203,7 @@ fn waiters_hear_of_a_raised_quota() {
 }
 
 #[test]
-fn waiters_hear_of_a_refund_and_of_an_unblocking() {
+fn a_refund_or_an_unblock_wakes_waiters() {
     for _ in 0..2 {
         let (_, keys) = keyed(Policy::sliding_window(Quota::per_hour(1)));
         assert!(keys.acquire("a", 1).is_allowed());
@@ -277,7 +277,7 @@ fn waiting_for_a_permit_ends_when_one_comes_back() {
 }
 
 #[test]
-fn a_cancelled_place_of_a_leaky_bucket_goes_to_the_next_who_comes() {
+fn a_cancelled_slot_of_a_leaky_bucket_goes_to_the_next_caller() {
     // 300/1s is no whole number of nanoseconds apart.
     for limit in [10, 300] {
         let interval = Duration::from_secs(1) / limit;
@@ -320,7 +320,7 @@ fn a_cancelled_place_of_a_leaky_bucket_goes_to_the_next_who_comes() {
 }
 
 #[test]
-fn a_refund_takes_no_place_that_somebody_waits_for() {
+fn a_refund_does_not_take_the_slot_of_a_waiter() {
     let (timer, one) = unkeyed(Policy::leaky_bucket(Quota::per_second(10)));
     let mut mine: Waiting<'_> = Box::pin(one.wait(1, None));
     assert!(is_admitted(&mut mine));
@@ -354,7 +354,7 @@ fn a_hundred_thousand_join_one_line_and_leave_it() {
 }
 
 #[test]
-fn a_leaky_bucket_that_comes_back_starts_nobody_beside_those_who_wait() {
+fn restoring_a_leaky_bucket_admits_nobody_beside_its_waiters() {
     let leaky = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_mins(1)).unwrap();
     // By way of another algorithm, and of another rate.
     let slower = LeakyBucket::new(Quota::per_second(9)).max_wait(Duration::from_mins(1)).unwrap();
@@ -429,7 +429,7 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
 }
 
 #[test]
-fn behind_a_long_line_that_is_cut_short_the_answer_is_exact_after_one_ask_for_each_64_who_wait() {
+fn behind_a_shortened_line_the_retry_time_is_exact_after_one_ask_per_64_waiters() {
     for policy in
         [Policy::token_bucket(Quota::per_second(1_000)), Policy::sliding_window(Quota::per_second(10))]
     {
@@ -460,7 +460,7 @@ fn behind_a_long_line_that_is_cut_short_the_answer_is_exact_after_one_ask_for_ea
 }
 
 #[test]
-fn threads_that_wait_while_the_policy_changes_never_get_more_than_the_highest_limit() {
+fn waiting_threads_never_exceed_the_highest_limit_while_the_policy_changes() {
     let timer = ManualTimer::new(START);
     let log = |limit| Policy::sliding_log(Quota::per_second(limit)).unwrap();
     let one = Limiter::with_clock(log(100), timer.clone());
@@ -501,7 +501,7 @@ fn threads_that_wait_while_the_policy_changes_never_get_more_than_the_highest_li
 }
 
 #[test]
-fn threads_that_wait_and_threads_that_do_not_never_get_more_than_the_limit() {
+fn waiting_and_other_threads_together_never_exceed_the_limit() {
     let timer = ManualTimer::new(START);
     let keys = KeyedLimiter::builder(Policy::sliding_log(Quota::per_second(100)).unwrap())
         .max_keys(64)
@@ -541,7 +541,7 @@ fn threads_that_wait_and_threads_that_do_not_never_get_more_than_the_limit() {
 }
 
 #[test]
-fn a_permit_comes_back_when_it_is_dropped_and_goes_to_whoever_waits() {
+fn a_dropped_permit_goes_to_a_waiter() {
     let (_, keys) = keyed(Policy::concurrency(1));
     let first = keys.permit("a", 1).unwrap();
     assert!(keys.permit("a", 1).is_err() && keys.permit("b", 1).is_ok());
@@ -562,7 +562,7 @@ fn a_permit_comes_back_when_it_is_dropped_and_goes_to_whoever_waits() {
 }
 
 #[test]
-fn a_wait_of_a_span_ends_with_it() {
+fn a_wait_with_a_timeout_ends_with_the_timeout() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
     assert!(keys.check("a").is_allowed());
     let mut late: Waiting<'_> = Box::pin(keys.wait_for("a", 1, Duration::from_millis(999)));

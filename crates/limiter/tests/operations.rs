@@ -58,7 +58,7 @@ fn a_blocked_key_is_denied_until_its_time() {
 }
 
 #[test]
-fn a_key_may_have_a_quota_of_its_own() {
+fn a_key_can_have_its_own_quota() {
     for (general, own) in policies(Quota::per_hour(5)).into_iter().zip(policies(Quota::per_hour(50))) {
         let limiter = keyed(general);
         assert!(limiter.acquire("admin", 5).is_allowed());
@@ -120,7 +120,7 @@ fn a_snapshot_restores_every_key() {
 }
 
 #[test]
-fn a_reset_key_begins_anew_and_the_others_go_on() {
+fn a_reset_affects_only_its_key() {
     for policy in policies(Quota::per_hour(10)) {
         // Two places, so that most of these keys are records.
         let limiter = KeyedLimiter::builder(policy).max_keys(2).clock(ManualClock::new(NOW)).build().unwrap();
@@ -217,7 +217,7 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
 }
 
 #[test]
-fn changes_between_a_few_bounds_use_the_same_memory_again() {
+fn changes_between_a_few_bounds_reuse_memory() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
     assert!(limiter.acquire("a", 4).is_allowed());
     let mut before = None;
@@ -231,7 +231,7 @@ fn changes_between_a_few_bounds_use_the_same_memory_again() {
 }
 
 #[test]
-fn a_key_that_is_blocked_or_unblocked_takes_no_place_in_the_table() {
+fn blocking_and_unblocking_a_key_takes_no_room_in_the_table() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
     limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
     assert!(limiter.acquire("mallory", 1).is_denied());
@@ -280,7 +280,7 @@ fn a_joint_decision_says_which_limit_bound() {
 }
 
 #[test]
-fn one_key_asked_for_twice_in_one_decision_pays_twice() {
+fn a_key_named_twice_in_one_decision_is_charged_twice() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(5)));
     let twice = |cost| [Request::keyed(&limiter, b"a", cost), Request::keyed(&limiter, b"a", cost)];
     assert!(!acquire_all_at(&twice(3), NOW).unwrap().is_allowed());
@@ -354,7 +354,7 @@ proptest! {
 }
 
 #[test]
-fn many_at_once_are_decided_as_one_by_one() {
+fn a_batch_decides_like_single_calls() {
     for policy in policies(Quota::per_hour(3)) {
         let build = || KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
         let (many, single) = (build(), build());

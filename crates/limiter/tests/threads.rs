@@ -212,7 +212,7 @@ fn ends(what: &str, work: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn joint_decisions_and_changes_of_policy_never_wait_for_each_other_in_a_circle() {
+fn joint_decisions_and_changes_of_policy_never_deadlock() {
     ends("joint decisions beside changes of policy", || {
         let now = Nanos::from_secs(7_200);
         let quota = Quota::per_hour(400);

@@ -29,7 +29,7 @@ fn limiter(policy: impl Into<Policy>) -> (ManualTimer, Limiter<ManualTimer>) {
 }
 
 #[test]
-fn whoever_came_first_is_served_first() {
+fn waiters_are_served_in_order_of_arrival() {
     let (timer, limiter) = limiter(Policy::token_bucket(Quota::per_second(1)));
     assert!(limiter.acquire(1).is_allowed());
     let mut line: Vec<Waiting<'_>> = (0..3).map(|_| Box::pin(limiter.wait(1, None)) as Waiting<'_>).collect();
@@ -45,7 +45,7 @@ fn whoever_came_first_is_served_first() {
 }
 
 #[test]
-fn whoever_does_not_wait_does_not_overtake() {
+fn callers_that_do_not_wait_never_overtake_waiters() {
     let (timer, limiter) = limiter(Policy::sliding_log(Quota::per_second(1)).unwrap());
     assert!(limiter.acquire(1).is_allowed());
     let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
@@ -73,7 +73,7 @@ fn a_dropped_waiter_gives_its_place_back() {
 }
 
 #[test]
-fn a_deadline_that_cannot_be_met_is_told_at_once() {
+fn an_unreachable_deadline_is_refused_immediately() {
     let (timer, limiter) = limiter(Policy::fixed_window(Quota::per_second(1)));
     assert!(limiter.acquire(1).is_allowed());
     let soon = Some(Nanos::from_millis(100_500));
@@ -92,7 +92,7 @@ fn a_deadline_that_cannot_be_met_is_told_at_once() {
 }
 
 #[test]
-fn a_cost_that_never_fits_is_told_at_once() {
+fn a_cost_that_never_fits_is_refused_immediately() {
     let (_, limiter) = limiter(Policy::sliding_window(Quota::per_second(5)));
     let mut waiting: Waiting<'_> = Box::pin(limiter.wait(6, None));
     assert!(matches!(poll(&mut waiting), Poll::Ready(Err(WaitError::Never(_)))));
@@ -112,7 +112,7 @@ fn a_leaky_bucket_is_waited_out() {
 }
 
 #[test]
-fn a_delay_that_nobody_waits_out_is_given_back() {
+fn a_dropped_delay_is_refunded() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_secs(1)).unwrap();
     let (timer, limiter) = limiter(bucket);
     assert!(limiter.acquire(1).is_allowed());
@@ -128,7 +128,7 @@ fn a_delay_that_nobody_waits_out_is_given_back() {
 }
 
 #[test]
-fn keys_wait_in_lines_of_their_own() {
+fn each_key_has_its_own_line() {
     let timer = ManualTimer::new(Nanos::from_secs(100));
     let policy = Policy::token_bucket(Quota::per_second(1));
     let limiter = KeyedLimiter::builder(policy).clock(timer.clone()).build().unwrap();
@@ -143,7 +143,7 @@ fn keys_wait_in_lines_of_their_own() {
 }
 
 #[test]
-fn waiting_needs_no_runtime_and_works_on_the_systems_clock() {
+fn waiting_needs_no_runtime_and_works_with_the_system_clock() {
     let limiter = Limiter::with_clock(Policy::token_bucket(Quota::per_second(200)), SystemClock::new());
     let before = limiter.acquire_up_to(200).0;
     futures::executor::block_on(async {
@@ -155,7 +155,7 @@ fn waiting_needs_no_runtime_and_works_on_the_systems_clock() {
 }
 
 #[test]
-fn a_wait_that_cannot_end_before_the_end_of_time_is_refused_at_once() {
+fn a_wait_beyond_the_end_of_time_is_refused_immediately() {
     let year = Quota::new(1, Duration::from_hours(366 * 24)).unwrap();
     for policy in policies::of(year) {
         let (_, limiter) = limiter(policy);

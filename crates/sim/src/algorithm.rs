@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_mend() {
+    fn a_mistake_is_named_with_a_hint() {
         let message = |text: &str| AlgorithmSpec::parse_list(text).unwrap_err().to_string();
         assert!(message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log"));
         assert!(message("token-bucket:slots=3").contains("token-bucket has no option `slots`; it has burst"));

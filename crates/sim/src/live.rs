@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovered_key_makes_room_and_further_ones_are_left_out() {
+    fn a_recovered_key_makes_room_and_further_keys_are_not_kept() {
         let mut live = live("2/10s");
         live.max_keys = 2;
         let _ = live.take(&trace(&[("a", 0), ("b", 5 * SECOND)]), 0);

@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn one_node_beside_the_authority_is_one_place(requests in traffic(), quota in quota()) {
+    fn one_node_behaves_like_one_limiter(requests in traffic(), quota in quota()) {
         let trace = trace(&requests);
         let fleet = Fleet { round_trip: Duration::ZERO, ..nodes(1, Mode::Exact) };
         let plain = run(&trace, quota, None, 1);

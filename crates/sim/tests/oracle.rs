@@ -120,7 +120,7 @@ fn run<W: Workload>(workload: &W, quota: Quota, count: usize) -> Findings {
 
 proptest! {
     #[test]
-    fn every_number_is_the_oracles(requests in traffic(), quota in quota()) {
+    fn every_number_agrees_with_the_oracle(requests in traffic(), quota in quota()) {
         let findings = run(&trace(&requests), quota, 1);
         for (row, spec) in findings.rows.iter().zip(specs()) {
             same(row, &oracle(&requests, quota, &spec))?;
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_denied_most_is_who_the_oracle_denies(requests in traffic(), quota in quota()) {
+    fn the_most_denied_keys_agree_with_the_oracle(requests in traffic(), quota in quota()) {
         let trace = trace(&requests);
         let findings = run(&trace, quota, 1);
         for found in &findings.most_denied {
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn more_limit_never_denies_more(requests in traffic(), window in 10..40_u64) {
+    fn a_higher_limit_never_denies_more(requests in traffic(), window in 10..40_u64) {
         let trace = trace(&requests);
         let rows = |limit| run(&trace, Quota::new(limit, Duration::from_nanos(window)).unwrap(), 1).rows;
         let mut before = rows(0);
@@ -226,7 +226,7 @@ fn findings_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn a_log_of_a_high_limit_is_fresh_for_each_key() {
+fn a_large_sliding_log_starts_empty_for_each_key() {
     // Above 4,096 words a state is cleared only as far as it was used; a leftover would deny the next key.
     let mut builder = TraceBuilder::new(By::ip());
     for key in 0..3_u8 {

@@ -33,7 +33,7 @@ what is this
 ";
 
 #[test]
-fn an_access_log_is_read_in_order_of_time_and_its_broken_lines_are_named() {
+fn an_access_log_is_read_in_time_order_and_broken_lines_are_named() {
     let loaded = load(&[file("access.log", ACCESS.as_bytes())], &Options::default()).unwrap();
     assert_eq!(loaded.format, Format::AccessLog);
     assert_eq!(requests(&loaded), [("10.0.0.1".to_owned(), vec![0, 3]), ("10.0.0.2".to_owned(), vec![9])]);
@@ -45,7 +45,7 @@ fn an_access_log_is_read_in_order_of_time_and_its_broken_lines_are_named() {
 }
 
 #[test]
-fn keys_are_whatever_parts_are_asked_for() {
+fn keys_are_built_from_the_chosen_parts() {
     for (by, names) in [
         ("path", vec!["/a", "/b"]),
         ("method,status", vec!["GET 200", "POST 404"]),
@@ -83,7 +83,7 @@ fn json_lines_are_read_by_any_of_their_fields() {
 }
 
 #[test]
-fn requests_per_second_come_at_their_second_and_go_on_from_file_to_file() {
+fn requests_per_second_keep_their_seconds_across_files() {
     let sources = [file("one.txt", b"2 0 1\n"), file("two.txt", b"0 1")];
     let loaded = load(&sources, &Options::default()).unwrap();
     assert_eq!(loaded.format, Format::Rate);
@@ -94,7 +94,7 @@ fn requests_per_second_come_at_their_second_and_go_on_from_file_to_file() {
 }
 
 #[test]
-fn a_number_that_is_none_costs_its_second_and_is_named() {
+fn a_wrong_number_skips_its_second_and_is_named() {
     let loaded = load(
         &[file("bad-rate.txt", b"1 2\nx 3\n-1 1")],
         &Options { format: Some(Format::Rate), ..Options::default() },
@@ -106,7 +106,7 @@ fn a_number_that_is_none_costs_its_second_and_is_named() {
 }
 
 #[test]
-fn what_cannot_be_replayed_says_what_can() {
+fn an_unreadable_log_is_refused_with_the_known_formats() {
     let message = |name: &str, contents: &str, options: &Options| {
         load(&[file(name, contents.as_bytes())], options).unwrap_err().to_string()
     };

@@ -174,30 +174,29 @@ impl<C: Timer + 'static> Options<C> {
         Ok((!none).then_some(asked))
     }
 
-    /// Decides immediately. Returns `None`, with nothing taken, if the decision must ask a store or wait in line.
+    /// Decides immediately, into a new verdict. Returns false, with nothing taken, if the decision must ask a store or wait in line.
     pub(crate) fn decide_now(
         &self,
+        verdict: &mut Verdict<C>,
         asked: &Asked<'_, C>,
         parts: &Parts,
         bill: Option<&Bill>,
-    ) -> Option<Verdict<C>> {
+    ) -> bool {
         let mut all = asked.questions.iter().chain(&asked.shadows);
         if !all.all(|question| question.limit.is_local()) {
-            return None;
+            return false;
         }
-        let mut verdict = self.decide_local(&asked.questions, bill, false);
+        self.decide_local(verdict, &asked.questions, bill, false);
         verdict.within(self.max_wait);
-        match &verdict.refused {
-            Some(_) if self.max_wait.is_some() => return None,
-            Some(_) => {}
-            None => {
-                for shadow in &asked.shadows {
-                    let told = self.decide_local(std::slice::from_ref(shadow), bill, false);
-                    self.add_shadow(&mut verdict, told, parts);
-                }
-            }
+        if verdict.refused.is_some() {
+            return self.max_wait.is_none();
         }
-        Some(verdict)
+        for shadow in &asked.shadows {
+            let mut told = Verdict::new();
+            self.decide_local(&mut told, std::slice::from_ref(shadow), bill, false);
+            self.add_shadow(verdict, told, parts);
+        }
+        true
     }
 
     /// Decides, and waits for admission up to the layer's bound.
@@ -297,7 +296,8 @@ impl<C: Timer + 'static> Options<C> {
     async fn decide_all(&self, questions: &[Question<'_, C>], bill: Option<&Bill>) -> Verdict<C> {
         let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
         let (local, far) = questions.split_at(locals);
-        let mut verdict = self.decide_local(local, bill, !far.is_empty());
+        let mut verdict = Verdict::new();
+        self.decide_local(&mut verdict, local, bill, !far.is_empty());
         #[cfg(feature = "shared")]
         let far = {
             let own = far.iter().take_while(|question| matches!(question.limit.0, Kind::Shared(_))).count();
@@ -321,25 +321,26 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    /// Decides over the local limits in one atomic step.
+    /// Decides over the local limits in one atomic step. The verdict is filled in place: it is large, and nearly every request
+    /// comes this way.
     fn decide_local(
         &self,
+        verdict: &mut Verdict<C>,
         questions: &[Question<'_, C>],
         bill: Option<&Bill>,
         may_return: bool,
-    ) -> Verdict<C> {
-        let mut verdict = Verdict::new();
+    ) {
         if let [question] = questions {
             let decision = match &question.limit.0 {
                 Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
                 Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
-                _ => return verdict,
+                _ => return,
             };
-            self.take(&mut verdict, question, decision, bill, may_return || !decision.delay().is_zero());
-            return verdict;
+            self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
+            return;
         }
         if questions.is_empty() {
-            return verdict;
+            return;
         }
         let requests: SmallVec<[Request<'_, C>; 4]> = questions
             .iter()
@@ -355,7 +356,7 @@ impl<C: Timer + 'static> Options<C> {
                 let may_return = may_return || all.decisions().iter().any(|told| !told.delay().is_zero());
                 for (question, decision) in questions.iter().zip(all.decisions()) {
                     if allowed || decision.is_denied() {
-                        self.take(&mut verdict, question, *decision, bill, may_return);
+                        self.take(verdict, question, *decision, bill, may_return);
                     } else {
                         // This limit was not charged.
                         let standing = match &question.limit.0 {
@@ -376,7 +377,6 @@ impl<C: Timer + 'static> Options<C> {
                 );
             }
         }
-        verdict
     }
 
     /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for example because a store denies.
@@ -389,17 +389,16 @@ impl<C: Timer + 'static> Options<C> {
         may_return: bool,
     ) {
         let Question { rule, limit, key, cost } = question;
-        let policy = limit.policy();
+        verdict.tell(question, decision);
         if decision.is_denied() {
-            verdict.refuse(*rule, Reason::Limited, decision);
-        } else {
-            let settles = self.settles(*rule, is_in_flight(&policy), bill);
-            // If no refund is possible, the cost is not recorded.
-            if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
-                verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
-            }
+            return verdict.refuse(*rule, Reason::Limited, decision);
         }
-        verdict.told.push(Told { rule: *rule, decision, policy });
+        let in_flight = verdict.told.last().is_some_and(|told| is_in_flight(&told.policy));
+        let settles = self.settles(*rule, in_flight, bill);
+        // If no refund is possible, the cost is not recorded.
+        if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
+            verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
+        }
     }
 
     fn settles(&self, rule: usize, in_flight: bool, bill: Option<&Bill>) -> Settles {

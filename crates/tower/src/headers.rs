@@ -3,9 +3,8 @@
 //! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says how much the client has left,
 //! and in how many seconds the limit is full again. Both are lists, so one response can report several limits.
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
-use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decision, Parameters, Policy};
 
 /// The unit of a quota.
@@ -40,8 +39,48 @@ fn write(text: &mut String, push: impl FnOnce(&mut Line)) {
     text.push_str(&String::from_utf8_lossy(&line));
 }
 
-/// A field's value while it is written: without an allocation, as long as it has a usual length.
-pub(crate) type Line = SmallVec<[u8; 96]>;
+/// A field's value while it is written. Up to [`SHORT`] bytes are kept without an allocation.
+pub(crate) struct Line {
+    short: [u8; SHORT],
+    used: usize,
+    /// The whole value, once it is longer.
+    long: Vec<u8>,
+}
+
+/// Two limits with names of usual length.
+const SHORT: usize = 96;
+
+impl Line {
+    pub(crate) const fn new() -> Self {
+        Self { short: [0; SHORT], used: 0, long: Vec::new() }
+    }
+
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let end = self.used + bytes.len();
+        match self.short.get_mut(self.used..end) {
+            Some(place) if self.long.is_empty() => place.copy_from_slice(bytes),
+            _ => self.spill(bytes),
+        }
+        self.used = end;
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.used]);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+}
+
+impl Deref for Line {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.long.is_empty() { &self.short[..self.used] } else { &self.long }
+    }
+}
 
 pub(crate) fn push_policy(line: &mut Line, name: &str, quota: u64, per: Per) {
     begin(line, name);
@@ -71,9 +110,9 @@ fn begin(line: &mut Line, name: &str) {
     if !line.is_empty() {
         line.extend_from_slice(b", ");
     }
-    line.push(b'"');
+    line.extend_from_slice(b"\"");
     line.extend_from_slice(name.as_bytes());
-    line.push(b'"');
+    line.extend_from_slice(b"\"");
 }
 
 /// What `write!` would do takes several times as long.
@@ -170,6 +209,19 @@ mod tests {
         let third = TokenBucket::new(quota("3/1s")).and_then(|bucket| bucket.burst(1)).expect("it is small");
         assert_eq!(told(third.into()), "\"x\";q=1");
         assert_eq!(told(Concurrency::new(5).into()), "\"x\";q=5;qu=\"concurrent-requests\"");
+    }
+
+    #[test]
+    fn a_long_value_is_whole() {
+        let name = "n".repeat(40);
+        let mut line = Line::new();
+        let mut expected = Vec::new();
+        for remaining in 0..5 {
+            push_state(&mut line, &name, &Decision::allow(5, remaining, 1, 0));
+            let comma = if remaining == 0 { "" } else { ", " };
+            expected.extend_from_slice(format!("{comma}\"{name}\";r={remaining};t=0").as_bytes());
+            assert_eq!(line[..], expected[..]);
+        }
     }
 
     #[test]

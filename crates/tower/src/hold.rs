@@ -132,7 +132,8 @@ pub(crate) enum Settles {
 /// What a request has taken from all its limits. Dropped before the service is called, it gives back everything; afterwards,
 /// what is still due.
 pub(crate) struct Holds<C: Timer + 'static> {
-    all: SmallVec<[(Hold<C>, Settles); 1]>,
+    /// Usually empty, so a `Vec`: most requests hold nothing once their service is called, and a verdict is moved several times.
+    all: Vec<(Hold<C>, Settles)>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
@@ -140,7 +141,7 @@ pub(crate) struct Holds<C: Timer + 'static> {
 
 impl<C: Timer + 'static> Holds<C> {
     pub(crate) fn new() -> Self {
-        Self { all: SmallVec::new(), has_run: false, bytes: None }
+        Self { all: Vec::new(), has_run: false, bytes: None }
     }
 
     pub(crate) fn add(&mut self, hold: Hold<C>, settles: Settles) {

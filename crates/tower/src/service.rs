@@ -68,22 +68,21 @@ where
         let options = &self.options;
         let (mut parts, body) = request.into_parts();
         let bill = options.bill(&mut parts);
-        match options.decide_first(&parts, bill.as_ref()) {
-            Some(verdict) if verdict.refused.is_some() => {
-                ResponseFuture::answered(options.refuse(&parts, &verdict))
-            }
-            Some(mut verdict) if verdict.delay().is_zero() => {
-                verdict.holds.run();
-                let call = self.inner.call(Request::from_parts(parts, body));
-                ResponseFuture::running(call, Admitted::new(options, verdict))
-            }
-            decided => {
-                // The instance that was polled ready must be called, so its clone takes its place.
-                let clone = self.inner.clone();
-                let inner = mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
-            }
+        let mut verdict = Verdict::new();
+        let is_decided = options.decide_first(&mut verdict, &parts, bill.as_ref());
+        if is_decided && verdict.refused.is_some() {
+            return ResponseFuture::answered(options.refuse(&parts, &verdict));
         }
+        if is_decided && verdict.delay().is_zero() {
+            verdict.holds.run();
+            let admitted = Admitted::new(options, verdict);
+            return ResponseFuture::running(self.inner.call(Request::from_parts(parts, body)), admitted);
+        }
+        // The instance that was polled ready must be called, so its clone takes its place.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        let decided = is_decided.then_some(verdict);
+        ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
     }
 }
 
@@ -179,12 +178,15 @@ impl<C: Timer + 'static> Options<C> {
         Some(parts.extensions.get_or_insert_default::<Bill>().clone())
     }
 
-    /// Decides if no waiting is needed. Otherwise nothing is taken.
-    fn decide_first(&self, parts: &Parts, bill: Option<&Bill>) -> Option<Verdict<C>> {
+    /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
+    fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts, bill: Option<&Bill>) -> bool {
         match self.questions(parts) {
-            Ok(Some(asked)) => self.decide_now(&asked, parts, bill),
-            Ok(None) => Some(Verdict::new()),
-            Err(refused) => Some(Verdict::refused(refused)),
+            Ok(Some(asked)) => self.decide_now(verdict, &asked, parts, bill),
+            Ok(None) => true,
+            Err(refused) => {
+                verdict.refused = Some(refused);
+                true
+            }
         }
     }
 

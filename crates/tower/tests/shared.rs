@@ -152,3 +152,91 @@ async fn leased_and_reported_limits_admit_over_two_services_no_more_than_they_pr
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_dropped_gives_its_place_back_and_keeps_what_it_took_from_a_lease() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let paced: Policy = "leaky-bucket:max_wait=1h 1/10m".parse().unwrap();
+    let shared = store.limit("paced", paced).deadline(PATIENCE).build().unwrap();
+    let leased = store.limit("leased", log("10/1h")).mode(Mode::Leased).deadline(PATIENCE).build().unwrap();
+    let local = Arc::new(Limiter::new(paced));
+    let layer = RateLimitLayer::builder(leased.clone(), ALICE)
+        .and(shared.clone(), ALICE)
+        .and(Arc::clone(&local), Fixed::new(""));
+    let service = behind(&layer.build());
+    assert_eq!(status(&service, "alice").await, 200);
+    // How long until each limit is fresh again: ten minutes for each place that is taken.
+    let taken = async || {
+        let shared = shared.peek("alice", 0).await.decision.reset_after();
+        [local.peek(0).reset_after(), shared].map(|left| left.as_secs().div_ceil(600))
+    };
+    assert_eq!(taken().await, [1, 1]);
+    let its = service.clone();
+    let waits = tokio::spawn(async move { status(&its, "alice").await });
+    until("its places are taken", async || taken().await == [2, 2]).await;
+    waits.abort();
+    until("its places are free", async || taken().await == [1, 1]).await;
+    // A lease cannot be given back: two of ten are used.
+    let mut more = 0;
+    for _ in 0..20 {
+        more += u32::from(leased.acquire("alice", 1).await.is_allowed());
+    }
+    assert!(more <= 8, "{more} more than the two that were used");
+}
+
+async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
+    for _ in 0..1_000 {
+        if yes().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("still not so: {what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
+    let mut server = Server::start(&[]);
+    let store = store(&server);
+    let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
+    let limit = |policy, on_error| store.limit("user", policy).on_error(on_error).deadline(PATIENCE);
+    let user = |on_error| limit(log("5/1h"), on_error).build().unwrap();
+    let beside =
+        |on_error| RateLimitLayer::builder(user(on_error), ALICE).and(Arc::clone(&seats), Fixed::new(""));
+    let [closed, open] = [OnError::Closed, OnError::Open].map(|on_error| behind(&beside(on_error).build()));
+    let patient = behind(&beside(OnError::Closed).max_wait(Duration::from_millis(50)).build());
+    // One place each ten minutes, and room for one that waits.
+    let paced: Policy = "leaky-bucket:max_wait=10m 1/10m".parse().unwrap();
+    let paced = |on_error| limit(paced, on_error).build().unwrap();
+    let local = paced(OnError::Local);
+    let [paced_closed, paced_open, paced_local] =
+        [paced(OnError::Closed), paced(OnError::Open), local.clone()]
+            .map(|paced| behind(&RateLimitLayer::new(paced, ALICE)));
+    server.kill();
+    eventually("the store is lost", || store.health() == Health::Down);
+    for service in [&closed, &closed, &patient] {
+        assert_eq!(status(service, "alice").await, 503);
+        assert_eq!(seats.peek(0).remaining(), 1, "the permit came back");
+    }
+    let held = ask(&open, "alice").await;
+    assert_eq!((held.status().as_u16(), seats.peek(0).remaining()), (200, 0));
+    assert_eq!(status(&open, "alice").await, 429, "permits of the process hold without the store");
+    drop(held);
+    assert_eq!(seats.peek(0).remaining(), 1);
+    // A limit that paces does so in the process as well, or denies, or lets through.
+    assert_eq!(status(&paced_closed, "alice").await, 503);
+    for _ in 0..3 {
+        assert_eq!(status(&paced_open, "alice").await, 200);
+    }
+    assert_eq!(status(&paced_local, "alice").await, 200);
+    // One may wait, for ten minutes, and nobody beside it until it is dropped.
+    let taken = async || local.peek("alice", 0).await.decision.reset_after().as_secs().div_ceil(600);
+    assert_eq!(taken().await, 1);
+    let its = paced_local.clone();
+    let waits = tokio::spawn(async move { status(&its, "alice").await });
+    until("its place is taken", async || taken().await == 2).await;
+    assert_eq!(status(&paced_local, "alice").await, 429);
+    waits.abort();
+    until("its place is free", async || taken().await == 1).await;
+}

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rarely_asked_for_is_not_taken_ahead() {
+    fn rarely_used_keys_get_no_allotment() {
         let mut demand = Demand::default();
         for second in 0..5 {
             demand.add(1);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_after_a_pause_is_not_counted_on_where_only_a_steady_rate_is() {
+    fn a_burst_after_a_pause_does_not_raise_the_expected_rate() {
         let mut burst = after_a_span_of(0);
         burst.add(1_000);
         assert_eq!(burst.allotment(Nanos::from_millis(101), TARGET, true), 0);

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_done_in_time_though_clocks_run_apart() {
+    fn a_node_stops_in_time_despite_clock_drift() {
         for span in [Nanos::from_micros(10), Nanos::from_millis(100), Nanos::from_secs(86_400)] {
             let used = usable(span).get();
             // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet shown.
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_shared_otherwise_is_exact() {
+    fn policies_without_leases_are_exact() {
         let quota = crate::Quota::per_second(1_000);
         let (leaky, window) = (Policy::leaky_bucket(quota), Policy::sliding_window(quota));
         for policy in [leaky, Policy::concurrency(9), window.count_denied()] {

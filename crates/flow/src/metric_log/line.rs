@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn dates_follow_the_calendar() {
         let date = |second| Date::of(second).to_string();
         for (second, want) in [
             (0, "1970-01-01"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_or_a_line_break_in_a_name_makes_no_new_field() {
+    fn separators_in_a_name_are_escaped() {
         let second = Slot {
             start: tidegate_core::Nanos::from_secs(1),
             counts: tidegate_core::stats::Counts::default(),

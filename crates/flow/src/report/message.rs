@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_told_when_it_has_ended_and_again_until_the_server_has_it() {
+    fn a_second_is_reported_after_it_ended_until_the_server_confirms_it() {
         let timer = ManualTimer::new(Nanos::from_secs(1_000));
         let gate = Gate::builder().timer(timer.clone()).build();
         let breaker = BreakerRule::new("db", Trip::ErrorCount { count: 1 }, Duration::from_secs(5));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn more_resources_than_a_report_has_room_for_are_counted_and_the_busiest_are_told() {
+    fn a_full_report_names_the_busiest_resources_and_counts_the_rest() {
         let timer = ManualTimer::new(Nanos::from_secs(1_000));
         let gate = Gate::builder().timer(timer.clone()).build();
         for at in 0..2_000 {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_no_amount_is_refused() {
+    fn a_threshold_that_is_not_an_amount_is_refused() {
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
             assert!(Threshold::Fixed(bad).validate().is_err(), "{bad}");
         }

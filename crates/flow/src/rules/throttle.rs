@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_waits_for_its_place_or_is_told_when_to_come() {
+    fn a_call_waits_for_its_slot_or_gets_a_retry_time() {
         let throttle = Throttle::new();
         let take = |at| {
             let asked = Asked { now: ms(at), cost: ms(100), longest: ms(250) };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_comes_back_only_while_it_is_the_last() {
+    fn a_slot_is_returned_only_while_it_is_the_last() {
         let throttle = Throttle::new();
         let asked = Asked { now: ms(0), cost: ms(100), longest: ms(1_000) };
         let take = || throttle.take(asked, ms(0)).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_put_off_alone_and_behind_others_taken_anew() {
+    fn a_slot_is_postponed_alone_and_taken_anew_behind_others() {
         let throttle = Throttle::new();
         let asked = Asked { now: ms(0), cost: ms(100), longest: ms(500) };
         let take = |earliest| throttle.take(asked, ms(earliest)).unwrap();
@@ -198,7 +198,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn no_two_calls_get_places_closer_than_the_interval() {
+    fn no_two_calls_get_slots_closer_than_the_interval() {
         loom::model(|| {
             let throttle = Arc::new(Throttle::new());
             let take = move |throttle: &Throttle, give_back: bool| {
@@ -223,7 +223,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn nor_when_a_place_is_put_off() {
+    fn no_two_calls_get_slots_closer_than_the_interval_when_one_is_postponed() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {

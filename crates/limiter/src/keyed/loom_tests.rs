@@ -35,7 +35,7 @@ fn tries_to_wait(limiter: &KeyedLimiter<ManualTimer>, key: &str) -> bool {
 }
 
 #[test]
-fn a_unit_goes_to_the_waiter_or_to_the_caller_and_never_to_both() {
+fn a_unit_goes_to_the_waiter_or_the_caller_never_to_both() {
     model(|| {
         let limiter = limiter(one_an_hour());
         let other = {
@@ -50,7 +50,7 @@ fn a_unit_goes_to_the_waiter_or_to_the_caller_and_never_to_both() {
 }
 
 #[test]
-fn a_unit_given_back_reaches_whoever_waits_for_it() {
+fn a_refunded_unit_reaches_the_waiter() {
     model(|| {
         let limiter = limiter(one_an_hour());
         assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
@@ -124,7 +124,7 @@ fn a_sweep_that_a_new_change_overtakes_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_joint_decision_and_a_change_of_policy_wait_for_each_other_in_no_circle() {
+fn a_joint_decision_and_a_change_of_policy_do_not_deadlock() {
     model(|| {
         let limiter = limiter(one_an_hour());
         assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
@@ -142,7 +142,7 @@ fn a_joint_decision_and_a_change_of_policy_wait_for_each_other_in_no_circle() {
 }
 
 #[test]
-fn a_decision_that_comes_late_to_a_generation_finds_it_left_or_in_its_new_life() {
+fn a_late_decision_finds_its_generation_retired_or_reused() {
     model(|| {
         let limiter = limiter(one_an_hour());
         let other = {

@@ -9,7 +9,7 @@ use super::KeyedLimiter;
 const NOW: Nanos = Nanos::from_secs(7_200);
 
 #[test]
-fn a_change_of_policy_leaves_the_keys_where_they_are_until_they_are_asked_for() {
+fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
     let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(3))).clock(()).build().unwrap();
     let keys = || (0..10_000_u32).map(u32::to_le_bytes);
     for key in keys() {
@@ -109,7 +109,7 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
 }
 
 #[test]
-fn evicted_keys_keep_their_debts_through_changes_that_nobody_finished() {
+fn evicted_keys_keep_their_debts_through_unfinished_changes() {
     let quota = Quota::per_hour(3);
     let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).max_keys(100).clock(()).build().unwrap();
     for key in 0..300_u32 {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_the_same_for_ever() {
+    fn tags_are_stable() {
         // A snapshot written by one version is read by the next: these may not change.
         let keys = HashKeys::from_seeds(1, 2);
         let tags =

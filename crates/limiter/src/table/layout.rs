@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_fits_in_the_stride_at_any_width() {
+    fn every_state_width_fits_its_stride() {
         for words in 1..3_000 {
             let (cells, stride) = bucket(words);
             assert!(cells + cells * words <= stride && stride.is_multiple_of(LINE));

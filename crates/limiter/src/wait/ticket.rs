@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_that_comes_while_a_future_looks_ends_its_sleep() {
+    fn a_notification_during_a_poll_wakes_the_future() {
         let ticket = Ticket::new(1, 1);
         assert!(!ticket.look().watches);
         // Just now somebody else makes it one of the first in line.

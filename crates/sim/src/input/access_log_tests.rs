@@ -80,7 +80,7 @@ fn a_load_balancers_line_gives_every_part() {
 }
 
 #[test]
-fn what_is_not_http_is_still_a_request() {
+fn a_line_without_http_is_still_a_request() {
     let line = AccessLine::parse(br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#)
         .unwrap();
     assert_eq!((line.method, line.path), (&b"-"[..], &br"\x16\x03"[..]));

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_stands_for_itself() {
+    fn a_client_that_is_not_an_address_is_its_own_key() {
         for text in ["crawler.example.com", "-", "unix:", "a:b:c", ""] {
             assert_eq!(client(text.as_bytes()), text.as_bytes());
         }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_is_told_by_most_of_the_first_lines() {
+    fn the_format_is_detected_from_most_of_the_first_lines() {
         let access = br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
         assert_eq!(Format::detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
         let vhost = [b"www.example.com:80 ", &access[..]].concat();

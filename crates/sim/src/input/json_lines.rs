@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_what_is_asked_for_lists_what_it_has() {
+    fn a_line_without_the_field_lists_its_fields() {
         let no_field = |has: &str| Err(LineError::NoField { name: "ip".into(), has: has.into() });
         assert_eq!(
             read(r#"{"time":1,"user":{"id":1,"name":"x"}}"#, None, "ip"),

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_calendar_has_is_refused() {
+    fn impossible_dates_are_refused() {
         for text in [
             "31/Jun/2015:10:05:03 +0000",
             "29/Feb/2015:10:05:03 +0000",

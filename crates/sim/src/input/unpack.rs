@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_too_deep_is_refused() {
+    fn archives_nested_too_deep_are_refused() {
         let deep = |layers| (0..layers).fold(b"text".to_vec(), |inner, _| gzip(&inner));
         assert_eq!(text(&deep(4)).unwrap(), "text");
         assert_eq!(text(&deep(5)).unwrap_err().kind(), io::ErrorKind::InvalidData);

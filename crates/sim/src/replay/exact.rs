@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_none_admits_none() {
+    fn a_limit_of_zero_admits_none() {
         assert!(!ExactLog::new(0, 1_000).admits(5));
     }
 }

@@ -22,7 +22,7 @@ impl ConcurrencyLimit for Counting {
 }
 
 #[test]
-fn of_two_calls_that_end_together_one_at_least_is_learnt_from_and_the_limit_seen_is_one_that_was_set() {
+fn two_calls_that_end_together_update_the_limit_at_least_once() {
     loom::model(|| {
         let algorithm = Algorithm::Custom(Arc::new(|| Box::new(Counting)));
         let adaptive = Arc::new(Adaptive::new(AdaptiveRule::new("r", algorithm)));

@@ -23,7 +23,7 @@ fn learn_beside(adaptive: &Adaptive, from_ms: u64, calls: u64, rt: Duration, fai
 }
 
 #[test]
-fn failures_bring_the_limit_down() {
+fn failures_lower_the_limit() {
     for algorithm in all() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()).bounds(2, 50));
         learn(&adaptive, 0, 10_000, BASE, true);
@@ -32,7 +32,7 @@ fn failures_bring_the_limit_down() {
 }
 
 #[test]
-fn traffic_that_does_not_use_half_of_the_limit_teaches_nothing() {
+fn traffic_below_half_of_the_limit_does_not_change_it() {
     for algorithm in all() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm.clone()));
         let before = adaptive.units();
@@ -89,7 +89,7 @@ fn a_window_is_a_second_and_ten_calls_at_least() {
 }
 
 #[test]
-fn no_call_brings_the_limit_out_of_its_bounds() {
+fn the_limit_stays_within_its_bounds() {
     for algorithm in all() {
         let adaptive = Adaptive::new(AdaptiveRule::new("r", algorithm).bounds(3, 9));
         let mut at = Nanos::ZERO;
@@ -107,7 +107,7 @@ fn no_call_brings_the_limit_out_of_its_bounds() {
 }
 
 #[test]
-fn an_algorithm_of_ones_own_decides() {
+fn a_custom_algorithm_decides() {
     struct Fixed;
     impl ConcurrencyLimit for Fixed {
         fn start(&self) -> f64 {

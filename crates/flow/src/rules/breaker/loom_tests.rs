@@ -20,7 +20,7 @@ fn opened() -> Arc<Breaker> {
 }
 
 #[test]
-fn one_probe_place_goes_to_one_thread_and_comes_back() {
+fn one_probe_goes_to_one_thread_and_is_returned() {
     model(|| {
         let breaker = opened();
         let now = Nanos::from_secs(1);
@@ -45,7 +45,7 @@ fn one_probe_place_goes_to_one_thread_and_comes_back() {
 }
 
 #[test]
-fn two_verdicts_make_one_transition() {
+fn two_reports_make_one_transition() {
     model(|| {
         let rule = BreakerRule { slots: 1, ..opened().rule.clone() };
         let breaker = Arc::new(Breaker::new(rule.probes(2)));

@@ -80,7 +80,7 @@ fn a_ratio_of_one_opens_when_all_are_bad() {
 }
 
 #[test]
-fn calls_leave_the_interval_slot_by_slot() {
+fn calls_expire_from_the_interval_slot_by_slot() {
     let breaker = breaker(Trip::ErrorCount { count: 4 }, 1);
     for at in (0..20_000).step_by(5_000) {
         run(&breaker, at, 1, true).unwrap();
@@ -124,7 +124,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
 }
 
 #[test]
-fn a_probe_that_did_not_run_gives_its_place_back() {
+fn a_cancelled_probe_is_returned() {
     let breaker = opened(1);
     for at in 5_000..5_010 {
         let probe = breaker.enter(ms(at), &quiet).unwrap().unwrap();
@@ -192,7 +192,7 @@ fn probes_that_ended_well_still_count_after_one_was_given_up() {
 }
 
 #[test]
-fn a_call_from_before_an_outage_does_not_bring_it_back() {
+fn a_call_from_before_an_outage_does_not_reopen_the_breaker() {
     let breaker = opened(1);
     run(&breaker, 5_000, 1, false).unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
@@ -203,7 +203,7 @@ fn a_call_from_before_an_outage_does_not_bring_it_back() {
 }
 
 #[test]
-fn a_look_answers_as_an_entry_would_and_changes_nothing() {
+fn a_peek_answers_as_an_entry_would_and_changes_nothing() {
     let breaker = opened(2);
     assert_eq!(breaker.peek(ms(4_999)), Err(Some(Duration::from_millis(1))));
     assert_eq!((breaker.peek(ms(5_000)), breaker.state()), (Ok(()), BreakerState::Open));
@@ -217,7 +217,7 @@ fn a_look_answers_as_an_entry_would_and_changes_nothing() {
 }
 
 #[test]
-fn listeners_hear_each_change_once() {
+fn listeners_are_told_each_change_once() {
     let breaker = opened(1);
     let heard = Mutex::new(Vec::new());
     let tell = |_: &Breaker, from, to| heard.lock().unwrap().push((from, to));

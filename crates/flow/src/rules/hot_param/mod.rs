@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_values_place_is_put_off_alone_and_behind_others_taken_anew() {
+    fn a_values_slot_is_postponed_alone_and_taken_anew_behind_others() {
         let max_wait = Duration::from_secs(1);
         let rule =
             HotParamRule::new("r", ParamKey::Index(0), 10).measure(ParamMeasure::Throttle { max_wait });

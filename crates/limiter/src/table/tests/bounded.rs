@@ -80,7 +80,7 @@ fn a_flood_of_made_up_keys_never_resets_a_limited_key() {
 }
 
 #[test]
-fn recovered_keys_give_way_before_any_other() {
+fn recovered_keys_are_evicted_first() {
     let fixture = Fixture::new(Policy::token_bucket("10/1s".parse().unwrap()), 1_000);
     for round in 0..50_u64 {
         let now = Nanos::from_secs(1_000 + 10 * round);
@@ -94,7 +94,7 @@ fn recovered_keys_give_way_before_any_other() {
 }
 
 #[test]
-fn up_to_the_bound_at_most_one_key_in_ten_thousand_has_to_give_way() {
+fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
     for policy in policies("200/1h".parse().unwrap()) {
         let max_keys = if policy.words() > 100 { 2_000_u32 } else { 100_000 };
         let fixture = Fixture::new(policy, max_keys as usize);

@@ -56,7 +56,7 @@ fn a_key_that_is_evicted_meanwhile_gets_no_second_allowance() {
 }
 
 #[test]
-fn two_keys_that_push_each_other_out_keep_one_place_each() {
+fn two_keys_that_evict_each_other_keep_one_entry_each() {
     let policy = Policy::fixed_window("1/1s".parse().unwrap());
     loom::model(move || {
         let table = Arc::new(table(&policy, 1));
@@ -107,7 +107,7 @@ fn a_record_that_moves_is_never_missed() {
 }
 
 #[test]
-fn a_closed_table_shows_every_key_that_came_in() {
+fn a_closed_table_lists_every_inserted_key() {
     let policy = Policy::fixed_window("1/1s".parse().unwrap());
     loom::model(move || {
         let table = Arc::new(table(&policy, 2));

@@ -1,0 +1,436 @@
+//! The options of `tidegate serve`.
+#![allow(
+    clippy::doc_markdown,
+    clippy::doc_link_with_quotes,
+    reason = "the options' comments are their help text"
+)]
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::ValueEnum;
+use tidegate_core::parse_duration;
+use tidegate_server::{
+    Options, Timeout, TlsFiles, heavy,
+    rate_limits::Consume,
+    rules::parse_timeout,
+    throttle::{ThrottleAllowed, ThrottleQuota},
+    trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
+};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::values::{ValueError, bytes, positive};
+
+/// The default maximum number of keys of a limit.
+pub const MAX_KEYS: u32 = 1 << 20;
+/// The default number of heavy keys of each limit.
+const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
+
+/// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
+///
+/// Without options, it serves built-in example rules on 127.0.0.1: HTTP on port 8080, the Redis protocol on port 6380, and the
+/// control plane on port 8082. SIGHUP reloads the rules, SIGTERM stops the server. Every option is also an environment
+/// variable.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = crate::about_store::STORE)]
+pub struct Args {
+    /// A file with these options, in YAML: `tls-cert: server.pem`, one a line, named as here without the dashes before
+    ///
+    /// What the command line or a variable says goes before it. A flag is true or false; an option that takes several values also
+    /// takes a list. The file is read when the server starts. Example:
+    ///
+    ///   http: 0.0.0.0:8080
+    ///   tls-cert: /etc/tidegate/server.pem
+    ///   tls-key: /etc/tidegate/server.key
+    ///   tls-client-ca: /etc/tidegate/clients.pem
+    ///   access: /etc/tidegate/access.yaml
+    ///   rules: /etc/tidegate/rules.yaml
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG", verbatim_doc_comment)]
+    config: Option<PathBuf>,
+    /// Address for HTTP; `off` disables it
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
+    http: String,
+    /// Address for the Redis protocol; `off` disables it
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
+    resp: String,
+    /// Address for the control plane over HTTP (metrics, rules, blocks, resets); `off` disables it
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
+    admin: String,
+    /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
+    grpc: Option<String>,
+    /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
+    spoe: Option<String>,
+    /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
+    /// changes
+    ///
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
+    /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
+    pub(super) envoy_config: Option<PathBuf>,
+    /// What a denied request from Envoy consumes
+    #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "all-or-none")]
+    envoy_consume: ConsumeOption,
+    /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
+    #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
+    envoy_headers: bool,
+    /// The server's certificate, in PEM with its intermediate certificates: all listeners then use TLS
+    ///
+    /// TLS 1.2 and 1.3; HTTP/2 by ALPN. Certificate, key and authority are reloaded when a file changes, and on SIGHUP;
+    /// existing connections continue.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", requires = "tls_key")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authority of client certificates, in PEM: clients then need a certificate or a token
+    ///
+    /// Without --access, every client with a certificate from this authority may ask for decisions and read metrics and rules.
+    /// Health checks need no certificate.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
+    pub(super) tls_client_ca: Option<PathBuf>,
+    /// The access file, in YAML: what each client may do; reloaded when it changes
+    ///
+    /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
+    /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload),
+    /// report (what resources of programs do).
+    /// `limits` lists the prefixes of a client's limits. Example:
+    ///
+    ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
+    ///
+    /// Clients send `Authorization: Bearer TOKEN` over HTTP and gRPC, and `AUTH name TOKEN` or `AUTH TOKEN` over RESP. Health
+    /// checks need no token.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ACCESS", verbatim_doc_comment)]
+    pub(super) access: Option<PathBuf>,
+    /// Listen on addresses that other machines can reach without TLS or without credentials
+    ///
+    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change
+    /// anything.
+    #[arg(long, env = "TIDEGATE_INSECURE")]
+    insecure: bool,
+    /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
+    pub(super) rules: Option<PathBuf>,
+    /// Let operators change the rules file over HTTP, as on the dashboard's page of rules
+    ///
+    /// Needs the role `operate`. The file is replaced in one step, FILE.previous keeps it as it was, and the log says who did it. A
+    /// save is rejected if the file has changed since the page loaded it.
+    #[arg(long, env = "TIDEGATE_RULES_WRITABLE", requires = "rules")]
+    rules_writable: bool,
+    /// Maximum number of keys of CL.THROTTLE, and of each limit without its own max_keys
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = MAX_KEYS, value_parser = clap::value_parser!(u32).range(1..))]
+    max_keys: u32,
+    /// Memory for the keys of all limits together, such as 512MiB, divided by use
+    ///
+    /// Limits without their own max_keys, and CL.THROTTLE, start with equal parts of half of it. They grow, up to --max-keys,
+    /// when they run out of room, and shrink when others need the memory. Without this option, each limit may grow to
+    /// --max-keys. The rules file can also set it (max_memory); this option takes precedence.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = bytes)]
+    max_memory: Option<u64>,
+    /// Heavy keys that each limit tracks by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
+    ///
+    /// These are the keys with the most requests and the most denials in the last five to ten minutes. Their names are kept
+    /// only in memory. Clients with the role `observe` can read them.
+    #[arg(long, value_name = "N", env = "TIDEGATE_TOP_KEYS", default_value_t = TOP_KEYS, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    top_keys: u32,
+    /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
+    ///
+    /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
+    /// 138 KiB; limits without room have no history.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
+    history_memory: u64,
+    /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
+    ///
+    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict, but no names. The trace
+    /// shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
+    /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
+    #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
+    trace_keys: TraceKeys,
+    /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
+    ///
+    /// Reading the trace takes as much memory again.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
+    trace_memory: u64,
+    /// Share the limits with other servers over Redis or Valkey: the store's address
+    ///
+    /// One server: redis://[user:password@]host[:port][/db] or redis+unix:///path; rediss:// for TLS. A cluster:
+    /// redis+cluster://host:port,host:port. A master found through sentinels: redis+sentinel://host:port,host:port/name
+    /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
+    /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
+    /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
+    /// The rules set what a limit does while the store does not reply: see `tidegate check --help`. The text at the end of
+    /// this help describes what the store must keep, and which permissions its user needs.
+    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// The store's password (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_STORE_PASSWORD", hide_env_values = true)]
+    store_password: Option<String>,
+    /// A file with the store's password, in one line
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEGATE_STORE_PASSWORD_FILE",
+        conflicts_with = "store_password"
+    )]
+    pub(super) store_password_file: Option<PathBuf>,
+    /// The minimum number of servers that share the store
+    ///
+    /// While the store does not reply, each server enforces its part of a limit with `on_error: local`: the limit divided by
+    /// the last counted number of servers, but at least by this number. A server that starts while the store is down has
+    /// counted none, unless --state has kept the number.
+    #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    /// Name of this server, for those who look at the servers that share the store [default: the host's and the process's number]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_NAME", requires = "store")]
+    name: Option<String>,
+    /// Prefix of the keys in the store; servers with the same prefix share their limits
+    #[arg(long, value_name = "TEXT", env = "TIDEGATE_STORE_PREFIX", default_value = "tidegate")]
+    store_prefix: String,
+    /// Deadline of a decision in the store, for limits without their own; auto: three measured round trips and 20ms
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_DEADLINE", default_value = "50ms", value_parser = parse_timeout)]
+    store_deadline: Timeout,
+    /// File that keeps the state of the limits across restarts; with --store, the number of servers that share the store
+    ///
+    /// With --store, the store keeps the limits. The file keeps the number of servers that share it: a server that starts
+    /// while the store is down divides its limits with `on_error: local` by that number. The number rises as soon as more
+    /// servers are counted, and falls after 15 seconds with fewer.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_STATE")]
+    pub(super) state: Option<PathBuf>,
+    /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
+    ///
+    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
+    flow_rules: Option<PathBuf>,
+    /// How often the state is written: a server that is killed loses the use of at most this time
+    ///
+    /// A write starts early enough to end within this time after the start of the previous one, if it takes at most twice as
+    /// long as that one. If a write takes more than a third of this time, the next one starts immediately, and at most the use
+    /// of two writes is lost.
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STATE_INTERVAL", default_value = "30s", value_parser = positive)]
+    pub(super) state_interval: Duration,
+    /// How often to check the rules file; a change is loaded once two checks in a row find the same file
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RELOAD_INTERVAL", default_value = "1s", value_parser = positive)]
+    reload_interval: Duration,
+    /// Password that Redis clients must send with AUTH (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_RESP_PASSWORD", hide_env_values = true)]
+    pub(super) resp_password: Option<String>,
+    /// Threads for the Redis protocol; one answers hundreds of thousands of requests a second
+    #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    resp_threads: u16,
+    /// Close a Redis connection after this long without a command; 0s means never
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = parse_duration)]
+    resp_idle_timeout: Duration,
+    /// Longest period and refill time of a bucket that a client may use with CL.THROTTLE
+    ///
+    /// A bucket occupies memory until it is full again, so this bounds how long a client can occupy memory.
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_MAX_PERIOD", default_value = "1d", value_parser = positive)]
+    resp_max_period: Duration,
+    /// Which buckets CL.THROTTLE accepts: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
+    #[arg(long, value_name = "BUCKETS", env = "TIDEGATE_RESP_THROTTLE", default_value = "on", value_parser = throttle)]
+    resp_throttle: ThrottleOption,
+    /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
+    #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
+    http_origin: Vec<String>,
+    /// Names by which the control plane is asked without credentials, as in limits.internal (separate several with commas)
+    ///
+    /// IP addresses and localhost need no name here. Any other name could be that of a web page which makes its own name lead to this
+    /// server (DNS rebinding), so it is refused unless the server asks for credentials (--access, --tls-client-ca).
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ADMIN_HOST", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
+    /// Close an HTTP connection when its client reads nothing of a response for this long
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive)]
+    http_write_timeout: Duration,
+    /// Maximum number of connections per listener, and at most 256 of the control plane; another one closes the connection
+    /// that was idle longest
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_connections: u32,
+    /// Maximum number of connections per client address and listener (for IPv6 per /64 network) [default: no bound]
+    ///
+    /// A proxy counts as one client for everything that it forwards.
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections_per_peer: Option<u32>,
+    /// How long requests in progress, and then the last write of the state (at least 5s), may take when the server stops
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration)]
+    grace: Duration,
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    pub(super) otlp: crate::otlp::Sending,
+    /// Format of the log on standard error
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
+    pub(super) log_format: LogFormat,
+    /// Most detailed level to log: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info")]
+    pub(super) log_level: LevelFilter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// What a denied request from Envoy consumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ConsumeOption {
+    /// Nothing: one decision covers all limits of a request
+    AllOrNone,
+    /// Each limit that admits the request is charged, as with envoyproxy/ratelimit
+    Each,
+}
+
+/// Which buckets `CL.THROTTLE` allows.
+#[derive(Clone, Debug)]
+enum ThrottleOption {
+    On,
+    Off,
+    Only(Vec<ThrottleQuota>),
+}
+
+fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
+    if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
+}
+
+/// Which share of all keys is traced.
+#[derive(Clone, Copy, Debug)]
+struct TraceKeys(Option<KeyShare>);
+
+fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(TraceKeys(None));
+    }
+    text.parse().map(|share| TraceKeys(Some(share)))
+}
+
+fn trace_bytes(text: &str) -> Result<u64, ValueError> {
+    let bytes = bytes(text)?;
+    if bytes < LEAST_TRACE_BYTES { Err(ValueError::AtLeast(LEAST_TRACE_BYTES)) } else { Ok(bytes) }
+}
+
+fn throttle(text: &str) -> Result<ThrottleOption, String> {
+    let bucket = |text: &str| {
+        let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([max_burst, count, period]) => {
+                Ok(ThrottleQuota { max_burst: *max_burst, count: *count, period: *period })
+            }
+            _ => Err(format!("`{text}` is not on, off or max_burst:count:period, as in 15:30:60")),
+        }
+    };
+    match text {
+        "on" => Ok(ThrottleOption::On),
+        "off" => Ok(ThrottleOption::Off),
+        list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleOption::Only),
+    }
+}
+
+/// A host's name without a port.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+    if !text.is_empty() && text.chars().all(is_name) {
+        return Ok(text.to_owned());
+    }
+    Err("a name is without a scheme and a port, as in limits.internal".to_owned())
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some((scheme, host)) if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) => {
+            Ok(text.to_owned())
+        }
+        _ => {
+            Err("give a scheme, a host and optionally a port, as in https://ops.example.com:8443".to_owned())
+        }
+    }
+}
+
+impl Args {
+    /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
+    /// variable.
+    pub(super) fn lacks(&self) -> Option<&'static str> {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Some("TLS needs a certificate and its key: give both --tls-cert and --tls-key");
+        }
+        if self.tls_client_ca.is_some() && self.tls_cert.is_none() {
+            return Some("--tls-client-ca needs TLS: give --tls-cert and --tls-key, too");
+        }
+        if self.grpc.as_ref().is_some_and(|grpc| !grpc.eq_ignore_ascii_case("off"))
+            && self.envoy_config.is_none()
+        {
+            return Some("--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH");
+        }
+        if self.store_password.is_some() && self.store_password_file.is_some() {
+            return Some(
+                "the store's password is given twice: keep --store-password or --store-password-file",
+            );
+        }
+        None
+    }
+
+    pub(super) fn options(&self) -> Options {
+        let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Options {
+            http: listener(&self.http),
+            resp: listener(&self.resp),
+            admin: listener(&self.admin),
+            tls: match (&self.tls_cert, &self.tls_key) {
+                (Some(cert), Some(key)) => Some(TlsFiles {
+                    cert: cert.clone(),
+                    key: key.clone(),
+                    client_ca: self.tls_client_ca.clone(),
+                }),
+                _ => None,
+            },
+            access: self.access.clone(),
+            insecure: self.insecure,
+            grpc: match (&self.grpc, &self.envoy_config) {
+                (Some(address), _) => listener(address),
+                (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
+                _ => None,
+            },
+            spoe: self.spoe.as_deref().and_then(listener),
+            envoy_config: self.envoy_config.clone(),
+            envoy_consume: match self.envoy_consume {
+                ConsumeOption::AllOrNone => Consume::AllOrNone,
+                ConsumeOption::Each => Consume::Each,
+            },
+            envoy_headers: self.envoy_headers,
+            rules: self.rules.clone(),
+            rules_writable: self.rules_writable,
+            max_keys: self.max_keys as usize,
+            max_memory: self.max_memory,
+            top_keys: self.top_keys as usize,
+            history_memory: self.history_memory,
+            trace_keys: self.trace_keys.0,
+            trace_memory: self.trace_memory,
+            store: given(&self.store),
+            store_password: given(&self.store_password),
+            nodes: self.nodes,
+            name: given(&self.name),
+            store_prefix: self.store_prefix.clone(),
+            store_deadline: self.store_deadline,
+            state: self.state.clone(),
+            flow_rules: self.flow_rules.clone(),
+            state_interval: self.state_interval,
+            reload_interval: self.reload_interval,
+            resp_password: given(&self.resp_password),
+            resp_threads: self.resp_threads.into(),
+            resp_idle_timeout: self.resp_idle_timeout,
+            max_connections: self.max_connections as usize,
+            max_connections_per_peer: self.max_connections_per_peer.map(|most| most as usize),
+            sockets: Vec::new(),
+            http_write_timeout: self.http_write_timeout,
+            http_origins: self.http_origin.clone(),
+            admin_hosts: self.admin_host.clone(),
+            throttle: match &self.resp_throttle {
+                ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
+                ThrottleOption::Off => ThrottleAllowed::Nothing,
+                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
+            },
+            grace: self.grace,
+            telemetry: None,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The text that the server prints when it is ready, with commands to try.
+
+use std::{fmt::Write, io, net::SocketAddr};
+
+use tidegate_core::write_duration;
+use tidegate_server::Server;
+
+use super::args::{Args, LogFormat};
+
+/// The text that is printed when the server is ready.
+pub(super) struct Ready {
+    format: LogFormat,
+    rules: String,
+    state: Option<String>,
+    password: bool,
+    tls: bool,
+    access: bool,
+    /// The collector of OpenTelemetry.
+    collector: Option<String>,
+}
+
+impl Ready {
+    pub(super) fn of(args: &Args, has_telemetry: bool) -> Self {
+        let every = |interval| {
+            let mut text = String::new();
+            // Writing to a `String` does not fail.
+            let _ = write_duration(&mut text, interval);
+            text
+        };
+        Self {
+            format: args.log_format,
+            rules: match (&args.rules, &args.envoy_config) {
+                (Some(rules), Some(envoy)) => format!("{}, {}", rules.display(), envoy.display()),
+                (Some(path), None) | (None, Some(path)) => path.display().to_string(),
+                (None, None) => "built-in examples (use your own with --rules FILE)".to_owned(),
+            },
+            state: args
+                .state
+                .as_ref()
+                .map(|path| format!("{}, written every {}", path.display(), every(args.state_interval))),
+            password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
+            tls: args.tls_cert.is_some(),
+            access: args.access.is_some() || args.tls_client_ca.is_some(),
+            #[cfg(feature = "otlp")]
+            collector: has_telemetry.then(|| args.otlp.told()),
+            #[cfg(not(feature = "otlp"))]
+            collector: has_telemetry.then(String::new),
+        }
+    }
+
+    pub(super) fn print(&self, server: &Server) {
+        let (http, resp, grpc) = (server.http_address(), server.resp_address(), server.grpc_address());
+        let admin = server.admin_address();
+        if self.format == LogFormat::Json {
+            let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
+            tracing::info!(
+                http = shown(http),
+                resp = shown(resp),
+                grpc = shown(grpc),
+                spoe = shown(server.spoe_address()),
+                admin = shown(admin),
+                rules = self.rules,
+                state = self.state,
+                otlp = self.collector,
+                store = server.service().store().map(|shared| shared.store().address().to_string()),
+                "listening"
+            );
+            return;
+        }
+        let limits = server.service().limits().names();
+        let mut text = format!("tidegate {} is ready.\n\n", env!("CARGO_PKG_VERSION"));
+        let mut line = |what: &str, value: &str| {
+            let _ = writeln!(text, "  {what:<7}{value}");
+        };
+        let (web, redis) = if self.tls { ("https", "rediss") } else { ("http", "redis") };
+        line("HTTP", &http.map_or("off".to_owned(), |address| format!("{web}://{address}")));
+        line("RESP", &resp.map_or("off".to_owned(), |address| format!("{redis}://{address}")));
+        if let Some(address) = grpc {
+            line("gRPC", &format!("{address}, for Envoy"));
+        }
+        if let Some(address) = server.spoe_address() {
+            line("SPOE", &format!("{address}, for HAProxy"));
+        }
+        line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
+        line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
+        match server.service().store() {
+            Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
+            None => line(
+                "state",
+                self.state.as_deref().unwrap_or("in memory only (keep it across restarts with --state FILE)"),
+            ),
+        }
+        if let Some(collector) = &self.collector {
+            line("OTLP", collector);
+        }
+        text.push_str("\nTry:\n\n");
+        let client = Client { password: self.password, tls: self.tls, access: self.access };
+        for command in commands(http, resp, admin, &client, &limits) {
+            let _ = writeln!(text, "  {command}");
+        }
+        // The server also runs with a closed standard output.
+        let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
+    }
+}
+
+/// What a client on this machine needs in addition to its request.
+struct Client {
+    password: bool,
+    tls: bool,
+    access: bool,
+}
+
+/// Three commands that work as printed. The user sets `$TOKEN`, `$CA` and the password.
+fn commands(
+    http: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+    client: &Client,
+    limits: &[String],
+) -> Vec<String> {
+    let limit = limits.first().map_or("per-user", String::as_str);
+    let web = if client.tls { "--cacert $CA https" } else { "http" };
+    let token = if client.access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
+    let mut commands = Vec::new();
+    if let Some(http) = http.map(reachable) {
+        commands.push(format!(
+            "curl {token}-i {web}://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+        ));
+        if resp.is_none() {
+            commands.push(format!(
+                "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+            ));
+            commands.push(match admin.map(reachable) {
+                Some(admin) => format!("curl {token}{web}://{admin}/metrics"),
+                None => format!("curl {web}://{http}/readyz"),
+            });
+        }
+    }
+    if let Some(resp) = resp.map(reachable) {
+        let auth = match (client.password, client.access) {
+            (true, _) => "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD ",
+            (false, true) => "REDISCLI_AUTH=$TOKEN ",
+            (false, false) => "",
+        };
+        let tls = if client.tls { " --tls --cacert $CA" } else { "" };
+        let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
+        commands.push(format!("{cli} ACQUIRE {limit} alice"));
+        if http.is_none() {
+            commands.push(format!("{cli} PEEK {limit} alice"));
+        }
+        commands.push(format!("{cli} CL.THROTTLE bob 15 30 60"));
+    }
+    commands
+}
+
+/// An address that a client on this machine can connect to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
