@@ -64,33 +64,43 @@ pub enum Answer {
 impl Kind {
     /// The request for one value, and its body if it has one. Everywhere 100 a minute for each value.
     pub fn request(self, address: &str, value: u64) -> (Request<()>, Option<Bytes>) {
-        let value = format!("user:{value:010}");
-        let (path, body) = match self {
-            Self::Proxy => {
-                let request = Request::get(format!("http://{address}/")).header("x-user", value);
-                return (request.body(()).expect("a valid request"), None);
-            }
+        let body = self.body(value);
+        let request = match &body {
+            None => Request::get(format!("http://{address}/")).header("x-user", user(value)),
+            Some(_) => Request::post(format!("http://{address}{}", self.path()))
+                .header("content-type", "application/grpc")
+                .header("te", "trailers"),
+        };
+        (request.body(()).expect("a valid request"), body)
+    }
+
+    /// The path of the request.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Proxy => "/",
+            Self::Envoy => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            Self::Throttlecrab => "/throttlecrab.RateLimiter/Throttle",
+        }
+    }
+
+    /// The body of the request for one value.
+    pub fn body(self, value: u64) -> Option<Bytes> {
+        let value = user(value);
+        match self {
+            Self::Proxy => None,
             Self::Envoy => {
                 let entries = vec![Entry { key: "user".to_owned(), value }];
-                let message =
-                    RateLimitRequest { domain: "bench".to_owned(), descriptors: vec![Descriptor { entries }] };
-                ("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", framed(&message))
+                let descriptors = vec![Descriptor { entries }];
+                Some(framed(&RateLimitRequest { domain: "bench".to_owned(), descriptors }))
             }
-            Self::Throttlecrab => {
-                let message = ThrottleRequest {
-                    key: value,
-                    max_burst: 100,
-                    count_per_period: 100,
-                    period: 60,
-                    quantity: 1,
-                };
-                ("throttlecrab.RateLimiter/Throttle", framed(&message))
-            }
-        };
-        let request = Request::post(format!("http://{address}/{path}"))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        (request.body(()).expect("a valid request"), Some(body))
+            Self::Throttlecrab => Some(framed(&ThrottleRequest {
+                key: value,
+                max_burst: 100,
+                count_per_period: 100,
+                period: 60,
+                quantity: 1,
+            })),
+        }
     }
 
     /// What an answer's body says: both messages begin with the outcome, and leave out what is 0.
@@ -100,13 +110,19 @@ impl Kind {
             _ => 0,
         };
         match (self, status, grpc_status, outcome) {
-            (Self::Proxy, 200, ..) | (Self::Envoy | Self::Throttlecrab, 200, Some("0"), 1) => Answer::Admitted,
-            (Self::Proxy, 429, ..) | (Self::Envoy, 200, Some("0"), 2) | (Self::Throttlecrab, 200, Some("0"), 0) => {
-                Answer::Denied
+            (Self::Proxy, 200, ..) | (Self::Envoy | Self::Throttlecrab, 200, Some("0"), 1) => {
+                Answer::Admitted
             }
+            (Self::Proxy, 429, ..)
+            | (Self::Envoy, 200, Some("0"), 2)
+            | (Self::Throttlecrab, 200, Some("0"), 0) => Answer::Denied,
             _ => Answer::Failed,
         }
     }
+}
+
+fn user(value: u64) -> String {
+    format!("user:{value:010}")
 }
 
 /// A message as gRPC sends it: not compressed, its length, itself.

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! KIND is `envoy`, `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it is answered. With one the streams
-//! share it evenly. A latency is counted from when the request is sent. The first second of a run is not counted.
+//! share it evenly, and the client is h2; without one it is `plain`, which costs the machine less than any server. A latency is counted from when the request is sent. The first second of a run is not counted.
 
 mod ask;
+mod plain;
 
 use std::{
     env, fmt,
@@ -53,12 +54,23 @@ fn main() {
             exit(2);
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let figures = LocalSet::new().block_on(&runtime, all(run));
+    let figures = if run.rate.is_none() && run.kind.is_grpc() {
+        plain::all(&run).unwrap_or_else(|error| {
+            eprintln!("rls-load: {error}");
+            exit(1);
+        })
+    } else {
+        paced(run)
+    };
     println!("{figures}");
     if figures.nanos.is_empty() {
         exit(1);
     }
+}
+
+fn paced(run: Rc<Run>) -> Figures {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, all(run))
 }
 
 impl Run {
@@ -70,7 +82,8 @@ impl Run {
             other => return Err(format!("{other:?} is not known; there is envoy, throttlecrab and proxy")),
         };
         let address = words.next().ok_or("name an address, as in 127.0.0.1:8081")?;
-        let mut run = Self { kind, address, connections: 50, streams: 10, seconds: 10, values: 100_000, rate: None };
+        let mut run =
+            Self { kind, address, connections: 50, streams: 10, seconds: 10, values: 100_000, rate: None };
         for word in words {
             let (name, number) = word.split_once('=').ok_or_else(|| format!("{word} is no NAME=NUMBER"))?;
             let number: u64 = number.parse().map_err(|_| format!("{word} has no number"))?;
@@ -87,6 +100,14 @@ impl Run {
     }
 }
 
+impl Figures {
+    fn count(&mut self, asked: Instant, answer: Answer) {
+        self.nanos.push(asked.elapsed().as_nanos() as u64);
+        self.denied += u64::from(answer == Answer::Denied);
+        self.failed += u64::from(answer == Answer::Failed);
+    }
+}
+
 async fn all(run: Rc<Run>) -> Figures {
     let start = Instant::now();
     let mut streams = Vec::new();
@@ -96,7 +117,12 @@ async fn all(run: Rc<Run>) -> Figures {
         let (send, task) = h2::client::handshake(stream).await.expect("HTTP/2 is spoken there");
         spawn_local(task);
         for stream in 0..run.streams {
-            streams.push(spawn_local(one(Rc::clone(&run), send.clone(), connection * run.streams + stream, start)));
+            streams.push(spawn_local(one(
+                Rc::clone(&run),
+                send.clone(),
+                connection * run.streams + stream,
+                start,
+            )));
         }
     }
     let mut sum = Figures::default();
@@ -132,9 +158,7 @@ async fn one(run: Rc<Run>, mut send: SendRequest<bytes::Bytes>, number: u64, sta
         if asked < start + WARM {
             continue;
         }
-        figures.nanos.push(asked.elapsed().as_nanos() as u64);
-        figures.denied += u64::from(answer == Answer::Denied);
-        figures.failed += u64::from(answer == Answer::Failed);
+        figures.count(asked, answer);
         if answer == Answer::Failed && figures.failed > 1_000 {
             return figures;
         }

@@ -1,9 +1,11 @@
-//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol and gRPC.
+//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol, gRPC and
+//! HAProxy's SPOP.
 //!
 //! ```text
 //! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
 //! RESP ─ resp ─┼─► service ─► limits ──┤
-//! gRPC ─ grpc ─┘                ▲      └─ shared ─► tidegate-redis
+//! gRPC ─ grpc ─┤                ▲      └─ shared ─► tidegate-redis
+//! SPOP ─ spoe ─┘                │
 //!      (envoy)      rules file ─ rules      metrics, reload, state_file, shutdown beside it
 //! ```
 //!
@@ -28,6 +30,7 @@
 pub mod access;
 #[cfg(test)]
 mod captured_log;
+mod connections;
 pub mod counts;
 pub mod envoy;
 mod flow;
@@ -59,6 +62,8 @@ pub mod service;
 pub mod shared;
 mod shutdown;
 mod sources;
+#[doc(hidden)]
+pub mod spoe;
 mod start_error;
 mod state;
 mod state_file;

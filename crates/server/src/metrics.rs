@@ -22,10 +22,12 @@ mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod source;
+mod spoe;
 mod store;
 
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
+pub(crate) use self::spoe::SpoeStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
 
@@ -50,13 +52,13 @@ pub(crate) struct Events {
     pub certificate_loads: [AtomicU64; 2],
     /// The same for the access file.
     pub access_loads: [AtomicU64; 2],
-    pub http: Arc<HttpStats>,
-    pub admin: Arc<HttpStats>,
+    pub http: Arc<ConnectionStats>,
+    pub admin: Arc<ConnectionStats>,
 }
 
-/// Connection events of one HTTP listener.
+/// Connection events of one listener.
 #[derive(Debug, Default)]
-pub(crate) struct HttpStats {
+pub(crate) struct ConnectionStats {
     pub connections: AtomicUsize,
     pub accepted: AtomicU64,
     /// Idle connections that were closed for new ones.
@@ -127,6 +129,11 @@ impl Metrics {
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
         self.add(Arc::new(grpc::Counted(stats)));
+    }
+
+    /// Adds the counters of SPOE.
+    pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
+        self.add(Arc::new(spoe::Counted(stats)));
     }
 
     /// Counts one HTTP request. The route is one of the server's own, so the number of label values is bounded.
@@ -228,7 +235,7 @@ impl Source for Counted {
 impl Counted {
     fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: fn(&HttpStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
+        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
             [
                 (&[("protocol", "http")], http(&events.http)),
                 (&[("protocol", "admin")], http(&events.admin)),

@@ -24,6 +24,8 @@ pub struct Options {
     pub resp: Option<String>,
     /// The address for gRPC, for Envoy; `None` turns it off. Needs the crate's feature `grpc`.
     pub grpc: Option<String>,
+    /// The address for HAProxy's SPOE; `None` turns it off.
+    pub spoe: Option<String>,
     /// The address of the control plane (metrics, rules, blocks, resets); `None` turns it off.
     pub admin: Option<String>,
     /// The certificates for TLS on all listeners; `None` turns TLS off.
@@ -86,7 +88,7 @@ pub struct Options {
     /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
     /// bound.
     pub max_connections_per_peer: Option<usize>,
-    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `admin`).
+    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`, `admin`).
     pub sockets: Vec<(String, Arc<TcpListener>)>,
     /// How long an HTTP client may read nothing of its response.
     pub http_write_timeout: Duration,
@@ -108,6 +110,7 @@ impl Default for Options {
             http: Some("127.0.0.1:0".to_owned()),
             resp: Some("127.0.0.1:0".to_owned()),
             grpc: None,
+            spoe: None,
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
             access: None,

@@ -20,13 +20,14 @@ use tokio::{
 
 use crate::{
     access::Door,
+    connections::{Acceptor, Bounds},
     flow::{Flow, Pushed},
     follow::follow,
     history,
-    http::{self, App, HttpConfig, Plane, hosts::Hosts},
+    http::{self, App, Plane, hosts::Hosts},
     limits::{self, Capacity, Limits},
     locks::Locks,
-    metrics::{Events, HttpStats, Metrics},
+    metrics::{ConnectionStats, Events, Metrics, SpoeStats},
     occupancy::{self, Occupancy},
     options::Options,
     pages,
@@ -39,6 +40,7 @@ use crate::{
     service::{InForce, Service},
     shared::SharedStore,
     sources::{Loaded, Sources},
+    spoe::{self, Agent},
     start_error::{StartError, StoreOptionError},
     state::State,
     throttle::{THROTTLE, Throttle},
@@ -86,6 +88,7 @@ pub struct Server {
     admin: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
+    spoe: Option<(SocketAddr, JoinHandle<()>)>,
     stop_http: watch::Sender<bool>,
 }
 
@@ -118,7 +121,8 @@ impl Server {
         events: Arc<Events>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        if options.http.is_none() && options.resp.is_none() && options.grpc.is_none() {
+        let asked = [&options.http, &options.resp, &options.grpc, &options.spoe];
+        if asked.into_iter().all(Option::is_none) {
             return Err(StartError::NothingToServe);
         }
         let shared = shared_store(&options)?;
@@ -139,6 +143,7 @@ impl Server {
         let locks = Locks::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
         let grpc = listen_for_grpc(&options, &rates, &mut metrics, &locks, &stopped).await?;
+        let spoe = listen_for_spoe(&options, &service, &mut metrics, &locks, &stopped).await?;
         let origins = options.http_origins.clone();
         // All addresses are bound before any is served.
         let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
@@ -170,21 +175,17 @@ impl Server {
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
         });
-        let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<HttpStats>| {
+        let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<ConnectionStats>| {
             let (listener, address) = listener?;
             let (name, most) = match plane {
                 Plane::Data => ("http", options.max_connections),
                 Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
             };
-            let config = HttpConfig {
-                name,
-                max_connections: most,
-                max_per_peer: options.max_connections_per_peer,
-                write_timeout: options.http_write_timeout,
-            };
+            let bounds = Bounds { max_connections: most, ..bounds(&options, name) };
             let router = http::router(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
-            let serve = http::serve(listener, router, config, locks.clone(), service, stats, stopped.clone());
+            let connections = Acceptor::new(listener, bounds, service, Arc::clone(&stats), stopped.clone());
+            let serve = http::serve(connections, router, locks.clone(), stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
         };
         let http = serve_http(http, Plane::Data, &events.http);
@@ -213,6 +214,7 @@ impl Server {
             admin,
             resp,
             grpc,
+            spoe,
             stop_http,
         })
     }
@@ -239,6 +241,12 @@ impl Server {
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref().map(|(address, _)| *address)
+    }
+
+    /// The address of SPOE.
+    #[must_use]
+    pub fn spoe_address(&self) -> Option<SocketAddr> {
+        self.spoe.as_ref().map(|(address, _)| *address)
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
@@ -269,6 +277,7 @@ impl Server {
             admin,
             resp,
             grpc,
+            spoe,
             stop_http,
             ..
         } = self;
@@ -294,7 +303,7 @@ impl Server {
         // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        let mut listeners = Listeners { app, events, http, admin, resp, grpc, stop_http };
+        let mut listeners = Listeners { app, events, http, admin, resp, grpc, spoe, stop_http };
         let ended = listeners.stop(options.grace, &mut orders).await;
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
@@ -386,7 +395,8 @@ struct Listeners {
     admin: Option<(SocketAddr, JoinHandle<()>)>,
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
-    /// Stops both HTTP listeners and gRPC.
+    spoe: Option<(SocketAddr, JoinHandle<()>)>,
+    /// Stops both HTTP listeners, gRPC and SPOE.
     stop_http: watch::Sender<bool>,
 }
 
@@ -398,9 +408,10 @@ impl Listeners {
         if let Some((_, reactors)) = &self.resp {
             reactors.drain();
         }
-        let (http, admin, resp, grpc) = (&mut self.http, &mut self.admin, &mut self.resp, &mut self.grpc);
+        let (http, admin, resp) = (&mut self.http, &mut self.admin, &mut self.resp);
+        let (grpc, spoe) = (&mut self.grpc, &mut self.spoe);
         let finished = async {
-            for listener in [http, admin, grpc] {
+            for listener in [http, admin, grpc, spoe] {
                 if let Some((_, serving)) = listener {
                     let _ = serving.await;
                     // A task that has ended must not be awaited again.
@@ -420,7 +431,8 @@ impl Listeners {
         if ended == Ended::Cut {
             let open = self.events.http.connections.load(Ordering::Relaxed);
             tracing::warn!(http_connections = open, "some connections did not end in time and are closed");
-            for (_, listener) in self.http.iter_mut().chain(&mut self.admin).chain(&mut self.grpc) {
+            let http = self.http.iter_mut().chain(&mut self.admin);
+            for (_, listener) in http.chain(&mut self.grpc).chain(&mut self.spoe) {
                 listener.abort();
                 let _ = listener.await;
             }
@@ -510,7 +522,7 @@ async fn listen_for_grpc(
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
     use crate::{
-        grpc::{GrpcConfig, Shared, serve},
+        grpc::{Shared, serve},
         metrics::GrpcStats,
     };
 
@@ -519,13 +531,10 @@ async fn listen_for_grpc(
     let door = locks.door("grpc", address, false)?;
     let stats = Arc::new(GrpcStats::default());
     metrics.add_grpc(Arc::clone(&stats));
-    let config = GrpcConfig {
-        max_connections: options.max_connections,
-        max_per_peer: options.max_connections_per_peer,
-        write_timeout: options.http_write_timeout,
-    };
+    let (service, its) = (Arc::clone(rates.service()), Arc::clone(&stats.connections));
+    let connections = Acceptor::new(listener, bounds(options, "grpc"), service, its, stopped.clone());
     let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-    let serve = serve(listener, shared, config, locks.clone(), stopped.clone());
+    let serve = serve(connections, shared, locks.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 
@@ -542,6 +551,25 @@ async fn listen_for_grpc(
         Some(_) => Err(StartError::NoGrpc),
         None => Ok(None),
     }
+}
+
+async fn listen_for_spoe(
+    options: &Options,
+    service: &Arc<Service>,
+    metrics: &mut Metrics,
+    locks: &Locks,
+    stopped: &watch::Receiver<bool>,
+) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+    let Some(address) = &options.spoe else { return Ok(None) };
+    let (listener, address) = listen(options, "spoe", address).await?;
+    let door = locks.door("spoe", address, false)?;
+    let stats = Arc::new(SpoeStats::default());
+    metrics.add_spoe(Arc::clone(&stats));
+    let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
+    let connections = Acceptor::new(listener, bounds(options, "spoe"), its, counts, stopped.clone());
+    let agent = Agent { service: Arc::clone(service), door, stats };
+    let serve = spoe::serve(connections, agent, locks.clone(), stopped.clone());
+    Ok(Some((address, tokio::spawn(serve))))
 }
 
 fn serve_resp(
@@ -568,6 +596,16 @@ fn serve_resp(
     let refused = StartError::Threads;
     let listener = listener.into_std().map_err(refused)?;
     Ok((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
+}
+
+/// The bounds of the connections of a listener with this name.
+fn bounds(options: &Options, name: &'static str) -> Bounds {
+    Bounds {
+        name,
+        max_connections: options.max_connections,
+        max_per_peer: options.max_connections_per_peer,
+        write_timeout: options.http_write_timeout,
+    }
 }
 
 async fn listen_if_on(

@@ -12,7 +12,7 @@ use crate::{flow::PushError, rules::RulesError, state_file::StatePathError, tls:
 #[non_exhaustive]
 pub enum StartError {
     /// All protocols are off.
-    #[error("all listeners are off: give --http, --resp or --grpc an address")]
+    #[error("all listeners are off: give --http, --resp, --grpc or --spoe an address")]
     NothingToServe,
     /// The rules were rejected.
     #[error(transparent)]

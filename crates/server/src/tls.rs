@@ -87,6 +87,7 @@ pub(crate) enum Above {
     Http,
     #[cfg(feature = "grpc")]
     Grpc,
+    /// RESP and SPOP, which have no name in ALPN.
     Resp,
 }
 

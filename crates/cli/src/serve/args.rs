@@ -58,6 +58,9 @@ pub struct Args {
     /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
     grpc: Option<String>,
+    /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
+    spoe: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
     /// changes
     ///
@@ -387,6 +390,7 @@ impl Args {
                 (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
                 _ => None,
             },
+            spoe: self.spoe.as_deref().and_then(listener),
             envoy_config: self.envoy_config.clone(),
             envoy_consume: match self.envoy_consume {
                 ConsumeOption::AllOrNone => Consume::AllOrNone,

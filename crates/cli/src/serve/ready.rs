@@ -57,6 +57,7 @@ impl Ready {
                 http = shown(http),
                 resp = shown(resp),
                 grpc = shown(grpc),
+                spoe = shown(server.spoe_address()),
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
@@ -76,6 +77,9 @@ impl Ready {
         line("RESP", &resp.map_or("off".to_owned(), |address| format!("{redis}://{address}")));
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
+        }
+        if let Some(address) = server.spoe_address() {
+            line("SPOE", &format!("{address}, for HAProxy"));
         }
         line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));

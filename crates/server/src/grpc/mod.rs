@@ -21,7 +21,7 @@ mod wire;
 use std::sync::Arc;
 
 pub use in_process::InProcess;
-pub(crate) use serve::{GrpcConfig, serve};
+pub(crate) use serve::serve;
 
 use crate::metrics::GrpcStats;
 

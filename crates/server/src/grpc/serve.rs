@@ -12,9 +12,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
 };
-use socket2::SockRef;
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
     task::JoinSet,
 };
@@ -25,10 +23,8 @@ use super::{
     routes::Routes,
 };
 use crate::{
-    http::{Admission, Calls, Slots, WriteDeadline},
+    connections::{Accepted, Acceptor},
     locks::Locks,
-    once_a_minute::OnceAMinute,
-    peers::Peers,
     tls::{Above, Stream},
 };
 
@@ -49,91 +45,34 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
 /// How long a client may take from the connection to its first call. Later it may be silent as long as it answers the above: proxies
 /// keep their connections.
 const FIRST_CALL: Duration = Duration::from_mins(1);
-/// The pause before `accept` is retried when the system has no free descriptor.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
-
-/// The listener's options.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GrpcConfig {
-    /// Above this number, the connection that was idle longest is closed.
-    pub max_connections: usize,
-    /// Above this number of connections of one client, its new ones are closed.
-    pub max_per_peer: Option<usize>,
-    /// How long a client may read nothing of its answers.
-    pub write_timeout: Duration,
-}
-
 /// Serves until `stop` is set, and then until every call in progress is answered. Dropping the future closes all connections.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    connections: Acceptor,
     shared: Shared,
-    config: GrpcConfig,
     locks: Locks,
     mut stop: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
-    let slots = Slots::new(config.max_connections);
-    let peers = Peers::new(config.max_per_peer);
-    let full = OnceAMinute::default();
     let (reporter, health) = tonic_health::server::health_reporter();
     let service = Arc::clone(shared.rates.service());
-    let mut connections = JoinSet::new();
-    connections.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
+    let mut serving = JoinSet::new();
+    serving.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
-    connections.spawn(rlqs::assign(Arc::clone(&service), Arc::clone(&stats), reports, stop.clone()));
+    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
     let routes = Arc::new(Routes::new(shared, Quotas::new(events), health));
     let http = builder();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
             // Collects connections that have ended.
-            Some(_) = connections.join_next() => continue,
+            Some(_) = serving.join_next() => continue,
             // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept gRPC connections; retrying in a second (is the limit on open files reached?)");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
-        let Ok(of_peer) = peers.enter(peer.ip()) else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        let admission = slots.admit();
-        if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
-            && full.is_due(service.now())
-        {
-            tracing::warn!(
-                max_connections = config.max_connections,
-                "all gRPC connections are in use: each new one closes the one that was idle longest; raise \
-                 --max-connections, or find out which clients hold them",
-            );
-        }
-        let Some(Admission { slot, evicted }) = admission else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "connection dropped");
-            continue;
-        }
-        stats.accepted.fetch_add(1, Ordering::Relaxed);
-        let calls = Arc::new(Calls::new(slot));
-        let give_up = |stream: &TcpStream| {
-            // Unread data is dropped with the connection instead of being kept by the system.
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        };
-        let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), locks.config(Above::Grpc));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
-        connections.spawn(async move {
-            stats.connections.fetch_add(1, Ordering::Relaxed);
+        serving.spawn(async move {
             let its = Arc::clone(&calls);
             let served = async {
                 let stream = Stream::begin(io, tls).await?;
@@ -156,11 +95,10 @@ pub(crate) async fn serve(
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
                 () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
             }
-            drop(of_peer);
-            stats.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(open);
         });
     }
-    drop(listener);
+    drop(connections);
     graceful.shutdown().await;
 }
 
@@ -204,6 +142,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::connections::{Calls, Slots};
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_gone_without_a_word_is_found_out_within_a_minute() {

@@ -93,8 +93,8 @@ fn respond(
             headers.insert(name, value);
         }
     };
-    set("ratelimit-policy", &list(answers, write_policy));
-    set("ratelimit", &list(answers, write_state));
+    set("ratelimit-policy", &policy_field(answers));
+    set("ratelimit", &state_field(answers));
     if !bound.is_allowed()
         && let Some(wait) = bound.retry_after()
     {
@@ -110,6 +110,16 @@ pub(super) fn json(body: &impl Serialize) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The value of the field `RateLimit-Policy`.
+pub(crate) fn policy_field(answers: &[Answer]) -> String {
+    list(answers, write_policy)
+}
+
+/// The value of the field `RateLimit`.
+pub(crate) fn state_field(answers: &[Answer]) -> String {
+    list(answers, write_state)
 }
 
 /// The answers as members of a structured list. A limit that was asked for several keys appears once per key.

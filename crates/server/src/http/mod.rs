@@ -8,9 +8,7 @@
 //! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
 //! of a path, with the `App` that all handlers share; `answer` and `problem` write responses. `top` serves the heavy keys,
 //! `history` the decisions over time, `overview` the state of all limits, `trace` the requests of traced keys, `what_if` what
-//! other rules would have decided on them, and `rules_file` the rules file. `serve` handles the connections: `slots` bounds
-//! their number and decides which one is closed for a new one, and `write_deadline` bounds how long a response waits for a
-//! client that does not read.
+//! other rules would have decided on them, and `rules_file` the rules file. `serve` handles the connections.
 
 mod admin;
 mod answer;
@@ -30,27 +28,20 @@ mod routes;
 mod rules_file;
 mod serve;
 mod servers;
-mod slots;
 mod table;
 mod top;
 mod trace;
 mod what_if;
-mod write_deadline;
 
+pub(crate) use answer::{policy_field, state_field};
 pub(crate) use app::App;
 pub use ask::MAX_ALL;
 pub use body::MAX_BODY;
-#[cfg(feature = "grpc")]
-pub(crate) use body::drain;
 pub(crate) use overview::health_name;
 pub(crate) use permit::Viewer;
 pub(crate) use query::{QueryError, texts as query_fields};
 pub(crate) use routes::router;
-pub(crate) use serve::{HttpConfig, serve};
+pub(crate) use serve::serve;
 pub use table::{Endpoint, Plane, ROUTES, Route, Served};
 #[cfg(feature = "grpc")]
-pub(crate) use {
-    credentials::http_rights,
-    slots::{Admission, Calls, Slots},
-    write_deadline::WriteDeadline,
-};
+pub(crate) use {body::drain, credentials::http_rights};

@@ -16,25 +16,13 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use socket2::SockRef;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinSet,
-};
+use tokio::{sync::watch, task::JoinSet};
 
-use super::{
-    MAX_BODY,
-    problem::Problem,
-    slots::{Admission, Calls, Slots},
-    write_deadline::WriteDeadline,
-};
+use super::{MAX_BODY, problem::Problem};
 use crate::{
+    connections::{Accepted, Acceptor, Calls},
     locks::Locks,
-    metrics::HttpStats,
-    once_a_minute::OnceAMinute,
-    peers::Peers,
-    service::Service,
+    metrics::ConnectionStats,
     tls::{Above, Stream},
 };
 
@@ -55,23 +43,8 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// How often the client of an HTTP/2 connection is pinged, and how long the reply may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
-/// The pause before `accept` is retried when the system has no free descriptor.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 /// The paths that are served on a spare slot.
 const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
-
-/// The listener's options.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HttpConfig {
-    /// The listener's name in the log.
-    pub name: &'static str,
-    /// Above this number, the connection that was idle longest is closed.
-    pub max_connections: usize,
-    /// Above this number of connections of one client, its new ones are closed.
-    pub max_per_peer: Option<usize>,
-    /// How long a client may read nothing of its response.
-    pub write_timeout: Duration,
-}
 
 /// The names in the client's certificate, for the requests of a connection.
 #[derive(Clone, Debug)]
@@ -80,73 +53,31 @@ pub(super) struct Certificate(pub Arc<[String]>);
 /// Serves until `stop` is set, and then until every request in progress is answered. Dropping the future closes all
 /// connections.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    connections: Acceptor,
     router: Router,
-    config: HttpConfig,
     locks: Locks,
-    service: Arc<Service>,
-    stats: Arc<HttpStats>,
+    stats: Arc<ConnectionStats>,
     mut stop: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
-    let slots = Slots::new(config.max_connections);
-    let peers = Peers::new(config.max_per_peer);
-    let full = OnceAMinute::default();
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
-    let mut connections = JoinSet::new();
+    let mut serving = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
             // Collects connections that have ended.
-            Some(_) = connections.join_next() => continue,
+            Some(_) = serving.join_next() => continue,
             // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(listener = config.name, %error, "cannot accept HTTP connections; retrying in a second (is the limit on open files reached?)");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
+        let (http, idle_time) = if calls.slot.is_spare {
+            (spare_http.clone(), SPARE_HEAD_TIME)
+        } else {
+            (http.clone(), HEAD_TIME)
         };
-        let Ok(of_peer) = peers.enter(peer.ip()) else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        let admission = slots.admit();
-        if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
-            && full.is_due(service.now())
-        {
-            tracing::warn!(
-                listener = config.name,
-                max_connections = config.max_connections,
-                "all HTTP connections are in use: each new one closes the one that was idle longest, and while all are \
-                 busy only health checks and metrics are answered; raise --max-connections, or find out which clients hold them",
-            );
-        }
-        let Some(Admission { slot, evicted }) = admission else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "connection dropped");
-            continue;
-        }
-        stats.accepted.fetch_add(1, Ordering::Relaxed);
-        let (http, idle_time) =
-            if slot.is_spare { (spare_http.clone(), SPARE_HEAD_TIME) } else { (http.clone(), HEAD_TIME) };
-        let calls = Arc::new(Calls::new(slot));
-        let give_up = |stream: &TcpStream| {
-            // Unread data is dropped with the connection instead of being kept by the system.
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        };
-        let io = WriteDeadline::new(stream, config.write_timeout, stop.clone(), give_up);
         let (router, tls) = (router.clone(), locks.config(Above::Http));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
-        connections.spawn(async move {
-            stats.connections.fetch_add(1, Ordering::Relaxed);
+        serving.spawn(async move {
             let its = Arc::clone(&calls);
             let served = async {
                 let stream = Stream::begin(io, tls).await.inspect_err(|_| {
@@ -165,11 +96,10 @@ pub(crate) async fn serve(
                 // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
                 () = calls.are_absent_for(idle_time) => tracing::debug!(%peer, "connection was idle for too long"),
             }
-            drop(of_peer);
-            stats.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(open);
         });
     }
-    drop(listener);
+    drop(connections);
     graceful.shutdown().await;
 }
 

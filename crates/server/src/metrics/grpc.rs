@@ -8,17 +8,13 @@ use std::{
     },
 };
 
-use super::{Kind, Labels, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
 use crate::latency::Latency;
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct GrpcStats {
-    pub connections: AtomicUsize,
-    pub accepted: AtomicU64,
-    pub evicted: AtomicU64,
-    /// New connections that were refused because no idle one could be closed.
-    pub refused: AtomicU64,
+    pub connections: Arc<ConnectionStats>,
     /// Connections that violated HTTP/2 or exceeded its bounds.
     pub failed: AtomicU64,
     /// `ShouldRateLimit` calls by overall code: OK, over the limit, errors.
@@ -36,16 +32,17 @@ pub(super) struct Counted(pub Arc<GrpcStats>);
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let stats = &self.0;
-        let open = stats.connections.load(Ordering::Relaxed) as u64;
+        let connections = &stats.connections;
+        let open = connections.connections.load(Ordering::Relaxed) as u64;
         let help = "Open gRPC connections";
         sink.family("grpc_connections", help, Kind::Gauge, &one(open))?;
         for (name, help, counted) in [
-            ("grpc_connections_accepted", "gRPC connections accepted", &stats.accepted),
-            ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &stats.evicted),
+            ("grpc_connections_accepted", "gRPC connections accepted", &connections.accepted),
+            ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &connections.evicted),
             (
                 "grpc_connections_refused",
                 "gRPC connections refused because all slots were busy",
-                &stats.refused,
+                &connections.refused,
             ),
             (
                 "grpc_connections_failed",

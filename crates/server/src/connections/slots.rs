@@ -169,7 +169,6 @@ impl Calls {
     }
 
     /// Until this long has passed without a single request; never, if there was one.
-    #[cfg(feature = "grpc")]
     pub async fn never_begin(&self, span: Duration) {
         tokio::time::sleep(span).await;
         if self.begun.load(Ordering::Relaxed) > 0 {

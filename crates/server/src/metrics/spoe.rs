@@ -1,0 +1,60 @@
+//! The counters of the SPOE listener.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use crate::latency::Latency;
+
+/// The counters of SPOE. Relaxed throughout: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct SpoeStats {
+    pub connections: Arc<ConnectionStats>,
+    /// Connections that violated the protocol, or whose client read nothing.
+    pub failed: AtomicU64,
+    /// NOTIFY frames by outcome: admitted, denied, without a decision.
+    pub requests: [AtomicU64; 3],
+    pub latency: Latency,
+}
+
+/// Read at each scrape.
+pub(super) struct Counted(pub Arc<SpoeStats>);
+
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let stats = &self.0;
+        let connections = &stats.connections;
+        let open = connections.connections.load(Ordering::Relaxed) as u64;
+        sink.family("spoe_connections", "Open SPOE connections", Kind::Gauge, &one(open))?;
+        for (name, help, counted) in [
+            ("spoe_connections_accepted", "SPOE connections accepted", &connections.accepted),
+            ("spoe_connections_evicted", "Idle SPOE connections closed for new ones", &connections.evicted),
+            (
+                "spoe_connections_refused",
+                "SPOE connections refused because all slots were busy or the client had too many",
+                &connections.refused,
+            ),
+            (
+                "spoe_connections_failed",
+                "SPOE connections that ended with an error, such as an invalid frame",
+                &stats.failed,
+            ),
+        ] {
+            sink.family(name, help, Kind::Counter, &one(read(counted)))?;
+        }
+        let [admitted, denied, failed] = stats.requests.each_ref().map(read);
+        let outcomes: [(Labels<'_>, u64); 3] = [
+            (&[("outcome", "admitted")], admitted),
+            (&[("outcome", "denied")], denied),
+            (&[("outcome", "error")], failed),
+        ];
+        sink.family("spoe_requests", "NOTIFY frames by outcome", Kind::Counter, &outcomes)?;
+        let help = "Seconds from a parsed NOTIFY frame to its answer";
+        sink.histogram("spoe_request_seconds", help, &stats.latency.read())
+    }
+}
