@@ -1,9 +1,18 @@
 //! A store that is a little way off: how many decisions fail at the usual deadline, by round trip and callers. Beside it stands
-//! how many PINGs of as many callers take longer than the deadline: what the machine is to blame for.
+//! how many bare PINGs take longer than the deadline at the same time: what the machine and the proxy are to blame for.
 
-use std::time::Duration;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use redis::{IntoConnectionInfo, io::tcp::TcpSettings};
 use tidegate_core::Policy;
 use tidegate_redis::{OnError, Source, Store};
 use tidegate_redis_servers::{Proxy, Server};
@@ -23,6 +32,7 @@ pub async fn by_callers(server: &Server) {
         let mut line = String::new();
         for callers in [1_u64, 1, 2, 3, 5, 16, 64, 256] {
             let clock = quanta::Clock::new();
+            let probe = Probe::start(&proxy.address());
             let start = clock.now();
             let tasks: Vec<_> = (0..callers)
                 .map(|caller| {
@@ -49,10 +59,10 @@ pub async fn by_callers(server: &Server) {
                 (made, failed) = (made + mine, failed + not);
                 first = at.into_iter().chain(first).min();
             }
-            let pings = late_pings(&proxy.address(), callers).await;
+            let (late, slowest) = probe.end();
             let rate = made as f64 / LENGTH.as_secs_f64();
             let share = 100.0 * failed as f64 / (made + failed).max(1) as f64;
-            line += &format!("; {callers}: {rate:.0}/s, {share:.2} % failed (PING {pings:.2} %)");
+            line += &format!("; {callers}: {rate:.0}/s, {share:.2} % failed (PING {late:.2} %, {slowest:.0?})");
             line += &first.map_or_else(String::new, |at: Duration| format!(" from {at:.0?} on"));
         }
         // The first of one caller connects.
@@ -60,37 +70,50 @@ pub async fn by_callers(server: &Server) {
     }
 }
 
-/// The share of PINGs, in percent, that take longer than the deadline, where so many callers share a connection.
-async fn late_pings(address: &str, callers: u64) -> f64 {
-    // Calls follow each other without waiting: Nagle's algorithm would hold the second back.
-    let info = address.into_connection_info().expect("the address is well formed");
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = redis::Client::open(info).expect("the address is well formed");
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&config);
-    let connection = connection.await.expect("the server answers");
-    let clock = quanta::Clock::new();
-    let start = clock.now();
-    let tasks: Vec<_> = (0..callers)
-        .map(|_| {
-            let (mut connection, clock) = (connection.clone(), clock.clone());
-            tokio::spawn(async move {
-                let (mut asked, mut late) = (0_u64, 0_u64);
-                while clock.now().duration_since(start) < LENGTH {
-                    let sent = clock.now();
-                    let _: String =
-                        redis::cmd("PING").query_async(&mut connection).await.expect("it answers");
-                    asked += 1;
-                    late += u64::from(clock.now().duration_since(sent) > DEADLINE);
+/// PINGs on a connection of its own through the same proxy, one every two milliseconds, by two threads of their own.
+struct Probe {
+    stop: Arc<AtomicBool>,
+    reader: JoinHandle<Vec<Duration>>,
+}
+
+impl Probe {
+    fn start(address: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = address.trim_start_matches("redis://");
+        let mut answers = TcpStream::connect(address).expect("the proxy accepts connections");
+        // Without it, Nagle's algorithm holds the second PING back until the first is acknowledged.
+        answers.set_nodelay(true).expect("a TCP socket has the option");
+        let mut pings = answers.try_clone().expect("the system has descriptors");
+        let (sent, times) = mpsc::channel();
+        let ended = Arc::clone(&stop);
+        thread::spawn(move || {
+            let clock = quanta::Clock::new();
+            while !ended.load(Ordering::Relaxed) {
+                let now = clock.now();
+                if pings.write_all(b"PING\r\n").is_err() || sent.send(now).is_err() {
+                    return;
                 }
-                (asked, late)
-            })
-        })
-        .collect();
-    let (mut asked, mut late) = (0, 0);
-    for task in tasks {
-        let (mine, too_late) = task.await.expect("no task panics");
-        (asked, late) = (asked + mine, late + too_late);
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let reader = thread::spawn(move || {
+            let clock = quanta::Clock::new();
+            let mut answer = [0; b"+PONG\r\n".len()];
+            let mut took = Vec::new();
+            for at in times {
+                answers.read_exact(&mut answer).expect("the server answers");
+                took.push(clock.now().duration_since(at));
+            }
+            took
+        });
+        Self { stop, reader }
     }
-    100.0 * late as f64 / asked.max(1) as f64
+
+    /// The share of PINGs, in percent, that took longer than the deadline, and what the slowest took.
+    fn end(self) -> (f64, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let took = self.reader.join().expect("the reader does not panic");
+        let late = took.iter().filter(|took| **took > DEADLINE).count();
+        (100.0 * late as f64 / took.len().max(1) as f64, took.into_iter().max().unwrap_or_default())
+    }
 }
