@@ -32,5 +32,23 @@ until grep -q '^Try:' "$scratch/told"; do
     kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
     read -rt 0.1 <> <(:) || true
 done
-address() { sed -n "s/^ *$1 *\(http:.*\)/\1/p" "$scratch/told"; }
-node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"
+address() { sed -n "s/^ *$1 *\(http:.*\)/\1/p" "$scratch/${2:-told}"; }
+
+# Two servers that share a store, for the page of servers.
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+redis-server --port "$port" --bind 127.0.0.1 --save "" --dir "$scratch" >/dev/null &
+for name in one two; do
+    touch "$scratch/$name"
+    "$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --store "redis://127.0.0.1:$port" --store-deadline 1s --name "$name" >"$scratch/$name" 2>>"$scratch/log" &
+    server=$!
+    until grep -q '^Try:' "$scratch/$name"; do
+        kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
+        read -rt 0.1 <> <(:) || true
+    done
+done
+
+# A report of the simulator, which is a page of its own.
+"$tidegate" simulate --synthetic --sources 300 --requests 30000 --arrival bursty --limit 20/10s --nodes 3 --report "$scratch/report.html" >/dev/null
+
+TIDEGATE_SHARED=$(address admin one) TIDEGATE_REPORT="file://$scratch/report.html" \
+    node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"

@@ -82,6 +82,7 @@ else
     say "there is no promtool: the alert rules are NOT tested"
 fi
 need chromium chromium
+need valgrind valgrind
 need curl curl
 need node nodejs
 need npm npm
@@ -130,6 +131,13 @@ done
 say "lock-free pieces in every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
     -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
+
+if [ "$(uname -m)" = x86_64 ]; then
+    say "instructions of hot calls beside their counts"
+    cargo run --quiet --locked --release --manifest-path bench/instructions/Cargo.toml
+else
+    say "this is no x86-64: the instructions of hot calls are NOT counted"
+fi
 
 tests "tests" --workspace
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then

@@ -62,10 +62,11 @@ async function open(path, width, theme, bypassCSP = false) {
   });
   const page = await context.newPage();
   const where = `${path} at ${width}, ${theme}`;
+  const home = path.startsWith('file:') ? path : new URL(path, admin).origin;
   page.on('console', (message) => message.type() === 'error' && complain(where, message.text()));
   page.on('pageerror', (error) => complain(where, error));
   page.on('request', (request) => {
-    if (!request.url().startsWith(admin)) complain(where, `asks another host: ${request.url()}`);
+    if (!request.url().startsWith(home)) complain(where, `asks another host: ${request.url()}`);
   });
   await page.goto(path);
   return { context, page, where };
@@ -79,24 +80,25 @@ async function audit(page, where) {
   }
 }
 
-async function look(path, name) {
-  for (const width of [390, 1440]) {
-    for (const theme of ['light', 'dark']) {
-      const { context, page, where } = await open(path, width, theme);
-      const overflow = await page.evaluate(
-        () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-      );
-      if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
-      await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width === 390 });
-      // The pages' policy lets no script in; axe is put in past it, in a world of its own.
-      const relaxed = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
-      const audited = await relaxed.newPage();
-      await audited.goto(path);
-      await audit(audited, where);
-      await relaxed.close();
-      await context.close();
-    }
-  }
+// All widths and themes at once: mostly the browser waits for something.
+async function look(path, name, widths = [390, 1440]) {
+  await Promise.all(widths.flatMap((width) => ['light', 'dark'].map((theme) => lookAs(path, name, width, theme))));
+}
+
+async function lookAs(path, name, width, theme) {
+  const { context, page, where } = await open(path, width, theme);
+  const overflow = await page.evaluate(
+    () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  );
+  if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
+  await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width < 700 });
+  // The pages' policy lets no script in; axe is put in past it, in a world of its own.
+  const relaxed = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
+  const audited = await relaxed.newPage();
+  await audited.goto(path);
+  await audit(audited, where);
+  await relaxed.close();
+  await context.close();
 }
 
 // A key is blocked with the keyboard alone, after a question; then it is unblocked. The page changes by itself, and stops when
@@ -227,6 +229,19 @@ await look('/limit?name=logins', 'limit');
 await look('/limit?name=logins&key=mallory%40example.com', 'key');
 await look('/rules', 'rules');
 await look('/limit?name=nobody', 'missing');
+// Of another server, which has a store.
+if (process.env.TIDEGATE_SHARED) {
+  const shared = process.env.TIDEGATE_SHARED;
+  let seen = [];
+  for (let tries = 0; tries < 100 && seen.length < 2; tries += 1) {
+    const told = await fetch(`${shared}/v1/servers`);
+    seen = told.ok ? (await told.json()).servers.map((server) => server.name) : [];
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  if (seen.join() !== 'one,two') complain('/servers', `not both servers are seen: ${seen.join()}`);
+  await look(`${shared}/servers`, 'servers');
+}
+if (process.env.TIDEGATE_REPORT) await look(process.env.TIDEGATE_REPORT, 'report', [400, 1440]);
 await look('/flow', 'programs');
 await look('/flow?app=shop', 'flow');
 await use();

@@ -39,6 +39,8 @@ pub enum Work {
     DirectTokenBucket,
     DirectTokenBucketDenied,
     DirectSlidingWindow,
+    /// Threads with units of their own.
+    DirectStriped,
     /// All admitted, or with an ordinary quota, at which popular keys are denied.
     Keyed {
         algorithm: Algorithm,
@@ -59,11 +61,12 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::ClockRead,
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
         Self::DirectSlidingWindow,
+        Self::DirectStriped,
         Self::Keyed { algorithm: Algorithm::TokenBucket, ordinary: false },
         Self::Keyed { algorithm: Algorithm::SlidingWindow, ordinary: false },
         Self::Keyed { algorithm: Algorithm::SlidingCounter, ordinary: false },
@@ -91,6 +94,7 @@ impl Work {
             Self::DirectTokenBucket => "direct-token-bucket",
             Self::DirectTokenBucketDenied => "direct-token-bucket-denied",
             Self::DirectSlidingWindow => "direct-sliding-window",
+            Self::DirectStriped => "direct-striped",
             Self::Keyed { algorithm, ordinary: false } => match algorithm {
                 Algorithm::TokenBucket => "keyed-zipf-1m",
                 Algorithm::SlidingWindow => "keyed-zipf-1m-sliding-window",

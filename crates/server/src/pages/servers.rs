@@ -32,7 +32,7 @@ pub(super) async fn changing(app: &App) -> Markup {
                             @if server.is_this { small { "this server" } }
                         }
                         td { @if server.version.is_empty() { "–" } @else { (shown::text(&server.version)) } }
-                        td { (format!("{:.1}", server.ago.as_secs_f64())) " s ago" }
+                        td { (format!("{:.1}\u{a0}s\u{a0}ago", server.ago.as_secs_f64())) }
                     }
                 } }
             },

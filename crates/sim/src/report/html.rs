@@ -86,10 +86,10 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
     let Some(suggested) = &report.suggested else { return Ok(()) };
     writeln!(
         out,
-        "<h2>Suggested limits</h2>\n<div class=\"card scroll\">\n<p>The smallest that deny at most {}.</p>",
+        "<h2>Suggested limits</h2>\n<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"Suggested limits\">\n<p>The smallest that deny at most {}.</p>",
         html(&suggested.goal.to_string())
     )?;
-    let head = "<th>keys denied</th><th></th><th>requests denied</th><th></th></tr>";
+    let head = "<th>keys denied</th><td></td><th>requests denied</th><td></td></tr>";
     writeln!(out, "<table>\n<tr><th>algorithm</th><th>limit</th>{head}")?;
     let denials = |denied: u64, denied_keys: u64| {
         format!(
@@ -119,7 +119,7 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
     let Some(recommended) = &suggested.recommended else { return Ok(()) };
     writeln!(
         out,
-        "<div class=\"card scroll\">\n<p>To begin with, as a line of a rules file:</p>\n<pre>{}</pre>\n\
+        "<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"The line of a rules file\">\n<p>To begin with, as a line of a rules file:</p>\n<pre>{}</pre>\n\
          <p>{} with other limits:</p>\n<table>\n<tr><th>limit</th>{head}",
         html(&recommended.yaml),
         html(&recommended.algorithm),
@@ -144,8 +144,8 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
     write_bars(out, report)?;
     writeln!(
         out,
-        "<div class=\"card scroll\">\n<table>\n<tr><th>limit</th><th class=\"text\">algorithm</th><th>admitted</th>\
-         <th>denied</th><th></th><th>keys denied</th><th>wrongly admitted</th><th>wrongly denied</th>\
+        "<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"The algorithms side by side\">\n<table>\n<tr><th>limit</th><th class=\"text\">algorithm</th><th>admitted</th>\
+         <th>denied</th><td></td><th>keys denied</th><th>wrongly admitted</th><th>wrongly denied</th>\
          <th>worst window</th></tr>"
     )?;
     for (trial, findings, row) in report.rows() {
@@ -267,7 +267,7 @@ fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let text = |column: usize| if (1..3).contains(&column) { " class=\"text\"" } else { "" };
     write!(
         out,
-        "<h2>Shared by nodes</h2>\n<div class=\"card scroll\">\n<p>{}.</p>\n<table>\n<tr>",
+        "<h2>Shared by nodes</h2>\n<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"Shared by nodes\">\n<p>{}.</p>\n<table>\n<tr>",
         html(&shared::describe(&fleet))
     )?;
     for (column, head) in shared::HEADS.iter().enumerate() {
@@ -309,7 +309,7 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     }
     write!(
         out,
-        "<div class=\"card scroll\">\n<p class=\"dim\">How many of a key’s requests each algorithm denies; the bar is \
+        "<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"Who is denied most\">\n<p class=\"dim\">How many of a key’s requests each algorithm denies; the bar is \
          their share.</p>\n<table>\n<tr><th>{}</th><th>requests</th>",
         html(&printable(&report.by, 60)),
     )?;

@@ -4,12 +4,12 @@ pub(super) const CSS: &str = r#"
 :root {
   color-scheme: light dark;
   --bg: #f5f6f8; --card: #ffffff; --ink: #1b2130; --dim: #667085; --line: #e3e6eb;
-  --admitted: #a9c1de; --denied: #d4553d; --extra: #f0a04b; --missed: #8566cf; --bar: #f3cfc7;
+  --admitted: #a9c1de; --denied: #d4553d; --extra: #f0a04b; --missed: #8566cf; --bar: #f3cfc7; --over: #b93f28;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --bg: #0f1217; --card: #181c23; --ink: #e7eaf0; --dim: #98a2b3; --line: #2b313b;
-    --admitted: #3c5a82; --denied: #ee6d55; --extra: #f3b266; --missed: #a48bf5; --bar: #5a2f2a;
+    --admitted: #3c5a82; --denied: #ee6d55; --extra: #f3b266; --missed: #a48bf5; --bar: #5a2f2a; --over: #ee6d55;
   }
 }
 * { box-sizing: border-box; }
@@ -63,7 +63,7 @@ figure { margin: 0; }
   body { padding: 1.25rem .6rem 3rem; } .card { padding: .8rem; }
   .heat-row { grid-template-columns: 1fr; gap: .1rem; }
 }
-td.over { color: var(--denied); font-weight: 600; }
+td.over { color: var(--over); font-weight: 600; }
 td.bar { background: linear-gradient(to left, var(--bar) var(--part), transparent var(--part)); }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--ink); font-size: 13px; }

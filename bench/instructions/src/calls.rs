@@ -1,0 +1,139 @@
+//! The calls that are counted. Each is made [`CALLS`] times on a warm state, at one time, so that nothing depends on the clock.
+
+use std::{hint::black_box, time::Duration};
+
+use tidegate_core::{Nanos, Policy, Quota};
+use tidegate_flow::{
+    Gate, ManualTimer,
+    rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
+};
+use tidegate_limiter::{HashKeys, KeyedLimiter, Limiter, StripedLimiter};
+
+/// How often a call is made while its instructions are counted. A multiple of [`BATCH`].
+pub const CALLS: u32 = 1_024;
+const BATCH: usize = 32;
+const NOW: Nanos = Nanos::from_secs(1_700_000_000);
+
+pub const NAMES: [&str; 10] = [
+    "limiter-token-bucket",
+    "limiter-token-bucket-denied",
+    "limiter-sliding-window",
+    "limiter-sliding-counter",
+    "limiter-striped",
+    "keyed-token-bucket",
+    "keyed-sliding-window",
+    "keyed-batch",
+    "entry-exit",
+    "entry-exit-four-kinds",
+];
+
+/// Makes the calls of a name.
+pub fn run(name: &str) -> Result<(), String> {
+    match name {
+        "limiter-token-bucket" => limiter(Policy::token_bucket(plenty()), true),
+        "limiter-token-bucket-denied" => limiter(Policy::token_bucket(Quota::per_hour(5)), false),
+        "limiter-sliding-window" => limiter(Policy::sliding_window(plenty()), true),
+        "limiter-sliding-counter" => limiter(Policy::sliding_counter(plenty()), true),
+        "limiter-striped" => striped(),
+        "keyed-token-bucket" => keyed(Policy::token_bucket(plenty())),
+        "keyed-sliding-window" => keyed(Policy::sliding_window(plenty())),
+        "keyed-batch" => batch(),
+        "entry-exit" => entry(false),
+        "entry-exit-four-kinds" => entry(true),
+        _ => return Err(format!("{name} is not known; the calls are {}", NAMES.join(", "))),
+    }
+    Ok(())
+}
+
+/// Valgrind counts from the beginning of this function to its end.
+#[inline(never)]
+fn counted(calls: &mut dyn FnMut()) {
+    calls();
+}
+
+/// So much that nothing is denied.
+fn plenty() -> Quota {
+    Quota::per_second(1_000_000_000)
+}
+
+fn limiter(policy: Policy, admits: bool) {
+    let limiter = Limiter::new(policy);
+    for _ in 0..10 {
+        let _ = limiter.acquire_at(1, NOW);
+    }
+    assert_eq!(limiter.acquire_at(1, NOW).is_allowed(), admits);
+    counted(&mut || {
+        for _ in 0..CALLS {
+            let _ = black_box(limiter.acquire_at(black_box(1), NOW));
+        }
+    });
+}
+
+fn striped() {
+    let limiter = StripedLimiter::new(Policy::sliding_window(plenty()));
+    // A stripe takes as much as it used of late, so it must have asked for a while.
+    let at = |call: u64| Nanos::new(NOW.get() + 1_000 * call);
+    for call in 0..40_000 {
+        let _ = limiter.acquire_at(1, at(call));
+    }
+    counted(&mut || {
+        for _ in 0..CALLS {
+            let _ = black_box(limiter.acquire_at(black_box(1), at(40_000)));
+        }
+    });
+}
+
+/// A limiter that knows as many keys as calls are made.
+fn known(policy: Policy) -> (KeyedLimiter, Vec<String>) {
+    let builder = KeyedLimiter::builder(policy).max_keys(10_000).hash_keys(HashKeys::from_seeds(1, 2));
+    let limiter = builder.build().expect("there is memory");
+    let keys: Vec<String> = (0..CALLS).map(|at| format!("user:{at:010}")).collect();
+    for key in &keys {
+        let _ = limiter.acquire_at(key.as_str(), 1, NOW);
+    }
+    (limiter, keys)
+}
+
+fn keyed(policy: Policy) {
+    let (limiter, keys) = known(policy);
+    counted(&mut || {
+        for key in &keys {
+            let _ = black_box(limiter.acquire_at(black_box(key.as_str()), 1, NOW));
+        }
+    });
+}
+
+fn batch() {
+    let (limiter, keys) = known(Policy::token_bucket(plenty()));
+    let requests: Vec<(&str, u32)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    counted(&mut || {
+        for some in requests.chunks(BATCH) {
+            limiter.acquire_each_at(some, NOW, |decision| {
+                let _ = black_box(decision);
+            });
+        }
+    });
+}
+
+/// A resource with one flow rule, or with four kinds of rules, none of which blocks.
+fn entry(four_kinds: bool) {
+    let (name, most) = ("resource", u32::MAX);
+    let mut rules = Rules { flow: vec![FlowRule::new(name, most)], ..Rules::default() };
+    if four_kinds {
+        rules.isolation = vec![IsolationRule::new(name, most)];
+        rules.breakers =
+            vec![BreakerRule::new(name, Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))];
+        rules.system = vec![SystemRule { qps: Some(most.into()), ..SystemRule::default() }];
+    }
+    let gate = Gate::builder().timer(ManualTimer::new(NOW)).build();
+    gate.load(rules).expect("possible rules");
+    let resource = gate.resource(name);
+    for _ in 0..10 {
+        drop(resource.entry().inbound().enter());
+    }
+    counted(&mut || {
+        for _ in 0..CALLS {
+            let _ = black_box(resource.entry().inbound().enter());
+        }
+    });
+}
