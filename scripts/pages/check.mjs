@@ -233,7 +233,7 @@ await look('/limit?name=nobody', 'missing');
 if (process.env.TIDEGATE_SHARED) {
   const shared = process.env.TIDEGATE_SHARED;
   let seen = [];
-  for (let tries = 0; tries < 100 && seen.length < 2; tries += 1) {
+  for (let tries = 0; tries < 600 && seen.length < 2; tries += 1) {
     const told = await fetch(`${shared}/v1/servers`);
     seen = told.ok ? (await told.json()).servers.map((server) => server.name) : [];
     await new Promise((done) => setTimeout(done, 100));
