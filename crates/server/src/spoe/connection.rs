@@ -79,7 +79,7 @@ impl<'a> Connection<'a> {
             };
             match turn {
                 Turn::Notify { stream, frame, messages } => {
-                    waiting.push(self.answer(stream, frame, messages))
+                    waiting.push(self.answer(stream, frame, messages));
                 }
                 Turn::Answered(ack) => send_all(&mut frames, ack, &mut waiting).await?,
                 Turn::Ended => {
