@@ -1,6 +1,9 @@
 //! The handlers of the paths.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+};
 
 use axum::{
     Router,
@@ -35,12 +38,13 @@ pub(crate) fn router(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Ro
         let handler = move |State(app): State<Arc<App>>, request: Request| async move {
             let started = app.service.now();
             let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
-            let answer = async {
+            // Pinned here, or the future of this handler would have room for it in each of the two branches.
+            let answer = pin!(async {
                 let answer = run(&app, plane, route, request).await;
                 let response = answer.unwrap_or_else(Refused::into_response);
                 tracing::debug!(method, path, status = response.status().as_u16(), "answered");
                 response
-            };
+            });
             let response = match &traced {
                 None => answer.await,
                 Some(traced) => traced.within(answer).await,
@@ -68,6 +72,8 @@ pub(crate) fn router(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Ro
     router.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
+/// Calls the handler of a path. The futures of rare ones are boxed: axum moves this future to the heap for each request, and it would
+/// have room for the largest of them.
 async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result<Response<Body>, Refused> {
     refuse_foreign_pages(app, plane, request.headers())?;
     let rights = match route.needs() {
@@ -75,7 +81,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         Some(role) => match permit(app, plane, role, &request) {
             Ok(rights) => Some(rights),
             Err(refused) => {
-                drain(request.into_body()).await;
+                Box::pin(drain(request.into_body())).await;
                 return Err(refused);
             }
         },
@@ -110,18 +116,18 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         Endpoint::Top => top::answer(app, request.uri(), &permitted),
         Endpoint::History => history::answer(app, request.uri(), &permitted),
         Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
-        Endpoint::FlowReport => flow::report(app, request, rights.as_deref()).await,
-        Endpoint::FlowRules => flow::push(app, request, rights.as_deref()).await,
-        Endpoint::Servers => servers::answer(app).await,
+        Endpoint::FlowReport => Box::pin(flow::report(app, request, rights.as_deref())).await,
+        Endpoint::FlowRules => Box::pin(flow::push(app, request, rights.as_deref())).await,
+        Endpoint::Servers => Box::pin(servers::answer(app)).await,
         Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
-        Endpoint::Trace => trace::answer(app, request.uri(), rights).await,
+        Endpoint::Trace => Box::pin(trace::answer(app, request.uri(), rights)).await,
         Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
-            rules_file::run(app, endpoint, request, rights.as_deref()).await
+            Box::pin(rules_file::run(app, endpoint, request, rights.as_deref())).await
         }
-        Endpoint::WhatIf => what_if::answer(app, request, rights).await,
+        Endpoint::WhatIf => Box::pin(what_if::answer(app, request, rights)).await,
         Endpoint::Json => {
             let body = body(request).await?;
-            descriptors::decide(&app.rates, &body, rights.as_deref()).await
+            Box::pin(descriptors::decide(&app.rates, &body, rights.as_deref())).await
         }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => {
@@ -146,7 +152,7 @@ async fn run(app: &App, plane: Plane, route: &Route, request: Request) -> Result
         | Endpoint::Override
         | Endpoint::Reset
         | Endpoint::Rules
-        | Endpoint::Reload => admin::run(app, endpoint, request, &permitted).await,
+        | Endpoint::Reload => Box::pin(admin::run(app, endpoint, request, &permitted)).await,
     }
 }
 
@@ -188,9 +194,9 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks) -> Result<Response<Bo
             let asks: Vec<_> = all.iter().map(question).collect();
             let now = service.now();
             let joint = if takes {
-                service.acquire_all(&asks, now).await
+                Box::pin(service.acquire_all(&asks, now)).await
             } else {
-                service.peek_all(&asks, now).await
+                Box::pin(service.peek_all(&asks, now)).await
             };
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
             Ok(answer::all(&joint.map_err(place)?, status))

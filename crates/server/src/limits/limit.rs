@@ -114,21 +114,32 @@ impl Limit {
     ) -> Result<Decision, Refusal> {
         match (self.decide_in_memory(act, key, cost, now), &self.store) {
             (Some(decision), _) => Ok(decision),
-            (None, Some(store)) => {
-                let decision = match act {
-                    Act::Take => self.by_store(&store.take(key, cost, spent).await),
-                    Act::Peek => store.peek(key, cost, spent).await,
-                    Act::Refund => {
-                        let standing = store.refund(&self.spec.name, key, cost).await?;
-                        self.see_refund(key, cost, now);
-                        self.block_of(key, now).unwrap_or(standing)
-                    }
-                };
-                self.count(act, key, cost, &decision, now);
-                Ok(decision)
-            }
+            // Boxed, so that callers whose limits are in memory do not carry the state of a question to the store.
+            (None, Some(store)) => Box::pin(self.decide_in(store, spent, act, key, cost, now)).await,
             (None, None) => unreachable!("without a store, memory always decides"),
         }
+    }
+
+    async fn decide_in(
+        &self,
+        store: &StoreLimit,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        let decision = match act {
+            Act::Take => self.by_store(&store.take(key, cost, spent).await),
+            Act::Peek => store.peek(key, cost, spent).await,
+            Act::Refund => {
+                let standing = store.refund(&self.spec.name, key, cost).await?;
+                self.see_refund(key, cost, now);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+        };
+        self.count(act, key, cost, &decision, now);
+        Ok(decision)
     }
 
     /// Takes each of these costs of one key, in this order, if it is admitted, in one call to the store.
