@@ -98,7 +98,8 @@ fn a_socket_with_an_unknown_name_is_refused_with_advice() {
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let told: String = lines.map_while(Result::ok).collect();
     assert!(
-        told.contains("`web`") && told.contains("FileDescriptorName= to one of http, resp, grpc, spoe, admin"),
+        told.contains("`web`")
+            && told.contains("FileDescriptorName= to one of http, resp, grpc, spoe, admin"),
         "{told}"
     );
     assert_eq!(child.wait().unwrap().code(), Some(1));
