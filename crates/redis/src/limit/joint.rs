@@ -33,7 +33,7 @@ pub struct Request<'a> {
 pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
     // One limit needs no joint decision, and questions about one limit share a call to the store with others.
     if let [part] = parts {
-        return Ok(vec![part.limit.acquire(part.key, part.cost).await]);
+        return Ok(vec![Box::pin(part.limit.acquire(part.key, part.cost)).await]);
     }
     let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
     // Check this first, so that keys which cannot be decided in one step fail every time, not only when the store is asked.
