@@ -14,9 +14,9 @@
 //! its turns, and the store's reply wakes the thread. Nothing else differs.
 //!
 //! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much per wakeup, but a reactor
-//! decides *when* to write: it answers everything that is ready before it writes anything, so a client with many connections
-//! is woken once per batch instead of once per reply. All connections also share one read buffer, so an idle connection needs
-//! no buffer at all.
+//! decides *when* to poll and when to write: it lets requests of many connections gather, and answers everything that is ready
+//! before it writes anything. `docs/decisions/0011` has the figures. All connections also share one read buffer, so an idle
+//! connection needs no buffer at all.
 
 mod batch;
 mod commands;
