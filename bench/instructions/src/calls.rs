@@ -115,7 +115,7 @@ fn batch() {
     });
 }
 
-/// A resource with one flow rule, or with four kinds of rules, none of which blocks.
+/// A resource with one flow rule, or with rules of four kinds. None of them blocks.
 fn entry(four_kinds: bool) {
     let (name, most) = ("resource", u32::MAX);
     let mut rules = Rules { flow: vec![FlowRule::new(name, most)], ..Rules::default() };

@@ -136,9 +136,9 @@ impl Store {
         self.batcher().monitor.nodes.get()
     }
 
-    /// The nodes that share the store, this one included: those of which the store has seen a heartbeat in the last ten seconds, the
-    /// latest last, and at most a thousand. Asks the store, within two seconds. Unlike [`nodes`](Self::nodes), it shows a node that
-    /// left as gone after ten seconds.
+    /// The nodes that share the store, including this one: those whose heartbeat reached the store in the last ten seconds, sorted
+    /// by its time, and at most a thousand. Asks the store, within two seconds. [`nodes`](Self::nodes) counts a node that left for
+    /// longer.
     ///
     /// # Errors
     /// When the store does not reply, or its user may not read the list (`+zrange`).

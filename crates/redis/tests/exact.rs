@@ -9,6 +9,7 @@ use tidegate_core::{
 };
 use tidegate_redis::{Health, LimitError, OnError, Part, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
+use tokio::task::JoinSet;
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -158,6 +159,30 @@ async fn a_joint_decision_charges_all_limits_or_none() {
     assert!(told[0].is_allowed() && told[1].is_denied(), "requests of one key add up");
     let told = store.acquire_all(&twice[..1]).await.expect("there is one key");
     assert!(told[0].is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_of_one_limit_each_share_calls_also_when_asked_as_joint_ones() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let limit = limit(&store, "user", Policy::token_bucket(quota("2/1h")));
+    assert!(limit.acquire("warm", 1).await.is_allowed());
+    let before = store.stats();
+    for expected in [true, true, false] {
+        let mut asked = JoinSet::new();
+        for user in 0..64_u32 {
+            let (store, limit) = (store.clone(), limit.clone());
+            asked.spawn(async move {
+                let part = Part { limit: &limit, key: &user.to_le_bytes(), cost: 1 };
+                store.acquire_all(&[part]).await.expect("there is one key")[0].is_allowed()
+            });
+        }
+        assert_eq!(asked.join_all().await, [expected; 64]);
+    }
+    let stats = store.stats();
+    let (decided, calls) = (stats.decided - before.decided, stats.calls - before.calls);
+    assert_eq!(decided, 192);
+    assert!(calls * 2 <= decided, "{calls} calls for {decided} decisions");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

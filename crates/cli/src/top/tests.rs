@@ -52,7 +52,7 @@ fn drawn(app: &App, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(frame, app)).unwrap();
     let buffer = terminal.backend().buffer();
-    // Nothing is told by a colour: bold and reversed text work on any terminal.
+    // No cell sets a colour: bold and reversed text work on any terminal.
     let is_plain = |cell: &Cell| cell.fg == Color::Reset && cell.bg == Color::Reset;
     assert!(buffer.content().iter().all(is_plain));
     let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();

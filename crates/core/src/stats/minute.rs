@@ -135,7 +135,7 @@ impl Minute {
             let current = newest.max(now.get() / SECOND);
             let kept = current.saturating_sub(SECONDS - 1)..=newest;
             let live = core::array::from_fn(|at| ring.count_within(at, head));
-            // After the head: whoever published it has made the records before.
+            // Load this after the head: a thread makes the records before it publishes the head that needs them.
             let Some(records) = self.records() else {
                 if kept.is_empty() {
                     return Some(Vec::new());
@@ -169,7 +169,7 @@ impl Drop for Minute {
         // Acquire, as in `records`.
         let records = self.records.load(Ordering::Acquire);
         if !records.is_null() {
-            // SAFETY: it comes from the box in `make`, and nobody else can reach it any more.
+            // SAFETY: the pointer comes from the box in `make`, and `&mut self` excludes other users.
             drop(unsafe { Box::from_raw(records) });
         }
     }

@@ -157,7 +157,7 @@ impl Identity {
     }
 }
 
-/// The nodes of which the store has seen a heartbeat in the last ten seconds, the latest last; at most a thousand.
+/// The nodes whose heartbeat reached the store in the last ten seconds, sorted by time; at most a thousand.
 pub async fn seen(monitor: &Monitor) -> Result<Vec<SeenNode>, StoreError> {
     let key = first_key(monitor);
     monitor.admit(monitor.shard_of(&key))?;
