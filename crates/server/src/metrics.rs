@@ -69,6 +69,30 @@ pub(crate) struct ConnectionStats {
     pub handshakes_failed: AtomicU64,
 }
 
+impl ConnectionStats {
+    /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
+    fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
+        let open = self.connections.load(Ordering::Relaxed) as u64;
+        let help = format!("Open {protocol} connections");
+        sink.family(&format!("{prefix}_connections"), &help, Kind::Gauge, &one(open))?;
+        for (event, help, counted) in [
+            ("accepted", format!("{protocol} connections accepted"), &self.accepted),
+            ("evicted", format!("Idle {protocol} connections closed for new ones"), &self.evicted),
+            (
+                "refused",
+                format!(
+                    "{protocol} connections refused because all slots were busy or the client had too many"
+                ),
+                &self.refused,
+            ),
+        ] {
+            let name = format!("{prefix}_connections_{event}");
+            sink.family(&name, &help, Kind::Counter, &one(read(counted)))?;
+        }
+        Ok(())
+    }
+}
+
 impl Events {
     pub fn set_rejected(&self, problems: Vec<String>) {
         *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = problems;

@@ -32,26 +32,9 @@ pub(super) struct Counted(pub Arc<GrpcStats>);
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let stats = &self.0;
-        let connections = &stats.connections;
-        let open = connections.connections.load(Ordering::Relaxed) as u64;
-        let help = "Open gRPC connections";
-        sink.family("grpc_connections", help, Kind::Gauge, &one(open))?;
-        for (name, help, counted) in [
-            ("grpc_connections_accepted", "gRPC connections accepted", &connections.accepted),
-            ("grpc_connections_evicted", "Idle gRPC connections closed for new ones", &connections.evicted),
-            (
-                "grpc_connections_refused",
-                "gRPC connections refused because all slots were busy",
-                &connections.refused,
-            ),
-            (
-                "grpc_connections_failed",
-                "gRPC connections that ended with an error, such as too many resets",
-                &stats.failed,
-            ),
-        ] {
-            sink.family(name, help, Kind::Counter, &one(read(counted)))?;
-        }
+        stats.connections.tell(sink, "grpc", "gRPC")?;
+        let help = "gRPC connections that ended with an error, such as too many resets";
+        sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
         let help = "ShouldRateLimit calls by overall code";
         let [ok, over, failed] = stats.requests.each_ref().map(read);
         let codes: [(Labels<'_>, u64); 3] =

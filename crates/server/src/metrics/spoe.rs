@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
@@ -15,7 +12,7 @@ use crate::latency::Latency;
 #[derive(Debug, Default)]
 pub(crate) struct SpoeStats {
     pub connections: Arc<ConnectionStats>,
-    /// Connections that violated the protocol, or whose client read nothing.
+    /// Connections that violated the protocol, whose TLS handshake failed, or whose client read nothing.
     pub failed: AtomicU64,
     /// NOTIFY frames by outcome: admitted, denied, without a decision.
     pub requests: [AtomicU64; 3],
@@ -28,25 +25,9 @@ pub(super) struct Counted(pub Arc<SpoeStats>);
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let stats = &self.0;
-        let connections = &stats.connections;
-        let open = connections.connections.load(Ordering::Relaxed) as u64;
-        sink.family("spoe_connections", "Open SPOE connections", Kind::Gauge, &one(open))?;
-        for (name, help, counted) in [
-            ("spoe_connections_accepted", "SPOE connections accepted", &connections.accepted),
-            ("spoe_connections_evicted", "Idle SPOE connections closed for new ones", &connections.evicted),
-            (
-                "spoe_connections_refused",
-                "SPOE connections refused because all slots were busy or the client had too many",
-                &connections.refused,
-            ),
-            (
-                "spoe_connections_failed",
-                "SPOE connections that ended with an error, such as an invalid frame",
-                &stats.failed,
-            ),
-        ] {
-            sink.family(name, help, Kind::Counter, &one(read(counted)))?;
-        }
+        stats.connections.tell(sink, "spoe", "SPOE")?;
+        let help = "SPOE connections that ended with an error, such as an invalid frame";
+        sink.family("spoe_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
         let [admitted, denied, failed] = stats.requests.each_ref().map(read);
         let outcomes: [(Labels<'_>, u64); 3] = [
             (&[("outcome", "admitted")], admitted),

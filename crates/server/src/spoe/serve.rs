@@ -37,9 +37,7 @@ pub(crate) async fn serve(
         let (agent, tls, stop) = (agent.clone(), locks.config(Above::Resp), stop.clone());
         serving.spawn(async move {
             let served = async {
-                let stream = Stream::begin(io, tls).await.inspect_err(|_| {
-                    agent.stats.connections.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-                })?;
+                let stream = Stream::begin(io, tls).await?;
                 let names = stream.names();
                 Connection::new(&agent, Arc::clone(&calls), names).converse(stream, stop).await
             };
