@@ -8,8 +8,8 @@
 #   scripts/packages.sh [CRATE ...]      only these crates
 set -euo pipefail
 cd "$(dirname "$0")/.."
-root=$PWD
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+export CARGO_TARGET_DIR=$target
 unpacked=$target/unpacked
 
 cargo package --workspace --exclude tidegate-redis-servers --locked --allow-dirty --no-verify --quiet
@@ -55,17 +55,16 @@ print(",".join(
     for feature in package["features"] if feature not in ("servers", "default")
 ))' "$@"
 }
+all=$(features "${crates[@]}")
 selected=()
 for crate in "${crates[@]}"; do selected+=(-p "$crate"); done
 failed=()
-export CARGO_TARGET_DIR=$root/$target
-[ "${target:0:1}" = / ] && export CARGO_TARGET_DIR=$target
 for crate in "${crates[@]}"; do
     printf '\n== %s from its package\n' "$crate"
     (cd "$unpacked" && cargo test --quiet -p "$crate") || failed+=("$crate")
 done
 printf '\n== all features but servers\n'
-(cd "$unpacked" && cargo test --quiet "${selected[@]}" --features "$(features "${crates[@]}")") || failed+=("all features")
+(cd "$unpacked" && cargo test --quiet "${selected[@]}" --features "$all") || failed+=("all features")
 if [ ${#failed[@]} -gt 0 ]; then
     echo "failed: ${failed[*]}" >&2
     exit 1
