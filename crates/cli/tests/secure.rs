@@ -1,13 +1,14 @@
 //! TLS and access control on every listener, with curl, redis-cli and this program as clients.
 #![cfg(feature = "servers")]
 
+mod certificates;
 mod program;
 
 use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
     sync::{
         Arc,
@@ -15,8 +16,8 @@ use std::{
     },
 };
 
+use certificates::Authority;
 use program::{PATIENCE, Serving, scratch, tidegate};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
@@ -28,48 +29,6 @@ const RULES: &str = "limits:
   - {name: mail, limit: 5/1h}
   - {name: seats, limit: 2, algorithm: concurrency}
 ";
-
-/// A certificate authority with its files.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    directory: PathBuf,
-    name: &'static str,
-}
-
-impl Authority {
-    fn new(directory: &Path, name: &'static str) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL treats a certificate as self-signed if its authority has the same name.
-        params.distinguished_name.push(DnType::CommonName, format!("the authority {name}"));
-        let certificate = params.self_signed(&key).unwrap();
-        fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
-        Self { issuer: Issuer::new(params, key), directory: directory.to_owned(), name }
-    }
-
-    fn file(&self) -> String {
-        self.path(&format!("{}.pem", self.name))
-    }
-
-    fn path(&self, file: &str) -> String {
-        self.directory.join(file).to_str().unwrap().to_owned()
-    }
-
-    /// Issues a certificate for these names, with its key, in files of this name. They appear by renaming, as with tools that
-    /// renew certificates.
-    fn issue(&self, file: &str, names: &[&str]) -> [String; 2] {
-        let key = KeyPair::generate().unwrap();
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
-        [("pem", certificate.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
-            let path = self.path(&format!("{file}.{kind}"));
-            fs::write(format!("{path}.new"), text).unwrap();
-            fs::rename(format!("{path}.new"), &path).unwrap();
-            path
-        })
-    }
-}
 
 /// A token, and its entry in the access file.
 fn token() -> [String; 2] {

@@ -4,6 +4,7 @@ mod allotments;
 mod changes;
 mod holders;
 mod refunds;
+mod versions;
 mod writers;
 
 use std::{collections::HashMap, time::Duration};

@@ -154,7 +154,7 @@ async fn every_decision_is_made_within_the_default_deadline() {
                 }
             };
             // The first sends its own call, the second starts a task, and the others wait for that task.
-            let all = took(async { tokio::join!(ask(), ask(), ask(), ask()) }).await;
+            let all = took(Box::pin(async { tokio::join!(ask(), ask(), ask(), ask()) })).await;
             let usual = Duration::from_millis(50)..Duration::from_millis(60);
             assert!(usual.contains(&all), "{kind}, reached: {reached}: {all:?}");
             tokio::time::resume();

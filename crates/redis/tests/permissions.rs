@@ -128,6 +128,20 @@ async fn nodes_are_listed_by_name_and_a_user_who_may_not_list_them_can_still_dec
     assert_eq!((decided.source, unnamed.health()), (Source::Store, Health::Up));
 }
 
+/// Servers of two versions share a store while one replaces the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_as_version_0_1_writes_it_counts() {
+    let server = Server::start(&[]);
+    // The name is the node's number and the name for people, and the score is the time in milliseconds.
+    let member = "00c0ffee00c0ffee0123456789abcdef shop-7";
+    let script = "return redis.call('ZADD', KEYS[1], redis.call('TIME')[1] * 1000, ARGV[1])";
+    server.ask(&["EVAL", script, "1", "tidegate:nodes", member]);
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    eventually("both are counted", || store.nodes() == 2);
+    let seen = store.seen_nodes().await.expect("the store replies");
+    assert!(seen.iter().any(|node| node.name == "shop-7" && !node.is_self), "{seen:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peek_needs_only_the_limits_own_key() {
     let server = Server::start(&[]);

@@ -195,6 +195,36 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_in_shadow_mode_denies_nothing_and_is_charged_with_the_limits_beside_it() {
+        let agent = Conversations::new(
+            "limits: [{name: a, limit: 2/1m, algorithm: sliding-log}, {name: s, limit: 1/1m, algorithm: sliding-log, shadow: true}]",
+        );
+        let both = [("s", "k"), ("a", "k")];
+        let questions = [
+            hello("2.0", false),
+            notify(1, &both),
+            notify(2, &[("s", "k")]),
+            notify(3, &both),
+            // Denied by `a`, so another key of `s` is not charged.
+            notify(4, &[("s", "other"), ("a", "k")]),
+            notify(5, &[("s", "other")]),
+        ];
+        // One after another, as the order of answers is free.
+        let mut told = Vec::new();
+        for question in &questions[1..] {
+            let (_, answered) = agent.hold(&[&questions[0][..], question].concat());
+            let payload = frames(&answered)[1].2.to_vec();
+            told.push((sets(&payload, "denied", &[0x11]), sets(&payload, "retry_after", &[])));
+            let state = String::from_utf8_lossy(&payload).into_owned();
+            let left = if told.len() == 5 { "\"s\";r=0;t=60" } else { "\"s\";r=" };
+            assert!(state.contains(left), "{}: {state}", told.len());
+        }
+        assert_eq!(told, [(false, false), (false, false), (false, false), (true, true), (false, false)]);
+        let (_, answered) = agent.hold(&[hello("2.0", false), notify(1, &[("s", "other")])].concat());
+        assert!(sets(frames(&answered)[1].2, "denied", &[1]), "over in shadow mode");
+    }
+
+    #[test]
     fn a_question_without_a_decision_has_an_error_and_no_outcome() {
         let agent = Conversations::new(RULES);
         for (messages, told) in [

@@ -1,136 +1,21 @@
-//! The configurations of nginx and HAProxy in `packaging`, with the real programs in front of a backend.
-#![cfg(feature = "servers")]
-
-mod program;
+//! HAProxy asks by SPOE.
 
 use std::{
     fs,
-    io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
 };
 
-use program::{PATIENCE, Serving, scratch};
 use tidegate_redis_servers::{eventually, free_port};
 
-/// A running nginx, which is killed when the test ends.
-struct Nginx {
-    child: Child,
-    port: u16,
-}
-
-impl Nginx {
-    /// The packaged configuration with other addresses, in front of a backend that answers every request with its connection.
-    fn before(tidegate: &str, name: &str) -> Self {
-        let directory = scratch(name);
-        let [port, backend] = [free_port(), free_port()];
-        let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx/tidegate.conf");
-        let mut site = fs::read_to_string(packaged).unwrap();
-        for (from, to) in [
-            ("server 127.0.0.1:8080;", format!("server {tidegate};")),
-            ("server 127.0.0.1:9000;", format!("server 127.0.0.1:{backend};")),
-            ("listen 80;", format!("listen 127.0.0.1:{port};")),
-        ] {
-            assert!(site.contains(from), "{from} is no longer in the packaged configuration");
-            site = site.replace(from, &to);
-        }
-        let here = directory.display();
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .iter()
-            .fold(String::new(), |text, what| text + &format!("{what}_temp_path {here}/{what};\n"));
-        let main = format!(
-            "daemon off; master_process off; worker_processes 1; pid {here}/pid; error_log {here}/error.log;
-             events {{ worker_connections 256; }}
-             http {{ access_log off; {temporary} {site}
-             server {{ listen 127.0.0.1:{backend};
-                 location /broken {{ return 500 \"backend is broken\"; }}
-                 location / {{ return 200 \"backend\"; }} }} }}"
-        );
-        let file = directory.join("nginx.conf");
-        fs::write(&file, main).unwrap();
-        let mut command = Command::new("nginx");
-        command.arg("-c").arg(&file).arg("-p").arg(&directory).stderr(Stdio::null());
-        let child = command.spawn().expect("nginx is installed by scripts/test.sh");
-        let nginx = Self { child, port };
-        eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        nginx
-    }
-
-    /// The whole response to a request of a client that tries to choose its key, and of a web page.
-    fn get(&self, path: &str) -> String {
-        get(self.port, path, "x-tidegate-key: another\r\norigin: https://page.example\r\n")
-    }
-}
-
-/// The whole response to a request with these header fields, in lower case.
-fn get(port: u16, path: &str, fields: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n");
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.to_lowercase()
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn serving(name: &str) -> Serving {
-    let rules = scratch(name).join("rules.yaml");
-    fs::write(&rules, "limits: [{name: per-address, limit: 2/1h, algorithm: sliding-log}]\n").unwrap();
-    Serving::with(&["--rules", rules.to_str().unwrap()])
-}
-
-#[test]
-fn nginx_denies_with_429_and_the_header_fields_over_connections_that_stay_open() {
-    let server = serving("nginx-rules");
-    let nginx = Nginx::before(&server.http, "nginx-denies");
-    for left in [1, 0] {
-        let answer = nginx.get("/");
-        assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{answer}");
-        assert!(answer.contains(&format!("\r\nratelimit: \"per-address\";r={left};t=")), "{answer}");
-        assert!(answer.contains("\r\nratelimit-policy: \"per-address\";q=2;w=3600"), "{answer}");
-        assert!(!answer.contains("\r\nretry-after"), "{answer}");
-    }
-    for _ in 0..3 {
-        let answer = nginx.get("/");
-        assert!(answer.starts_with("http/1.1 429 "), "{answer}");
-        assert!(answer.contains("\r\nretry-after: 3") && answer.contains("\r\nratelimit: "), "{answer}");
-    }
-    let accepted = server.get("/metrics");
-    let accepted = accepted
-        .lines()
-        .find(|line| line.starts_with("tidegate_connections_accepted_total{protocol=\"http\"}"));
-    // nginx's connection only; the metrics are on the control plane.
-    assert_eq!(accepted.and_then(|line| line.rsplit(' ').next()), Some("1"), "{accepted:?}");
-}
-
-#[test]
-fn nginx_passes_on_the_backend_s_errors_and_continues_without_tidegate() {
-    let server = serving("nginx-away-rules");
-    let nginx = Nginx::before(&server.http, "nginx-away");
-    let broken = nginx.get("/broken");
-    assert!(broken.starts_with("http/1.1 500 ") && broken.ends_with("backend is broken"), "{broken}");
-    // A closed port, and a listener that never replies.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = format!("127.0.0.1:{}", free_port());
-    for (name, address) in [("nobody", nobody), ("silent", silent.local_addr().unwrap().to_string())] {
-        let nginx = Nginx::before(&address, &format!("nginx-{name}"));
-        for _ in 0..4 {
-            let answer = nginx.get("/");
-            assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{name}: {answer}");
-        }
-    }
-}
+use crate::{
+    get,
+    program::{Serving, scratch},
+};
 
 /// A running HAProxy, which is killed when the test ends.
-struct Haproxy {
+pub struct Haproxy {
     child: Child,
     port: u16,
 }
@@ -138,7 +23,18 @@ struct Haproxy {
 impl Haproxy {
     /// The packaged configuration with other addresses, in front of a backend. `messages` replaces its message by the two `check`
     /// and `address`, and `rule` is one more rule.
-    fn before(tidegate: &str, name: &str, messages: Option<&str>, rule: &str) -> Self {
+    pub fn before(tidegate: &str, name: &str, messages: Option<&str>, rule: &str) -> Self {
+        Self::waiting("100ms", tidegate, name, messages, rule)
+    }
+
+    /// The same, but a request waits longer than Tidegate needs on any machine. `tidegate` may have options of a `server` line. Every
+    /// response says why there was no decision.
+    pub fn patient(tidegate: &str, name: &str, messages: &str) -> Self {
+        let rule = "http-response set-header x-error %[var(txn.tidegate.error)]";
+        Self::waiting("20s", tidegate, name, Some(messages), rule)
+    }
+
+    fn waiting(timeout: &str, tidegate: &str, name: &str, messages: Option<&str>, rule: &str) -> Self {
         let directory = scratch(name);
         let [port, backend] = [free_port(), free_port()];
         let here = directory.display().to_string();
@@ -156,12 +52,18 @@ impl Haproxy {
                 ("127.0.0.1:9000", &format!("127.0.0.1:{backend}")),
                 ("127.0.0.1:12345", tidegate),
                 ("/etc/haproxy/", &format!("{here}/")),
+                ("timeout connect 100ms", &format!("timeout connect {timeout}")),
                 ("    default_backend app", &format!("    {rule}\n    default_backend app")),
             ],
         );
         let check = "    args   limit=str(per-address) key=src\n    event  on-frontend-http-request\n";
         let names = if messages.is_some() { "messages     check address" } else { "messages     check" };
-        let changes = [(check, messages.unwrap_or(check)), ("messages     check", names)];
+        let changes = [
+            (check, messages.unwrap_or(check)),
+            ("messages     check", names),
+            ("hello 100ms", &format!("hello {timeout}")),
+            ("processing 100ms", &format!("processing {timeout}")),
+        ];
         let agent = packaged("tidegate-spoe.conf", &changes);
         fs::write(directory.join("tidegate-spoe.conf"), agent).unwrap();
         let main = format!(
@@ -178,7 +80,7 @@ impl Haproxy {
         haproxy
     }
 
-    fn get(&self, fields: &str) -> String {
+    pub fn get(&self, fields: &str) -> String {
         get(self.port, "/", fields)
     }
 }
@@ -197,12 +99,17 @@ fn serving_haproxy(name: &str, address: &str) -> (Serving, String) {
         "limits: [{name: per-address, limit: 2/1h, algorithm: sliding-log}, {name: per-user, limit: 5/1h}]\n";
     fs::write(&rules, limits).unwrap();
     let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--spoe", address]);
-    let line = server.told.lines().find_map(|line| line.trim().strip_prefix("SPOE")).unwrap();
-    let address = line.trim().split(',').next().unwrap().to_owned();
+    let address = spoe(&server);
     (server, address)
 }
 
-fn metric(server: &Serving, name: &str) -> u64 {
+/// The address of the server's SPOE listener.
+pub fn spoe(server: &Serving) -> String {
+    let line = server.told.lines().find_map(|line| line.trim().strip_prefix("SPOE")).unwrap();
+    line.trim().split(',').next().unwrap().to_owned()
+}
+
+pub fn metric(server: &Serving, name: &str) -> u64 {
     let metrics = server.get("/metrics");
     let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.trim().parse().unwrap_or_else(|_| panic!("{name} in {metrics}"))
