@@ -90,6 +90,12 @@ if command -v promtool >/dev/null; then # of Debian's package prometheus, which 
 else
     say "there is no promtool: the alert rules are NOT tested"
 fi
+if command -v helm >/dev/null; then
+    helm lint --strict --quiet packaging/helm/tidegate
+    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b >/dev/null
+else
+    say "there is no helm: the chart's templates are NOT rendered"
+fi
 need chromium chromium
 need valgrind valgrind
 need curl curl
@@ -129,6 +135,13 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --lock
 
 say "the core without the standard library"
 cargo check --locked --quiet -p tidegate-core --no-default-features
+
+if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
+    say "the calls to the system with musl, which the released binaries have"
+    cargo check --locked --quiet -p tidegate-limiter --target x86_64-unknown-linux-musl
+else
+    say "rustup has no target x86_64-unknown-linux-musl: the system calls are NOT checked with musl"
+fi
 
 say "examples of flow control"
 cargo build --workspace --all-features --examples --locked --quiet

@@ -138,7 +138,7 @@ pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision,
 
 fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     match request {
-        Request::Keyed { limiter, key, .. } => limiter.blocked_at(limiter.tag(key), now),
+        Request::Keyed { limiter, key, .. } => limiter.blocked_tag(limiter.tag(key), now),
         Request::Unkeyed { limiter, .. } => limiter.blocked_at(now),
     }
 }

@@ -43,11 +43,18 @@ fn every_operation_works_on_every_algorithm() {
 fn a_blocked_key_is_denied_until_its_time() {
     let limiter = keyed(Policy::token_bucket(Quota::per_hour(10)));
     let until = Nanos::from_secs(7_260);
+    assert_eq!(limiter.blocked_at("mallory", NOW), None);
     limiter.block_at("mallory", until, NOW).unwrap();
     assert_eq!(limiter.acquire("mallory", 1).retry_after(), Some(Duration::from_mins(1)));
+    assert_eq!(
+        limiter.blocked_at("mallory", NOW).and_then(|denied| denied.retry_after()),
+        Some(Duration::from_mins(1))
+    );
+    assert_eq!(limiter.blocked_at("alice", NOW), None);
     assert_eq!(limiter.acquire_up_to("mallory", 1).0, 0);
     assert!(limiter.acquire("alice", 1).is_allowed());
     limiter.clock().set(until);
+    assert_eq!(limiter.blocked_at("mallory", until), None);
     assert!(limiter.acquire("mallory", 1).is_allowed());
     assert!(!limiter.unblock_at("mallory", until), "the block had passed by itself");
     limiter.block_at("mallory", Nanos::MAX, until).unwrap();

@@ -99,14 +99,14 @@ pub use tidegate_tower as tower;
 
 /// Runs the README's example as a test.
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// Runs the book's examples as tests.
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
-#[doc = include_str!("../../../docs/src/migrate.md")]
+#[doc = include_str!("../book/migrate.md")]
 struct Migrate;
 
 #[cfg(all(doctest, feature = "report"))]
-#[doc = include_str!("../../../docs/src/flow.md")]
+#[doc = include_str!("../book/flow.md")]
 struct Flow;

@@ -83,13 +83,17 @@ impl Pages {
     }
 }
 
+/// `libc` has it for glibc only.
+#[cfg(target_os = "linux")]
+const MADV_COLLAPSE: libc::c_int = 25;
+
 #[cfg(target_os = "linux")]
 fn advise_huge(at: usize) {
     // SAFETY: the range is in a mapping that the caller owns; neither advice changes its content. If the system refuses (an
     // older kernel, huge pages switched off), nothing changes.
     unsafe {
         libc::madvise(at as *mut _, HUGE, libc::MADV_HUGEPAGE);
-        libc::madvise(at as *mut _, HUGE, libc::MADV_COLLAPSE);
+        libc::madvise(at as *mut _, HUGE, MADV_COLLAPSE);
     }
 }
 

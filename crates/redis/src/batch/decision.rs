@@ -133,7 +133,8 @@ impl Batcher {
     ) -> Answer {
         if let Some(_alone) = Question::queue(&self.shards[shard]).alone() {
             let mut answer = Err(StoreError::BadReply);
-            self.decide_alone(shard, plan, key, &[cost], deadline, |given| answer = given).await;
+            // Boxed, so that the future of a request that shares a call is small: it is moved several times.
+            Box::pin(self.decide_alone(shard, plan, key, &[cost], deadline, |given| answer = given)).await;
             return answer;
         }
         let (answer, answered) = oneshot::channel();

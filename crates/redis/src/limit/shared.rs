@@ -143,7 +143,8 @@ impl SharedLimit {
             }
             Asked::Refill(held, request) => {
                 let told = match self.0.store.in_time(deadline) {
-                    Ok(()) => batcher.ask_for_lease(leases, &held, request, deadline).await,
+                    // Boxed: decisions from an allotment at hand are the common ones.
+                    Ok(()) => Box::pin(batcher.ask_for_lease(leases, &held, request, deadline)).await,
                     Err(error) => {
                         held.lease.failed(request);
                         Err(error)

@@ -97,8 +97,8 @@ impl Slots {
             let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
             // The task that serves it may notice late, but the slot is reused immediately.
             let gives_way = taken.remove(at);
-            // Relaxed: the notification that follows publishes it.
-            gives_way.evicted.store(true, Ordering::Relaxed);
+            // SeqCst: see `Busy::drop`.
+            gives_way.evicted.store(true, Ordering::SeqCst);
             gives_way.give_way.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -127,7 +127,8 @@ impl Slot {
     pub async fn must_give_way(&self) {
         loop {
             self.connection.give_way.notified().await;
-            let is_busy = self.connection.idle_since.load(Ordering::Relaxed) == BUSY;
+            // SeqCst: see `Busy::drop`.
+            let is_busy = self.connection.idle_since.load(Ordering::SeqCst) == BUSY;
             if self.connection.evicted.load(Ordering::Relaxed) && !is_busy {
                 return;
             }
@@ -209,9 +210,12 @@ pub(crate) struct Busy(Arc<Slots>, Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // Relaxed: with a stale value, a reader sees the state of a moment ago.
-        self.1.idle_since.store(self.0.stamp(), Ordering::Relaxed);
-        self.1.give_way.notify_one();
+        // SeqCst: a connection that is evicted while it is busy either sees here that it was, or its task, which is woken after
+        // `evicted` is set, sees that it is idle. To wake the task after every request would cost each of them another poll.
+        self.1.idle_since.store(self.0.stamp(), Ordering::SeqCst);
+        if self.1.evicted.load(Ordering::SeqCst) {
+            self.1.give_way.notify_one();
+        }
     }
 }
 

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use serde::Serialize;
 use tidegate_tower::headers;
 
 use crate::service::{Answer, JointAnswer};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const STATE: HeaderName = HeaderName::from_static("ratelimit");
 
 /// A decision in JSON. Times are rounded up; `null` means unknown.
 #[derive(Debug, Serialize)]
@@ -87,26 +90,28 @@ fn respond(
     let mut response = json(body);
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
-    let mut set = |name: &'static str, value: &str| {
+    let mut set = |name, value: String| {
         // Limit names are plain ASCII, so the value is always valid.
-        if let Ok(value) = HeaderValue::from_str(value) {
+        if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
         }
     };
-    set("ratelimit-policy", &policy_field(answers));
-    set("ratelimit", &state_field(answers));
+    set(POLICY, policy_field(answers));
+    set(STATE, state_field(answers));
     if !bound.is_allowed()
         && let Some(wait) = bound.retry_after()
     {
-        set("retry-after", &headers::ceil_secs(wait).to_string());
+        headers.insert(header::RETRY_AFTER, headers::ceil_secs(wait).into());
     }
     response
 }
 
 /// Any value as a JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response<Body> {
+    // The usual answer fits.
+    let mut text = Vec::with_capacity(256);
     // The bodies are structs of numbers and strings, which always serialize.
-    let text = serde_json::to_vec(body).unwrap_or_default();
+    let _ = serde_json::to_writer(&mut text, body);
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

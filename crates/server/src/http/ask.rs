@@ -125,14 +125,16 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
         let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
         return Err(Problem::bad_json(detail).into());
     }
+    serde_json::from_slice(body).map_err(|error| mistake::<T>(body, &error))
+}
+
+/// Says where a body is wrong. It is parsed again, because to keep track of the place costs time, and most bodies are right.
+fn mistake<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Refused {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let place = pointer(error.path());
-        let error = error.into_inner();
-        if error.is_data() { field(place, error.to_string()) } else { not_json(&error) }
-    })?;
-    json.end().map_err(|error| not_json(&error))?;
-    Ok(read)
+    match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Err(again) if again.inner().is_data() => field(pointer(again.path()), again.inner().to_string()),
+        _ => not_json(error),
+    }
 }
 
 fn not_json(error: &serde_json::Error) -> Refused {

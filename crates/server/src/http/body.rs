@@ -1,12 +1,13 @@
 //! Reads request bodies within bounds of size and time, and makes plain-text responses.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
     extract::Request,
     http::{HeaderValue, Response, StatusCode, header},
 };
+use futures_util::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::problem::{Problem, Refused};
@@ -41,8 +42,13 @@ async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refus
     if request.body().size_hint().lower() > most as u64 {
         return Err(too_large());
     }
-    let body = Limited::new(request.into_body(), most).collect();
-    match tokio::time::timeout(BODY_TIME, body).await {
+    let mut body = pin!(Limited::new(request.into_body(), most).collect());
+    // Most bodies arrive with their head: then there is no need of a timer.
+    let read = match body.as_mut().now_or_never() {
+        Some(read) => Ok(read),
+        None => tokio::time::timeout(BODY_TIME, body).await,
+    };
+    match read {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {e}")).into()),

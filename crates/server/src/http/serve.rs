@@ -106,7 +106,12 @@ pub(crate) async fn serve(
 /// Serves HTTP/1.1 or HTTP/2, as the client begins, within the bounds of a connection.
 fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(BUFFER);
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_time)
+        .max_buf_size(BUFFER)
+        // Answers are short: to copy a body behind its head costs less than a vectored write.
+        .writev(false);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)

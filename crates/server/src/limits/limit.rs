@@ -131,9 +131,10 @@ impl Limit {
     ) -> Result<Decision, Refusal> {
         let decision = match act {
             Act::Take => self.by_store(&store.take(key, cost, spent).await),
-            Act::Peek => store.peek(key, cost, spent).await,
+            // Boxed, as below: a question that takes is the common one, and its future is moved several times.
+            Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
             Act::Refund => {
-                let standing = store.refund(&self.spec.name, key, cost).await?;
+                let standing = Box::pin(store.refund(&self.spec.name, key, cost)).await?;
                 self.see_refund(key, cost, now);
                 self.block_of(key, now).unwrap_or(standing)
             }
@@ -183,8 +184,7 @@ impl Limit {
 
     /// The denial of a key that is on the deny list or blocked.
     pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        // A cost of 0 is otherwise always admitted.
-        Some(self.memory.limiter.peek_at(key, 0, now)).filter(Decision::is_denied)
+        self.memory.limiter.blocked_at(key, now)
     }
 
     /// Whether `cost` would be admitted, with what remains before it.

@@ -62,6 +62,12 @@ impl Batch {
             out.extend_from_slice(&self.between);
             return out;
         }
+        // Boxed, because most batches have one question.
+        Box::pin(self.answer_all(service)).await
+    }
+
+    /// [`answer`](Self::answer) for several questions.
+    async fn answer_all(self, service: &Service) -> Vec<u8> {
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
             about.entry(question.is_about()).or_default().push(at);

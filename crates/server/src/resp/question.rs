@@ -70,7 +70,9 @@ impl Question {
                 Reply::Limit(limit.decide(*act, key, *cost, service.now()).await)
             }
             Self::Throttle { key, quota, quantity } => {
-                Reply::Throttle(service.throttle_in_store(key, *quota, *quantity, service.now()).await)
+                let asked = service.throttle_in_store(key, *quota, *quantity, service.now());
+                // Boxed, or the future of every question would have room for it.
+                Reply::Throttle(Box::pin(asked).await)
             }
         }
     }

@@ -229,7 +229,8 @@ impl Reactor {
                     self.accept();
                 }
             }
-            if self.gather.pays(now) {
+            // While questions are on their way to the store, requests gather anyway.
+            if self.under_way.is_empty() && self.gather.pays(now) {
                 // Returning early or late does no harm.
                 thread::park_timeout(PAUSE);
             }
