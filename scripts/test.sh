@@ -3,8 +3,8 @@
 # ones, and runs all simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
 # elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
 #
-# scripts/test.sh --interop runs only the comparison with envoyproxy/ratelimit, which needs Go. Without --interop it comes last if
-# Go is there.
+# scripts/test.sh --interop runs only the comparison with envoyproxy/ratelimit and grpcurl, which need Go. Without --interop it
+# comes last if Go is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,7 +42,16 @@ sum() {
 interop() {
     TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
     export TIDEGATE_RATELIMIT
-    tests "the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output
+    local known=()
+    if [ -n "${TIDEGATE_GRPCURL:-}" ] || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
+        TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
+        export TIDEGATE_GRPCURL
+    else
+        say "there is no Go, or TIDEGATE_OFFLINE is set: NOT tested with grpcurl"
+        known=(--skip interop::grpcurl)
+    fi
+    tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
+        ${known[@]+"${known[@]}"}
 }
 
 need cc gcc
@@ -171,6 +180,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
+    tests "Envoy's usual timeout at 2,000 requests a second" -p tidegate-cli --test envoy_proxy -- --ignored --show-output
     tests "real servers beside the simulator" -p tidegate-cli --test store -- --ignored
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi

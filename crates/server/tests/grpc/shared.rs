@@ -1,6 +1,10 @@
 //! The limits of descriptors in a store that servers share.
 
-use std::{thread, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::Duration,
+};
 
 use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
@@ -8,20 +12,29 @@ use envoy_types::pb::envoy::{
 };
 
 use serde_json::json;
-use tidegate_redis_servers::{Server, eventually};
+use tidegate_redis_servers::{Cluster, Server, eventually};
+use tidegate_server::{Options, rate_limits::Consume};
 use tonic::Code;
 
 use crate::{
     client::{Client, hits, one, refund, request},
-    harness::Running,
+    harness::{Http, Running},
     quota::Envoy,
     rls::{CONFIG, START, options},
 };
 
 fn on_store(name: &str, address: &str, config: &str) -> Running {
+    start(on(name, address, config))
+}
+
+fn on(name: &str, address: &str, config: &str) -> Options {
     let mut options = options(name, config);
     options.store = Some(address.to_owned());
     options.store_deadline = Duration::from_secs(5).into();
+    options
+}
+
+fn start(options: Options) -> Running {
     let server = Running::start_at(options, START);
     eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
     server
@@ -140,4 +153,91 @@ fn tokens(told: &str) -> u64 {
         assert_eq!(told, "none");
         0
     })
+}
+
+/// The users of one client, who live on all nodes of a cluster.
+const USERS: usize = 12;
+
+/// Asks for each user in turn until `done`. Each question must be admitted by the store, and is counted for its user.
+fn load(done: &AtomicBool, counts: &[AtomicU32; USERS], mut ask: impl FnMut(String) -> String) {
+    let mut at = 0;
+    while !done.load(Ordering::Relaxed) {
+        let told = ask(format!("u{at}"));
+        assert!(told.starts_with("OK"), "{told}");
+        counts[at].fetch_add(1, Ordering::Relaxed);
+        at = (at + 1) % USERS;
+    }
+}
+
+#[test]
+fn over_a_cluster_descriptors_are_answered_through_reloads_and_keep_their_use() {
+    const MOST: u32 = 1_000_000;
+    const RELOADS: u32 = 10;
+    let config = |most: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n  - {{key: user, rate_limit: {{unit: year, requests_per_unit: {most}}}}}\n"
+        )
+    };
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let mut options = on("grpc-cluster", &address, &config(MOST));
+    options.reload_interval = Duration::from_millis(10);
+    let path = options.envoy_config.clone().unwrap();
+    let next = path.with_extension("next");
+    let mut server = start(options);
+    let (grpc, http) = (server.grpc, server.http);
+    let (done, counts) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; USERS]);
+    let asked = || counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u32>();
+    thread::scope(|scope| {
+        // Set even if something here fails; otherwise the clients would run for ever.
+        let end = Done(&done);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = Client::of(grpc);
+                load(&done, &counts, |user| client.told(vec![one("user", &user)]));
+            });
+        }
+        scope.spawn(|| {
+            let mut client = Http::connect(http);
+            load(&done, &counts, |user| {
+                let body =
+                    json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": user}]}]});
+                let answer = client.send("POST", "/json", &body.to_string());
+                answer.json()["overallCode"].as_str().unwrap_or(&answer.body).to_owned()
+            });
+        });
+        for round in 1..=RELOADS {
+            let before = asked();
+            // By renaming, so that no half of it is read.
+            std::fs::write(&next, config(MOST + round)).unwrap();
+            server.reloading(|| std::fs::rename(&next, &path).unwrap());
+            eventually("clients are answered", || asked() > before + 60);
+        }
+        drop(end);
+    });
+    assert_eq!(server.metric("tidegate_rules_reloads_total{result=\"ok\"}"), u64::from(RELOADS));
+    assert_eq!(server.metric("tidegate_shared_store_decisions_total{by=\"local\"}"), 0);
+    let mut client = Client::of(grpc);
+    for (at, count) in counts.iter().enumerate() {
+        let left = MOST + RELOADS - count.load(Ordering::Relaxed);
+        assert_eq!(client.told(vec![hits(0, one("user", &format!("u{at}")))]), format!("OK: OK/{left}"));
+    }
+    // One decision on keys of several nodes is impossible. The error says which option makes them several decisions.
+    let all: Vec<_> = (0..USERS).map(|at| one("user", &format!("u{at}"))).collect();
+    let scattered = client.try_ask(request("shop", all.clone())).unwrap_err();
+    assert_eq!(scattered.code(), Code::FailedPrecondition);
+    assert!(scattered.message().contains("--envoy-consume each"), "{scattered}");
+    let mut options = on("grpc-cluster-each", &address, &config(MOST));
+    options.envoy_consume = Consume::Each;
+    let each = start(options);
+    assert!(Client::of(each.grpc).told(all).starts_with("OK: OK/"));
+}
+
+/// Ends the load when it is dropped.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -18,6 +18,7 @@
 
 mod differences;
 mod examples;
+mod grpcurl;
 mod random;
 mod theirs;
 
