@@ -358,8 +358,16 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
     assert_eq!(of("path_/cart"), [3, 2, 1, 1]);
     // A request that another limit denied is not counted: it neither used this limit nor exceeded it.
     assert_eq!(of("user_ada"), [2, 2, 0, 0]);
-    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OVER_LIMIT"}"#), 1);
-    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OK"}"#), 2);
+    // There is no store that a block on this server could spare: no local cache, in their words.
+    assert_eq!(server.resp("BLOCK shop.user bob"), "OK");
+    client.ask(vec![one("user", "bob")]);
+    assert_eq!(["over_limit", "over_limit_with_local_cache"].map(|name| metric(name, "user_bob")), [1, 0]);
+    for _ in 0..2 {
+        client.ask(vec![one("quiet", "x")]);
+    }
+    assert_eq!(["total_hits", "shadow_mode"].map(|name| metric(name, "quiet")), [2, 1]);
+    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OVER_LIMIT"}"#), 2);
+    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OK"}"#), 4);
     assert_eq!(server.metric("tidegate_grpc_connections"), 1);
 }
 

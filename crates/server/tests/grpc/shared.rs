@@ -59,6 +59,11 @@ fn servers_share_the_limits_of_descriptors_over_a_store() {
     }];
     assert_eq!(here.told(year.clone()), "OK: OK/0");
     assert_eq!(there.told(year), "OVER: OVER/0");
+    // A key that is blocked on this server is denied without the store.
+    assert_eq!(one_server.resp("BLOCK shop.user eve"), "OK");
+    assert!(here.told(vec![one("user", "eve")]).starts_with("OVER: OVER/"));
+    let series = r#"tidegate_envoy_over_limit_with_local_cache_total{domain="shop",rule="user"}"#;
+    assert_eq!(one_server.metric(series), 1);
 }
 
 #[test]
