@@ -1,6 +1,7 @@
 //! `tidegate simulate` as a user runs it.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -107,6 +108,48 @@ fn the_table_is_readable() {
         table.lines().any(|line| line.trim_start().starts_with("10.0.0.1") && line.ends_with('5')),
         "{table}"
     );
+}
+
+/// Every whole number in a JSON document, also those within its texts.
+fn numbers_of(document: &Value, into: &mut BTreeSet<u64>) {
+    match document {
+        Value::Number(number) => into.extend(number.as_u64()),
+        Value::String(text) => into.extend(
+            text.split(|c: char| !c.is_ascii_digit() && c != ',')
+                .filter_map(|word| word.replace(',', "").parse::<u64>().ok()),
+        ),
+        Value::Array(values) => values.iter().for_each(|value| numbers_of(value, into)),
+        Value::Object(fields) => fields.values().for_each(|value| numbers_of(value, into)),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+#[test]
+fn json_has_every_count_that_the_table_and_the_report_show() {
+    let page = path("complete.html");
+    let args = ["--synthetic", "--sources", "700", "--requests", "60000", "--duration", "5m", "--seed", "7"];
+    let sharing =
+        ["--limit", "60/1m", "--algorithm", "sliding-window,sliding-counter,leaky-bucket", "--nodes", "3"];
+    let suggestion = ["--suggest", "--window", "1m", "--deny-keys", "2%", "--algorithm", "token-bucket"];
+    for more in [&sharing[..], &suggestion] {
+        let args = [&args[..], more].concat();
+        let mut known = BTreeSet::new();
+        numbers_of(&document(&args), &mut known);
+        let output = simulate(&[&args[..], &["--report", page.to_str().unwrap()]].concat());
+        let page = fs::read_to_string(&page).unwrap();
+        // The texts between the tags of the page's body, without the charts: those draw `requests_over_time` and
+        // `denied_over_time`, and label them with their differences.
+        let body = page.split_once("</style>").unwrap().1;
+        let texts = body.split("<svg").flat_map(|part| part.rsplit("</svg>").next());
+        let texts = texts.flat_map(|part| part.split('<')).filter_map(|tag| Some(tag.split_once('>')?.1));
+        let words = texts.chain(stdout(&output).lines()).flat_map(str::split_whitespace);
+        let count =
+            |word: &str| word.trim_end_matches([',', ':', '.', ';']).replace(',', "").parse::<u64>().ok();
+        let shown: BTreeSet<u64> = words.filter_map(count).collect();
+        assert!(shown.len() > 40, "only {} counts are shown", shown.len());
+        let missing: Vec<_> = shown.difference(&known).collect();
+        assert!(missing.is_empty(), "{more:?}: not in JSON: {missing:?}");
+    }
 }
 
 #[test]
