@@ -140,7 +140,7 @@ fn json_has_every_count_that_the_table_and_the_report_show() {
         // The texts between the tags of the page's body, without the charts: those draw `requests_over_time` and
         // `denied_over_time`, and label them with their differences.
         let body = page.split_once("</style>").unwrap().1;
-        let texts = body.split("<svg").flat_map(|part| part.rsplit("</svg>").next());
+        let texts = body.split("<svg").filter_map(|part| part.rsplit("</svg>").next());
         let texts = texts.flat_map(|part| part.split('<')).filter_map(|tag| Some(tag.split_once('>')?.1));
         let words = texts.chain(stdout(&output).lines()).flat_map(str::split_whitespace);
         let count =
