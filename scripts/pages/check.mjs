@@ -11,6 +11,8 @@ const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 mkdirSync(directory, { recursive: true });
 
 const problems = [];
+// The bytes of the largest page with its styles and scripts.
+let largest = 0;
 const complain = (where, what) => problems.push(`${where}: ${what}`);
 
 const acquire = (limit, key) =>
@@ -91,6 +93,12 @@ async function lookAs(path, name, width, theme) {
     () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
   );
   if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
+  const bytes = await page.evaluate(() =>
+    ['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind)).reduce((sum, entry) => sum + entry.decodedBodySize, 0),
+  );
+  // A report on a disk has the charts of a whole log in it.
+  if (!path.startsWith('file:') && (bytes === 0 || bytes > 100 * 1024)) complain(where, `page, styles and scripts have ${bytes} bytes`);
+  largest = Math.max(largest, path.startsWith('file:') ? 0 : bytes);
   await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width < 700 });
   // The pages' policy lets no script in; axe is put in past it, in a world of its own.
   const relaxed = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
@@ -256,4 +264,4 @@ for (const problem of problems.filter((problem) => !meant.test(problem))) {
   console.error(problem);
   process.exitCode = 1;
 }
-if (!process.exitCode) console.log(`the pages are as they should be; screenshots are in ${directory}`);
+if (!process.exitCode) console.log(`the pages are as they should be, the largest with ${largest} bytes; screenshots are in ${directory}`);
