@@ -160,7 +160,7 @@ fn two_haproxies_share_the_limits_of_a_store_and_shadow_limits_deny_nobody() {
     assert!(metric(server, "tidegate_shadow_denials_total{limit=\"trial\"}") > 0);
     let answer = here.ask("trial");
     assert!(answer.contains("\r\nratelimit: \"trial\";r=0;"), "{answer}");
-    // Denied by the exact limit, so the others are not charged; and a limit in shadow mode denies nobody beside another.
+    // The exact limit denies, so the other limits are not charged. A limit in shadow mode makes no joint decision deny.
     for other in ["closes", "trial"] {
         let answer = there.ask_both(other, "exact");
         assert!(is_denied(&answer) && answer.contains("\r\nretry-after: "), "{answer}");

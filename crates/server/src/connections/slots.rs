@@ -232,6 +232,8 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use futures_util::FutureExt;
 
     use super::*;
@@ -260,6 +262,28 @@ mod tests {
         let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
         drop(working);
         assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_connection_that_was_busy_when_evicted_gives_way_after_its_answer() {
+        let slots = Slots::new(1);
+        let slot = slots.admit().unwrap().slot;
+        let mut gives_way = pin!(slot.must_give_way());
+        assert!(slots.admit().unwrap().evicted);
+        // A request began just then.
+        let busy = slot.busy();
+        assert!(gives_way.as_mut().now_or_never().is_none(), "it is answered first");
+        drop(busy);
+        assert!(gives_way.now_or_never().is_some(), "nothing else would wake it");
+    }
+
+    #[test]
+    fn a_request_wakes_no_connection_that_may_stay() {
+        let slots = Slots::new(1);
+        let slot = slots.admit().unwrap().slot;
+        let mut notified = pin!(slot.connection.give_way.notified());
+        drop(slot.busy());
+        assert!(notified.as_mut().now_or_never().is_none());
     }
 
     #[test]
