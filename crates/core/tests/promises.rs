@@ -305,7 +305,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..300, 0_u64..50, 0_u64..=8, 0_u32..3), 1..60),
     ) {
         let policy = |limit| -> Policy {
-            let quota = Quota::new(limit, Duration::from_nanos(1_000)).unwrap();
+            let quota = Quota::new(limit, Duration::from_micros(1)).unwrap();
             SlidingWindow::new(quota).slots(slots).unwrap().into()
         };
         let part = |limit: u32, eighths: u64| (u64::from(limit) * eighths / 8) as u32;
