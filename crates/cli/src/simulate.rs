@@ -243,7 +243,7 @@ fn examine<W: Workload>(
     let findings = replay(workload, &trials, threads, progress);
     let names =
         findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());
-    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, &each.most_denied));
+    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, each));
     Ok(Report {
         names: names.collect(),
         heat: heat.collect(),

@@ -296,6 +296,42 @@ proptest! {
     }
 
     #[test]
+    fn a_sliding_window_decides_as_it_checks_and_records(
+        // Around the limits at which a count gets more bits.
+        limits in prop::array::uniform2(
+            prop_oneof![1_u32..12, 250_u32..260, 65_530_u32..65_540, u32::MAX - 3..=u32::MAX],
+        ),
+        slots in 1_u32..12, used in 0_u64..=8,
+        steps in prop::collection::vec((0_u64..300, 0_u64..50, 0_u64..=8, 0_u32..3), 1..60),
+    ) {
+        let policy = |limit| -> Policy {
+            let quota = Quota::new(limit, Duration::from_micros(1)).unwrap();
+            SlidingWindow::new(quota).slots(slots).unwrap().into()
+        };
+        let part = |limit: u32, eighths: u64| (u64::from(limit) * eighths / 8) as u32;
+        let (before, policy) = (policy(limits[0]), policy(limits[1]));
+        // A change of the limit may leave more in the counts than the new one admits.
+        let mut old = vec![0; before.words()];
+        before.record(&mut old, Nanos::new(5_000), part(limits[0], used));
+        let mut decided = vec![0; policy.words()];
+        policy.transfer(&mut decided, &before, &old, Nanos::new(5_000));
+        let mut recorded = decided.clone();
+        let mut now = 5_000;
+        for (gap, back, eighths, more) in steps {
+            now += gap;
+            let (at, cost) = (Nanos::new(now - back), part(limits[1], eighths).saturating_add(more));
+            let expected = policy.check(&recorded, at, cost);
+            if cost > 0 {
+                // A denial, too, is remembered as the newest time.
+                policy.record(&mut recorded, at, if expected.is_allowed() { cost } else { 0 });
+            }
+            prop_assert_eq!(policy.decide(&mut decided, at, cost), expected);
+            prop_assert_eq!(policy.used(&decided, at), policy.used(&recorded, at));
+            prop_assert!(policy.accepts(&decided));
+        }
+    }
+
+    #[test]
     fn a_leaky_bucket_starts_work_no_closer_than_its_interval(traffic in traffic(), limit in 1_u32..12) {
         let quota = Quota::new(limit, Duration::from_micros(1)).unwrap();
         let policy = Policy::leaky_bucket(quota);

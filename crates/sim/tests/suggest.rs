@@ -1,6 +1,6 @@
 //! The quick search for a limit beside a plain one: a full replay for each limit that is tried.
 //!
-//! Invariants, on random traffic of several keys, bursts and quiet stretches:
+//! Invariants, on random traffic of one and of several keys, bursts, quiet stretches and steady loads:
 //! 1. the suggested limit, its denials and its denied keys are those that the plain search finds, for every algorithm and
 //!    option, however many threads search;
 //! 2. a curve's points are what replays of its limits deny.
@@ -26,11 +26,19 @@ fn threads(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap()
 }
 
-/// Stretches of requests: of a key, with gaps up to so long, so many.
+/// Requests of one key or of several.
 fn traffic() -> impl Strategy<Value = Trace> {
+    prop_oneof![stretches(), steady()]
+}
+
+/// Stretches of requests: of a key, with gaps up to so long, so many.
+fn stretches() -> impl Strategy<Value = Trace> {
     let base = prop_oneof![Just(0), Just(1_431_857_103_000_000_000)];
-    let stretch = (0..3_u8, 0..60_u64, 1..60_u64, 0..900_u64);
-    (base, prop::collection::vec(stretch, 1..25)).prop_map(|(base, stretches)| {
+    let sparse = (0..3_u8, 0..60_u64, 1..60_u64, 0..900_u64);
+    // So many at once that windows are first looked at in parts.
+    let dense = (0..3_u8, 0..2_u64, 20..120_u64, 0..900_u64);
+    let stretches = prop_oneof![prop::collection::vec(sparse, 1..25), prop::collection::vec(dense, 1..25)];
+    (base, stretches, 1..=3_u8).prop_map(|(base, stretches, keys)| {
         let mut builder = TraceBuilder::new(By::ip());
         let mut now = base;
         for (key, gap, requests, quiet) in stretches {
@@ -38,10 +46,24 @@ fn traffic() -> impl Strategy<Value = Trace> {
             for at in 0..requests {
                 // Neither all at once nor even: three in a row, then a pause.
                 now += if at % 4 == 0 { gap } else { gap / 8 };
-                assert!(builder.push(&[b'a' + key], now, 1));
+                assert!(builder.push(&[b'a' + key % keys], now, 1));
             }
         }
         builder.build(true, 0)
+    })
+}
+
+/// Counts, like those of each second in a log, of one key or two, at once or spread: loads near a limit, and seldom above it.
+fn steady() -> impl Strategy<Value = Trace> {
+    let counts = prop::collection::vec((0..2_u8, 1..25_u64, 1..30_u32), 10..100);
+    (counts, 1..=2_u8, prop_oneof![Just(0_u64), 1..25_u64]).prop_map(|(counts, keys, spread)| {
+        let mut builder = TraceBuilder::new(By::ip());
+        let mut now = 0;
+        for (key, gap, count) in counts {
+            now += gap.max(spread);
+            assert!(builder.push(&[b'a' + key % keys], now, count));
+        }
+        builder.build(true, spread)
     })
 }
 
@@ -85,7 +107,7 @@ fn plain(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
     fn the_quick_search_finds_what_the_plain_one_finds(

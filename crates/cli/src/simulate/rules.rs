@@ -47,7 +47,7 @@ pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Rep
             let findings = replay(&part.trace, std::slice::from_ref(&trial), threads(args), progress);
             for findings in findings {
                 report.names.push(findings.most_denied.iter().map(|key| part.trace.label(key.key)).collect());
-                report.heat.push(heat_map(&part.trace, &trial, &findings.most_denied));
+                report.heat.push(heat_map(&part.trace, &trial, &findings));
                 report.limits.push(part.name.clone());
                 report.findings.push(findings);
             }

@@ -369,7 +369,7 @@ impl Reactor {
         let _within = shared.runtime.as_ref().map(Handle::enter);
         // The questions of all connections in this turn leave together.
         let _together = shared.service.store().map(|shared| shared.store().gather());
-        while let Some(answered) = self.under_way.next() {
+        while let Some(answered) = self.under_way.next(&shared.service) {
             self.hand_over(&answered);
         }
     }

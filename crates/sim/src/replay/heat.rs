@@ -1,6 +1,6 @@
 //! When the most denied keys send requests, and when they are denied.
 
-use super::{DeniedKey, KeyState, Timeline, Trial};
+use super::{DeniedKey, Findings, KeyState, Trial};
 use crate::workload::Workload;
 
 /// Requests and denials of some keys over time, by a trial's first algorithm.
@@ -17,22 +17,64 @@ impl HeatMap {
     pub const STEPS: usize = 48;
 }
 
-/// Replays these keys again, through the first algorithm of the trial.
+/// The most denied keys of these findings of the trial, by its first algorithm in one place.
+///
+/// They are replayed again, unless there is only one key, of which the findings tell all.
 #[must_use]
-pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, keys: &[DeniedKey]) -> HeatMap {
+pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -> HeatMap {
     let Some(candidate) = trial.candidates().first() else { return HeatMap::default() };
-    let timeline = Timeline::new(workload.span(), workload.has_dates());
+    let timeline = findings.timeline;
+    let part = |step: usize| step * HeatMap::STEPS / timeline.stretches;
+    let algorithm = candidate.spec.label().to_owned();
+    if let ([_], 1, None, Some(row)) =
+        (&findings.most_denied[..], findings.keys, findings.fleet, findings.rows.first())
+    {
+        let mut parts = vec![(0, 0); HeatMap::STEPS];
+        for (step, (requests, denied)) in
+            findings.requests_over_time.iter().zip(&row.denied_over_time).enumerate()
+        {
+            let (all, bad) = &mut parts[part(step)];
+            *all += requests;
+            *bad += denied;
+        }
+        return HeatMap { algorithm, keys: vec![parts] };
+    }
     let mut state = KeyState::new(candidate.policy);
     let row = |key: &DeniedKey| {
-        let mut steps = vec![(0, 0); HeatMap::STEPS];
+        let mut parts = vec![(0, 0); HeatMap::STEPS];
         for time in workload.times(key.key) {
-            let step = timeline.stretch(time) * HeatMap::STEPS / timeline.stretches;
-            let (requests, denied) = &mut steps[step];
+            let (requests, denied) = &mut parts[part(timeline.stretch(time))];
             *requests += 1;
             *denied += u64::from(state.decide(time).is_denied());
         }
         state.clear(key.requests);
-        steps
+        parts
     };
-    HeatMap { algorithm: candidate.spec.label().to_owned(), keys: keys.iter().map(row).collect() }
+    HeatMap { algorithm, keys: findings.most_denied.iter().map(row).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::{AlgorithmSpec, Progress, input::By, replay, workload::TraceBuilder};
+
+    #[test]
+    fn the_only_key_is_shown_as_if_it_were_replayed() {
+        let mut builder = TraceBuilder::new(By::GLOBAL);
+        for at in 0..500 {
+            assert!(builder.push(b"", at * at * 40_000_000, 1 + at as u32 % 3));
+        }
+        let trace = builder.build(false, 0);
+        let specs = AlgorithmSpec::parse_list("sliding-window,token-bucket").expect("known algorithms");
+        let trial = Trial::new("5/10s".parse().expect("a quota"), &specs).expect("they suit it");
+        let mut findings =
+            replay(&trace, std::slice::from_ref(&trial), NonZeroUsize::MIN, &Progress::default()).remove(0);
+        let told = heat_map(&trace, &trial, &findings);
+        assert!(told.keys[0].iter().any(|&(requests, denied)| denied > 0 && denied < requests));
+        // Of several keys, each is replayed.
+        findings.keys = 2;
+        assert_eq!(heat_map(&trace, &trial, &findings), told);
+    }
 }

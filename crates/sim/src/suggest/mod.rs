@@ -3,7 +3,8 @@
 //! A first pass counts the requests of each window, aligned to the clock. These counts give the limit that a fixed window
 //! would need, which is where the search begins. From there a bracket is opened and halved. Each limit that denies too
 //! much also shows which requests a higher limit could deny at all (see `busy`). The search replays only these, and the
-//! requests that lead up to them, again.
+//! requests that lead up to them, again. The first replay, too, leaves out the stretches of time whose counts show that
+//! nothing is denied there (see `sieve`).
 //!
 //! This finds the smallest limit because a higher limit never denies more requests or keys. The proof is by induction over a
 //! key's requests: suppose that the higher limit has admitted at least as many as the lower one up to every earlier moment,
@@ -19,6 +20,7 @@ mod fragments;
 mod pass;
 mod recommend;
 mod share;
+mod sieve;
 mod survey;
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
@@ -94,9 +96,7 @@ pub fn suggest_all<W: Workload>(
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Vec<Result<Suggestion, SuggestError>> {
-    // Threads divide the keys among them, or if there are too few keys, the algorithms.
-    let few_keys = (workload.keys() as usize) < threads.get();
-    let (outer, inner) = if few_keys { (threads, NonZeroUsize::MIN) } else { (NonZeroUsize::MIN, threads) };
+    let (outer, inner) = divided(workload, threads);
     let one = |found: &mut Vec<_>, at: u32| {
         let algorithm = &algorithms[at as usize];
         found.push((at, Search { workload, survey, algorithm, threads: inner, progress }.run(goal)));
@@ -128,17 +128,27 @@ pub fn curve<W: Workload>(
 ) -> Vec<CurvePoint> {
     limits.sort_unstable();
     limits.dedup();
-    let search = Search { workload, survey, algorithm, threads, progress };
-    let mut left = None;
-    let mut points = Vec::with_capacity(limits.len());
-    for limit in limits {
-        let Ok((denials, still_left)) = search.attempt(limit, left.as_ref(), Allowance::ALL) else {
-            continue;
-        };
-        left = still_left.or(left);
-        points.push(CurvePoint { limit, denied: denials.denied, denied_keys: denials.denied_keys });
-    }
+    let (outer, inner) = divided(workload, threads);
+    let search = Search { workload, survey, algorithm, threads: inner, progress };
+    let point = |(left, points): &mut (Option<Fragments>, Vec<CurvePoint>), at: u32| {
+        let limit = limits[at as usize];
+        if let Ok((denials, still_left)) = search.attempt(limit, left.as_ref(), Allowance::ALL) {
+            // Each thread's limits ascend.
+            *left = still_left.or(left.take());
+            points.push(CurvePoint { limit, denied: denials.denied, denied_keys: denials.denied_keys });
+        }
+    };
+    let add = |sum: &mut (_, Vec<CurvePoint>), other: (_, Vec<CurvePoint>)| sum.1.extend(other.1);
+    let (_, mut points) = on_threads(limits.len() as u32, outer, || (None, Vec::new()), point, add);
+    points.sort_by_key(|point| point.limit);
     points
+}
+
+/// How many threads search side by side, and how many of them each search has: threads divide the keys among them, or if
+/// there are too few keys, the algorithms or limits.
+fn divided<W: Workload>(workload: &W, threads: NonZeroUsize) -> (NonZeroUsize, NonZeroUsize) {
+    let few_keys = (workload.keys() as usize) < threads.get();
+    if few_keys { (threads, NonZeroUsize::MIN) } else { (NonZeroUsize::MIN, threads) }
 }
 
 struct Search<'a, W> {
@@ -164,7 +174,10 @@ impl<W: Workload> Search<'_, W> {
     ) -> Result<(Denials, Option<Fragments>), SuggestError> {
         let (policy, quota) = self.policy(limit)?;
         Ok(match left {
-            None => through_all(self.workload, (&policy, quota), allowance, self.threads, self.progress),
+            None => {
+                let workload = (self.workload, self.survey);
+                through_all(workload, (&policy, quota), allowance, self.threads, self.progress)
+            }
             Some(left) => through_fragments(left, (&policy, quota), allowance, self.progress),
         })
     }

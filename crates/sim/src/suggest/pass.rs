@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use tidegate_core::{Policy, Quota};
 
-use super::{Goal, busy::Meter, fragments::Fragments};
+use super::{Goal, Survey, busy::Meter, fragments::Fragments, sieve::stretches};
 use crate::{
     progress::Progress,
     replay::{KeyState, on_threads},
@@ -130,6 +130,15 @@ impl<'a> Run<'a> {
         }
     }
 
+    fn requests(&mut self, times: impl Iterator<Item = u64>) {
+        for time in times {
+            self.request(time);
+            if self.is_over() {
+                break;
+            }
+        }
+    }
+
     /// The next requests are a new fragment of the same key.
     fn next_fragment(&mut self) {
         if let Some(meter) = &mut self.meter {
@@ -162,7 +171,7 @@ impl<'a> Run<'a> {
 /// What the quota denies of a whole workload, and what is left for every higher limit. If more is denied than allowed, the
 /// pass may stop early, and the number of denials is only a number above the allowed one.
 pub(super) fn through_all<W: Workload>(
-    workload: &W,
+    (workload, survey): (&W, &Survey),
     (policy, quota): (&Policy, Quota),
     allowance: Allowance,
     threads: NonZeroUsize,
@@ -171,11 +180,12 @@ pub(super) fn through_all<W: Workload>(
     let fresh = || Run::new(policy, quota, allowance, progress);
     let key = |run: &mut Run<'_>, key: u32| {
         run.next_key();
-        for time in workload.times(key) {
-            run.request(time);
-            if run.is_over() {
-                break;
-            }
+        let Some(stretches) = survey.bins(key).and_then(|bins| stretches(bins, policy, quota)) else {
+            return run.requests(workload.times(key));
+        };
+        for stretch in stretches {
+            run.next_fragment();
+            run.requests(workload.times_from(key, stretch.start).take_while(|&time| time < stretch.end));
         }
     };
     on_threads(workload.keys(), threads, fresh, key, Run::absorb).finish()

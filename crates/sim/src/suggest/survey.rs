@@ -1,10 +1,17 @@
 //! How many requests arrive in a window: of each key in its busiest window, and in all windows.
 
-use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroUsize,
+    time::Duration,
+};
 
 use tidegate_core::{Quota, QuotaError};
 
-use super::pass::Allowance;
+use super::{
+    pass::Allowance,
+    sieve::{Bin, Binning},
+};
 use crate::{progress::Progress, replay::on_threads, workload::Workload};
 
 /// Requests counted in windows that are aligned to the clock.
@@ -15,6 +22,8 @@ pub struct Survey {
     windows: BTreeMap<u64, u64>,
     /// For each number of requests, how many keys had it in their busiest window.
     busiest: BTreeMap<u64, u64>,
+    /// The requests of keys that have many, in parts of a window.
+    bins: HashMap<u32, Box<[Bin]>>,
 }
 
 impl Survey {
@@ -29,10 +38,13 @@ impl Survey {
         progress: &Progress,
     ) -> Result<Self, QuotaError> {
         let length = Quota::new(1, window)?.window_nanos();
-        let fresh = || Self { window, windows: BTreeMap::new(), busiest: BTreeMap::new() };
+        let fresh =
+            || Self { window, windows: BTreeMap::new(), busiest: BTreeMap::new(), bins: HashMap::new() };
         let key = |survey: &mut Self, key: u32| {
             let (mut end, mut count, mut busiest, mut requests) = (0, 0_u64, 0, 0_u64);
+            let mut binning = Binning::new(length);
             for time in workload.times(key) {
+                binning.request(time);
                 if time >= end {
                     survey.add_window(count);
                     busiest = busiest.max(count);
@@ -46,6 +58,9 @@ impl Survey {
             if requests > 0 {
                 *survey.busiest.entry(busiest.max(count)).or_default() += 1;
             }
+            if let Some(bins) = binning.finish(requests).filter(|bins| !bins.is_empty()) {
+                survey.bins.insert(key, bins);
+            }
             progress.add(requests);
         };
         let add = |sum: &mut Self, other: Self| {
@@ -54,6 +69,7 @@ impl Survey {
                     *into.entry(count).or_default() += times;
                 }
             }
+            sum.bins.extend(other.bins);
         };
         Ok(on_threads(workload.keys(), threads, fresh, key, add))
     }
@@ -62,6 +78,11 @@ impl Survey {
         if count > 0 {
             *self.windows.entry(count).or_default() += 1;
         }
+    }
+
+    /// The requests of a key in parts of a window, if it has many.
+    pub(super) fn bins(&self, key: u32) -> Option<&[Bin]> {
+        self.bins.get(&key).map(|bins| &**bins)
     }
 
     /// The window.

@@ -36,4 +36,12 @@ pub trait Workload: Sync {
     /// # Panics
     /// If there is no such key.
     fn times(&self, key: u32) -> impl Iterator<Item = u64>;
+
+    /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier ones.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
+        self.times(key).skip_while(move |&time| time < from)
+    }
 }

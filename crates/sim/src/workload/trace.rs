@@ -83,8 +83,20 @@ impl Workload for Trace {
     }
 
     fn times(&self, key: u32) -> impl Iterator<Item = u64> {
+        self.times_of(self.events(key))
+    }
+
+    fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
+        let events = self.events(key);
+        let earlier = events.partition_point(|event| event.time.saturating_add(self.spread) < from);
+        self.times_of(&events[earlier..]).skip_while(move |&time| time < from)
+    }
+}
+
+impl Trace {
+    fn times_of<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = u64> + 'a {
         let spread = self.spread;
-        self.events(key).iter().flat_map(move |event| {
+        events.iter().flat_map(move |event| {
             let count = u64::from(event.count);
             // Request number `at` comes `at * spread / count` after the event's time. The quotient is added up instead:
             // a division for each event, none for each request.
@@ -109,7 +121,7 @@ const GRAINS: [u64; 7] =
     [86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1];
 
 /// Collects requests while they are read, in any order of time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TraceBuilder {
     by: By,
     keys: Keys,
@@ -260,6 +272,20 @@ mod tests {
             prop_assert!(builder.push(b"", 7, count));
             let due = (0..u128::from(count)).map(|at| 7 + (at * u128::from(spread) / u128::from(count)) as u64);
             prop_assert!(builder.build(false, spread).times(0).eq(due));
+        }
+    }
+
+    #[test]
+    fn times_from_a_time_on_are_the_last_of_all_times() {
+        let mut builder = TraceBuilder::new(By::GLOBAL);
+        for (time, count) in [(1_000, 3), (2_000, 1), (5_000, 4)] {
+            assert!(builder.push(b"", time, count));
+        }
+        for spread in [0, 1_000] {
+            let trace = builder.clone().build(false, spread);
+            for from in 0..7_000 {
+                assert!(trace.times_from(0, from).eq(trace.times(0).filter(|&time| time >= from)), "{from}");
+            }
         }
     }
 

@@ -1,0 +1,178 @@
+//! Finds the stretches of time in which a limit, or any higher one, could deny at all, without a look at single requests.
+//!
+//! A [`Meter`](super::busy::Meter) finds the same to the request, but looks at all of them. Here requests are counted in
+//! *bins*, a sixteenth of a window each, once for all algorithms and limits. What a bin's last request would weigh at most
+//! follows from the counts. Where that fits under the limit, the limit admits the whole bin. The other bins are *busy*. A
+//! *stretch* has busy bins and what leads up to them: every request that can still count in a busy bin. A meter that sees only
+//! a stretch, from a fresh beginning, finds the same busy requests in it as one that sees everything. (Before the first busy
+//! bin it may know too little, but nothing is busy there.)
+
+use std::ops::Range;
+
+use tidegate_core::{Parameters, Policy, Quota};
+
+/// Bins in a window.
+const BINS: u64 = 16;
+/// Bins are kept where they are at most so many times fewer than the requests.
+const WORTH: usize = 8;
+
+/// Requests in a part of a window, aligned to the clock; no bin reaches into two windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bin {
+    start: u64,
+    count: u64,
+}
+
+/// Counts the requests of one key in bins.
+#[derive(Debug)]
+pub(super) struct Binning {
+    window: u64,
+    length: u64,
+    bins: Vec<Bin>,
+    end: u64,
+}
+
+impl Binning {
+    pub fn new(window: u64) -> Self {
+        Self { window, length: window.div_ceil(BINS), bins: Vec::new(), end: 0 }
+    }
+
+    /// Counts a request; times do not decrease.
+    #[inline]
+    pub fn request(&mut self, time: u64) {
+        if time >= self.end || self.bins.is_empty() {
+            let into = time % self.window;
+            let start = time - into % self.length;
+            self.end = start.saturating_add(self.length).min((time - into).saturating_add(self.window));
+            self.bins.push(Bin { start, count: 0 });
+        }
+        if let Some(last) = self.bins.last_mut() {
+            last.count += 1;
+        }
+    }
+
+    /// The bins of a key with so many requests, if they are few enough to be worth it.
+    pub fn finish(self, requests: u64) -> Option<Box<[Bin]>> {
+        (self.bins.len().saturating_mul(WORTH) as u64 <= requests).then(|| self.bins.into_boxed_slice())
+    }
+}
+
+/// The stretches in which this quota could deny, in order and apart; `None` if this module does not know the algorithm.
+pub(super) fn stretches(bins: &[Bin], policy: &Policy, quota: Quota) -> Option<Vec<Range<u64>>> {
+    let (window, limit) = (quota.window_nanos(), u64::from(quota.limit()));
+    let length = window.div_ceil(BINS);
+    let in_bucket = |units: u32| u128::from(units) * u128::from(window);
+    match policy.parameters() {
+        Parameters::FixedWindow { first_hit: false, .. } => Some(aligned(bins, window, length, limit)),
+        Parameters::SlidingLog { lifetime, .. } => Some(sliding(bins, lifetime, length, limit)),
+        Parameters::SlidingWindow { slot, span, .. } => {
+            Some(sliding(bins, slot.saturating_mul(span.into()), length, limit))
+        }
+        Parameters::SlidingCounter { .. } => Some(counter(bins, window, length, limit)),
+        // The same room as in a meter.
+        Parameters::TokenBucket { burst, .. } => {
+            Some(bucket(bins, window, length, limit, in_bucket(burst).saturating_sub(window.into())))
+        }
+        Parameters::LeakyBucket { max_wait, .. } => {
+            Some(bucket(bins, window, length, limit, u128::from(limit) * u128::from(max_wait)))
+        }
+        // Where a window begins depends on all requests before it.
+        _ => None,
+    }
+}
+
+/// Adds a stretch that begins no earlier than the ones before it.
+fn add(stretches: &mut Vec<Range<u64>>, from: u64, to: u64) {
+    match stretches.last_mut() {
+        Some(last) if from <= last.end => last.end = last.end.max(to),
+        _ => stretches.push(from..to),
+    }
+}
+
+/// Every request counts for `lifetime`.
+fn sliding(bins: &[Bin], lifetime: u64, length: u64, limit: u64) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let (mut oldest, mut sum) = (0, 0);
+    for bin in bins {
+        sum += bin.count;
+        // A bin that ends just then may hold a request that is exactly as old.
+        while bins[oldest].start.saturating_add(length).saturating_add(lifetime) < bin.start {
+            sum -= bins[oldest].count;
+            oldest += 1;
+        }
+        if sum > limit {
+            add(&mut found, bin.start.saturating_sub(lifetime), bin.start.saturating_add(length));
+        }
+    }
+    found
+}
+
+/// Every request counts until the window ends.
+fn aligned(bins: &[Bin], window: u64, length: u64, limit: u64) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let (mut began, mut sum) = (0, 0);
+    for bin in bins {
+        let start = bin.start - bin.start % window;
+        if start != began {
+            (began, sum) = (start, 0);
+        }
+        sum += bin.count;
+        if sum > limit {
+            add(&mut found, began, bin.start.saturating_add(length));
+        }
+    }
+    found
+}
+
+/// What counts of the window before becomes less from bin to bin.
+fn counter(bins: &[Bin], window: u64, length: u64, limit: u64) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let (mut began, mut before, mut sum) = (0, 0, 0);
+    for bin in bins {
+        let start = bin.start - bin.start % window;
+        if start != began {
+            before = if start - began == window { sum } else { 0 };
+            (began, sum) = (start, 0);
+        }
+        sum += bin.count;
+        let left = u128::from(before) * u128::from(window - (bin.start - began));
+        if left + u128::from(sum) * u128::from(window) > u128::from(limit) * u128::from(window) {
+            add(&mut found, began.saturating_sub(window), bin.start.saturating_add(length));
+        }
+    }
+    found
+}
+
+/// What has arrived and not leaked yet counts.
+///
+/// Where nothing is owed, everything before is forgotten. The counts do not tell when that is, but they may tell that it
+/// happens within some bins: if even what was owed at most when they began, and all that they add, leaks before they end.
+/// A meter that begins with the first of these bins owes no more than is owed, so it is empty at that moment, too, and
+/// exact from there on.
+fn bucket(bins: &[Bin], window: u64, length: u64, limit: u64, room: u128) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let leak = |time: u64| u128::from(time) * u128::from(limit);
+    // Owed at most when a bin began.
+    let mut owed = 0_u128;
+    // The last bin that began a run of bins with such a moment before this bin; the one that began the bins since then,
+    // and what these owe at most if there was no such moment among them.
+    let (mut from, mut candidate, mut without) = (0, 0, 0_u128);
+    for (at, bin) in bins.iter().enumerate() {
+        let arrived = u128::from(bin.count) * u128::from(window);
+        // The bin's last request finds what is owed without itself. It may come before anything leaks.
+        if owed + arrived - u128::from(window) > room {
+            add(&mut found, from, bin.start.saturating_add(length));
+        }
+        let Some(next) = bins.get(at + 1) else { break };
+        let end = bin.start.saturating_add(length).min(next.start);
+        // All of the bin may come just before it ends.
+        let at_end = owed.saturating_sub(leak(end - bin.start)) + arrived;
+        owed = at_end.saturating_sub(leak(next.start - end));
+        if let Some(left) = (without + arrived).checked_sub(leak(next.start - bin.start)) {
+            without = left;
+        } else {
+            (from, candidate, without) = (candidate, next.start, owed);
+        }
+    }
+    found
+}
