@@ -7,6 +7,7 @@
 
 mod limit;
 mod store;
+mod thread;
 
 pub use limit::StoreLimit;
 pub use store::SharedStore;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, io,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -10,6 +10,7 @@ use std::{
 use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout};
 
+use super::thread::StoreThread;
 use crate::{
     refusal::Refusal,
     throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
@@ -51,6 +52,8 @@ pub struct SharedStore {
     plans: Mutex<HashMap<ThrottleQuota, Arc<Plan>>>,
     /// Decides for `CL.THROTTLE`; created by its first command.
     ad_hoc: OnceLock<AdHoc>,
+    /// `None` for a cluster: its connections may need several threads.
+    _thread: Option<StoreThread>,
 }
 
 impl SharedStore {
@@ -58,13 +61,20 @@ impl SharedStore {
     /// servers see this one by its `name`.
     ///
     /// # Errors
-    /// When the prefix is invalid (see [`Store::named`]).
+    /// When the prefix is invalid (see [`Store::named`]), or the system refuses a thread for the connection.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn new(address: Address, prefix: &str, deadline: Timeout, name: &str) -> Result<Self, StoreError> {
-        let store = Store::named(address, prefix, &format!("{name} {VERSION}"))?;
+        let refused =
+            |error: io::Error| StoreError::Refused(format!("no thread for the store: {error}").into());
+        let thread = if address.is_cluster() { None } else { Some(StoreThread::start().map_err(refused)?) };
+        let store = {
+            let _within = thread.as_ref().map(|thread| thread.runtime().enter());
+            Store::named(address, prefix, &format!("{name} {VERSION}"))?
+        };
         Ok(Self {
+            _thread: thread,
             store,
             prefix: prefix.to_owned(),
             deadline,
