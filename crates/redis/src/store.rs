@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Nanos, Policy};
+use tidegate_core::{Clock, Decision, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
@@ -213,23 +213,24 @@ impl Store {
         Some(SharedDecision { decision, source: Source::Remembered })
     }
 
+    /// Remembers a denial that was asked for at this time, if the limit's denials are remembered.
+    pub(crate) fn remember(&self, tag: Option<u64>, cost: u32, decision: &Decision, asked: Nanos) {
+        if let Some(tag) = tag.filter(|_| decision.is_denied()) {
+            self.denials().put(tag, cost, decision, asked);
+        }
+    }
+
     /// Decides on one request, unless a remembered denial applies. Also returns the time that the state uses, or this node's
     /// time.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
         let Ask { plan, key, cost, tag, deadline } = ask;
-        let denials = tag.map(|tag| (tag, self.batcher().monitor.clock.now()));
-        if let Some((tag, now)) = denials
-            && let Some(remembered) = self.remembered(tag, cost, now)
-        {
-            return Ok((remembered, now));
+        let asked = self.batcher().monitor.clock.now();
+        if let Some(remembered) = tag.and_then(|tag| self.remembered(tag, cost, asked)) {
+            return Ok((remembered, asked));
         }
         self.in_time(deadline)?;
         let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;
-        if let Some((tag, asked)) = denials
-            && decision.is_denied()
-        {
-            self.denials().put(tag, cost, &decision, asked);
-        }
+        self.remember(tag, cost, &decision, asked);
         Ok((SharedDecision::by_store(decision), seen))
     }
 }

@@ -1,10 +1,10 @@
-//! Several requests for one key in one call.
+//! Several requests for one limit in one call.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
-use tidegate_redis::{Health, SharedDecision, Store};
+use tidegate_redis::{Health, OnError, SharedDecision, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 /// Windows that do not end within a test.
@@ -38,7 +38,8 @@ async fn costs_in_turn_are_decided_in_order_and_in_one_call_beside_other_callers
             })
             .collect();
         let costs: Vec<u32> = (0..60).map(|at| [3, 0, 5, 1, 50, 1_000][at % 6]).collect();
-        let told = limit.acquire_in_turn("many", &costs).await;
+        let of = |key: &'static str| costs.iter().map(|cost| (key, *cost)).collect::<Vec<_>>();
+        let told = limit.acquire_many(&of("many")).await;
         for other in others {
             assert!(other.await.expect("no task panics").is_allowed());
         }
@@ -47,11 +48,51 @@ async fn costs_in_turn_are_decided_in_order_and_in_one_call_beside_other_callers
             let one = limit.acquire("one by one", cost).await;
             assert_eq!(room(answer), room(&one), "{policy:?}, {at}: {answer:?}, {one:?}");
         }
-        assert!(limit.acquire_in_turn("many", &[]).await.is_empty());
+        assert!(limit.acquire_many::<&str>(&[]).await.is_empty());
         let before = store.stats().calls;
-        assert_eq!(limit.acquire_in_turn("alone", &costs).await.len(), costs.len());
+        assert_eq!(limit.acquire_many(&of("alone")).await.len(), costs.len());
         let calls = store.stats().calls - before;
         assert!(calls < 10, "{calls} calls, with a few heartbeats");
         server.ask(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_keys_share_a_call_and_each_request_has_its_own_answer() {
+    let mut server = Server::start(&[]);
+    for (at, policy) in policies().into_iter().enumerate() {
+        let store = Store::open(&server.address()).expect("the address is well formed");
+        eventually("the store is reached", || store.health() == Health::Up);
+        let limit = |name| store.limit(name, policy).deadline(PATIENCE).on_error(OnError::Open);
+        let many = limit("many").build().expect("the policy can be shared");
+        let alone = limit("alone").build().expect("the policy can be shared");
+        // Neighbours with one key are in order, and a denial is remembered for the second time round.
+        let requests: Vec<(String, u32)> =
+            (0..90).map(|nth| (format!("key{}", nth / 3), [30, 50, 11][nth % 3])).collect();
+        let room = |answer: &SharedDecision| (answer.is_allowed(), answer.decision.remaining());
+        for round in 0..2 {
+            let before = store.stats();
+            let told = many.acquire_many(&requests).await;
+            let after = store.stats();
+            for ((key, cost), answer) in requests.iter().zip(&told) {
+                let one = alone.acquire(key, *cost).await;
+                assert_eq!(room(answer), room(&one), "{policy:?}, round {round}, {key}: {answer:?}, {one:?}");
+            }
+            let calls = after.calls - before.calls;
+            assert!(calls < 10, "{calls} calls, with a few heartbeats");
+            // The log of 400 denies nothing, and no denial of permits is remembered: they may be given back at any time.
+            let remembers = round == 1 && at < 3;
+            assert_eq!(after.remembered > before.remembered, remembers, "{policy:?}: {before:?}, {after:?}");
+        }
+        server.ask(&["FLUSHALL"]);
+    }
+    // Without the store, each request follows `on_error`.
+    let store = Store::open(&server.address()).expect("the address is well formed");
+    let limit = store.limit("many", policies()[0]).on_error(OnError::Open).build().expect("it can be shared");
+    server.kill();
+    let told = limit.acquire_many(&[("a", 1), ("b", 1_000), ("b", 1)]).await;
+    assert_eq!(told.len(), 3);
+    for answer in told {
+        assert!(answer.is_allowed() && matches!(answer.source, Source::Failed(_)), "{answer:?}");
     }
 }

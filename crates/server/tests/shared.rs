@@ -153,6 +153,68 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
 }
 
 #[test]
+fn connections_that_ask_at_once_get_each_its_own_answer() {
+    let mut store = Server::start(&[]);
+    let server = on("shared-crowd", &store.address(), RULES);
+    let mut clients: Vec<Resp> = (0..60).map(|_| Resp::connect(server.resp)).collect();
+    let all = |clients: &mut [Resp], command: &dyn Fn(usize) -> String| -> Vec<String> {
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(&[frame(&command(at)), frame(&format!("ECHO {at}"))].concat());
+        }
+        let replies = clients.iter_mut().enumerate().map(|(at, client)| {
+            let reply = client.reply();
+            assert_eq!(client.reply(), at.to_string(), "after its own answer: {reply}");
+            reply
+        });
+        replies.collect()
+    };
+    let ask = |at: usize| match at % 5 {
+        0 => format!("ACQUIRE bucket k{at} 3"),
+        1 => "ACQUIRE log vip".to_owned(),
+        2 => "ACQUIRE trial same".to_owned(),
+        3 => "ACQUIRE everyone".to_owned(),
+        _ => "ACQUIRE log same 2".to_owned(),
+    };
+    let mut left = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 0..2 {
+        // Who leaves before its answer takes nobody else's.
+        let mut leaver = Resp::connect(server.resp);
+        leaver.send(&frame("ACQUIRE bucket leaver"));
+        drop(leaver);
+        for (at, reply) in all(&mut clients, &ask).iter().enumerate() {
+            let starts = match at % 5 {
+                0 => ["[0 4 1 ", "[1 4 1 "][round],
+                1 => "[0 30 ",
+                // A shadow limit denies nobody.
+                2 => "[0 1 0 ",
+                3 => "[0 50 ",
+                _ => "[",
+            };
+            assert!(reply.starts_with(starts), "{at}, round {round}: {reply}, not {starts}");
+            let remaining = || reply.split(' ').nth(2).unwrap().parse::<u32>().unwrap();
+            match at % 5 {
+                1 => left[0].push(remaining()),
+                3 => left[1].push(remaining()),
+                4 if reply.starts_with("[0 20 ") => left[2].push(remaining()),
+                _ => {}
+            }
+        }
+    }
+    // Each unit of a shared key was given once.
+    for (left, expected) in left.iter_mut().zip([(6..30).collect(), (26..50).collect(), vec![]]) {
+        left.sort_unstable();
+        let expected = if expected.is_empty() { (0..20).step_by(2).collect::<Vec<u32>>() } else { expected };
+        assert_eq!(*left, expected);
+    }
+    store.kill();
+    for reply in all(&mut clients, &|_| "ACQUIRE opens k".to_owned()) {
+        assert!(reply.starts_with("[0 1 0 "), "{reply}");
+    }
+    let local = all(&mut clients, &|at| format!("ACQUIRE log local{}", at % 2));
+    assert_eq!(local.iter().filter(|reply| reply.starts_with("[0 20 ")).count(), 40, "{local:?}");
+}
+
+#[test]
 fn a_stopping_server_answers_the_requests_it_has_received() {
     let store = Server::start(&[]);
     let server = on("shared-stops", &store.address(), RULES);

@@ -3,9 +3,11 @@
 use std::{mem, sync::Arc};
 
 use tidegate_core::{Decision, Nanos};
-use tokio::sync::oneshot;
 
-use super::{Batcher, Call, Queue, Request, Shard};
+use super::{
+    Batcher, Call, Queue, Request, Shard,
+    collect::{Collector, Place},
+};
 use crate::{
     Deadline, StoreError,
     script::{
@@ -16,8 +18,6 @@ use crate::{
 
 /// The result of a request: the decision, and the time that the state uses.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
-/// The answers to a caller's requests on one key, in order.
-pub type Answers = Vec<Answer>;
 
 /// The task that had the request no longer exists: the runtime is shutting down.
 const GONE: Answer = Err(StoreError::Down);
@@ -30,7 +30,7 @@ pub struct Question {
     cost: u32,
     follows: bool,
     deadline: Deadline,
-    answer: oneshot::Sender<Answer>,
+    place: Place,
 }
 
 impl Request for Question {
@@ -64,7 +64,7 @@ impl Request for Question {
     }
 
     fn is_wanted(&self) -> bool {
-        !self.answer.is_closed()
+        self.place.is_wanted()
     }
 
     fn follows(&self) -> bool {
@@ -76,30 +76,23 @@ impl Request for Question {
     }
 
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
-        let Call { limit: plan, keys, requests, deadline, .. } = call;
-        let mut batch = Batch { keys, ..Batch::default() };
-        for questions in &requests {
-            batch.costs.extend(questions.iter().map(|question| question.cost));
-            batch.counts.push(questions.len() as u32);
-        }
+        let Call { limit: plan, keys, requests, counts, deadline } = call;
+        let costs = requests.iter().map(|question| question.cost).collect();
+        let batch = Batch { keys, costs, counts };
         match batcher.decide_batch(shard, &plan, &batch, deadline).await {
             Ok((now, found)) => {
-                for (before, questions) in found.into_iter().zip(requests) {
-                    let costs: Vec<u32> = questions.iter().map(|question| question.cost).collect();
-                    let mut questions = questions.into_iter();
-                    each_answer(&plan, before, now, &costs, |given| {
+                let (mut questions, mut costs) = (requests.into_iter(), &batch.costs[..]);
+                for (before, &count) in found.into_iter().zip(&batch.counts) {
+                    let of_this_key;
+                    (of_this_key, costs) = costs.split_at(count as usize);
+                    each_answer(&plan, before, now, of_this_key, |given| {
                         if let Some(question) = questions.next() {
-                            // The caller may have given up.
-                            let _ = question.answer.send(given);
+                            question.place.give(given);
                         }
                     });
                 }
             }
-            Err(error) => {
-                for question in requests.into_iter().flatten() {
-                    let _ = question.answer.send(Err(error.clone()));
-                }
-            }
+            Err(error) => requests.into_iter().for_each(|question| question.place.give(Err(error.clone()))),
         }
     }
 }
@@ -132,103 +125,85 @@ impl Batcher {
         deadline: Deadline,
     ) -> Answer {
         if let Some(_alone) = Question::queue(&self.shards[shard]).alone() {
-            let mut answer = Err(StoreError::BadReply);
             // Boxed, so that the future of a request that shares a call is small: it is moved several times.
-            Box::pin(self.decide_alone(shard, plan, key, &[cost], deadline, |given| answer = given)).await;
-            return answer;
+            return Box::pin(self.decide_alone(shard, plan, key, cost, deadline)).await;
         }
-        let (answer, answered) = oneshot::channel();
-        let slot = self.monitor.slot(&key);
-        let question = Question { plan: Arc::clone(plan), key, slot, cost, follows: false, deadline, answer };
-        self.post(shard, [question]);
-        match deadline.bound(answered).await {
-            Ok(answer) => answer.unwrap_or(GONE),
-            Err(_) => Err(self.timed_out(shard)),
-        }
+        self.ask(plan, [(shard, key, cost)], deadline).await.pop().unwrap_or(GONE)
     }
 
-    /// Decides on several requests for one key in one call: each separately, in this order. Keep the number to a few hundred,
-    /// because other callers wait meanwhile.
-    pub async fn decide_in_turn(
+    /// Decides on several requests: each separately, and neighbours with the same key in this order. Keep the number to a few
+    /// hundred, because other callers wait meanwhile.
+    pub async fn decide_many(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
-        key: Vec<u8>,
-        costs: &[u32],
+        requests: Vec<(Vec<u8>, u32)>,
         deadline: Deadline,
-    ) -> Answers {
-        if costs.is_empty() {
-            return Vec::new();
-        }
-        let shard = self.monitor.shard_of(&key);
-        if let Err(error) = self.monitor.admit(shard) {
-            return vec![Err(error); costs.len()];
-        }
-        let answers = self.decide_run(shard, plan, key, costs, deadline).await;
-        for answer in &answers {
-            self.monitor.decided(answer);
-        }
-        answers
-    }
-
-    async fn decide_run(
-        self: &Arc<Self>,
-        shard: usize,
-        plan: &Arc<Plan>,
-        key: Vec<u8>,
-        costs: &[u32],
-        deadline: Deadline,
-    ) -> Answers {
-        let mut answers = Vec::with_capacity(costs.len());
-        if let Some(_alone) = Question::queue(&self.shards[shard]).alone() {
-            self.decide_alone(shard, plan, key, costs, deadline, |given| answers.push(given)).await;
-            return answers;
-        }
-        let slot = self.monitor.slot(&key);
-        let mut waiting = Vec::with_capacity(costs.len());
-        let questions: Vec<Question> = costs
-            .iter()
-            .enumerate()
-            .map(|(nth, &cost)| {
-                let (answer, answered) = oneshot::channel();
-                waiting.push(answered);
-                let (plan, key, follows) = (Arc::clone(plan), key.clone(), nth > 0);
-                Question { plan, key, slot, cost, follows, deadline, answer }
-            })
-            .collect();
-        self.post(shard, questions);
-        let all = async {
-            for answered in waiting {
-                answers.push(answered.await.unwrap_or(GONE));
+    ) -> Vec<Answer> {
+        let mut refused = Vec::with_capacity(requests.len());
+        let mut asked = Vec::with_capacity(requests.len());
+        for (key, cost) in requests {
+            let shard = self.monitor.shard_of(&key);
+            let admitted = self.monitor.admit(shard);
+            if admitted.is_ok() {
+                asked.push((shard, key, cost));
             }
-        };
-        if deadline.bound(all).await.is_err() {
-            let error = self.timed_out(shard);
-            answers.resize(costs.len(), Err(error));
+            refused.push(admitted.err());
+        }
+        let mut told = self.ask(plan, asked, deadline).await.into_iter();
+        let mut answers = Vec::with_capacity(refused.len());
+        for refused in refused {
+            let answer = refused.map_or_else(|| told.next().unwrap_or(GONE), Err);
+            self.monitor.decided(&answer);
+            answers.push(answer);
         }
         answers
     }
 
-    /// Sends the requests of a caller when no other call is in flight.
+    /// Queues requests, each with its shard, and waits for their answers.
+    async fn ask(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        requests: impl IntoIterator<Item = (usize, Vec<u8>, u32), IntoIter: ExactSizeIterator>,
+        deadline: Deadline,
+    ) -> Vec<Answer> {
+        let requests = requests.into_iter();
+        let mut shards = Vec::with_capacity(requests.len());
+        let (collector, places) = Collector::new(requests.len());
+        let mut same_shard: Vec<Question> = Vec::with_capacity(requests.len());
+        for ((shard, key, cost), place) in requests.zip(places) {
+            if shards.last().is_some_and(|last| *last != shard) {
+                self.post(shards[shards.len() - 1], mem::take(&mut same_shard));
+            }
+            let follows = same_shard.last().is_some_and(|last| last.key == key);
+            let slot = self.monitor.slot(&key);
+            same_shard.push(Question { plan: Arc::clone(plan), key, slot, cost, follows, deadline, place });
+            shards.push(shard);
+        }
+        if let Some(last) = shards.last() {
+            self.post(*last, same_shard);
+        }
+        let (answers, in_time) = collector.wait(deadline).await;
+        let missing = |shard| if in_time { GONE } else { Err(self.timed_out(shard)) };
+        let answer = |(answer, shard): (Option<Answer>, usize)| answer.unwrap_or_else(|| missing(shard));
+        answers.into_iter().zip(shards).map(answer).collect()
+    }
+
+    /// Sends the request of a caller when no other call is in flight.
     async fn decide_alone(
         &self,
         shard: usize,
         plan: &Plan,
         key: Vec<u8>,
-        costs: &[u32],
+        cost: u32,
         deadline: Deadline,
-        mut give: impl FnMut(Answer),
-    ) {
-        let batch = Batch { keys: vec![key], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
-        let error = match self.decide_batch(shard, plan, &batch, deadline).await {
-            Ok((now, mut found)) => match found.pop() {
-                Some(before) => return each_answer(plan, before, now, costs, give),
-                None => StoreError::BadReply,
-            },
-            Err(error) => error,
-        };
-        for _ in costs {
-            give(Err(error.clone()));
+    ) -> Answer {
+        let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
+        let (now, mut found) = self.decide_batch(shard, plan, &batch, deadline).await?;
+        let mut answer = Err(StoreError::BadReply);
+        if let Some(before) = found.pop() {
+            each_answer(plan, before, now, &[cost], |given| answer = given);
         }
+        answer
     }
 
     /// Makes one call.

@@ -1,7 +1,8 @@
 //! Grouping of requests into calls.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
+use indexmap::IndexSet;
 use rapidhash::fast::RandomState;
 
 use super::Request;
@@ -10,28 +11,37 @@ use crate::Deadline;
 /// Requests for one limit, and in a cluster for one slot.
 pub struct Call<R: Request> {
     pub limit: Arc<R::Limit>,
-    slot: u16,
-    apart: bool,
     pub keys: Vec<Vec<u8>>,
-    /// The requests of each key, in order.
-    pub requests: Vec<Vec<R>>,
+    /// The requests of the first key in order, then those of the second, and so on.
+    pub requests: Vec<R>,
+    /// The number of requests of each key.
+    pub counts: Vec<u32>,
     /// The latest deadline of all requests.
     pub deadline: Deadline,
-    places: HashMap<Vec<u8>, usize, RandomState>,
-    count: usize,
 }
 
-impl<R: Request> Call<R> {
-    fn for_the_first(request: &R) -> Self {
+/// A call that requests still join.
+struct Joining<R: Request> {
+    limit: Arc<R::Limit>,
+    slot: u16,
+    apart: bool,
+    keys: IndexSet<Vec<u8>, RandomState>,
+    counts: Vec<u32>,
+    /// Each with the position of its key.
+    requests: Vec<(usize, R)>,
+    deadline: Deadline,
+}
+
+impl<R: Request> Joining<R> {
+    fn for_the_first(request: &R, most: usize) -> Self {
         Self {
             limit: Arc::clone(request.limit()),
             slot: request.slot(),
             apart: request.apart(),
-            keys: Vec::new(),
-            requests: Vec::new(),
+            keys: IndexSet::with_capacity_and_hasher(most.min(R::KEYS), RandomState::default()),
+            counts: Vec::with_capacity(most.min(R::KEYS)),
+            requests: Vec::with_capacity(most.min(R::REQUESTS)),
             deadline: request.deadline(),
-            places: HashMap::default(),
-            count: 0,
         }
     }
 
@@ -39,43 +49,46 @@ impl<R: Request> Call<R> {
         Arc::ptr_eq(&self.limit, request.limit())
             && self.slot == request.slot()
             && self.apart == request.apart()
-            && self.count < R::REQUESTS
-            && (self.requests.len() < R::KEYS || self.places.contains_key(request.key()))
+            && self.requests.len() < R::REQUESTS
+            && (self.keys.len() < R::KEYS || self.keys.contains(request.key()))
     }
 
     fn push(&mut self, mut request: R) {
-        self.count += 1;
         self.deadline = self.deadline.max(request.deadline());
-        let next = self.requests.len();
-        let place = *self.places.entry(request.take_key()).or_insert(next);
-        if place == next {
-            self.requests.push(Vec::with_capacity(1));
+        let (place, is_new) = self.keys.insert_full(request.take_key());
+        if is_new {
+            self.counts.push(0);
         }
-        self.requests[place].push(request);
+        self.counts[place] += 1;
+        self.requests.push((place, request));
     }
 
-    fn finish(mut self) -> Self {
-        self.keys = vec![Vec::new(); self.requests.len()];
-        for (key, place) in self.places.drain() {
-            self.keys[place] = key;
+    fn finish(mut self) -> Call<R> {
+        // A stable sort: the requests of a key stay in order.
+        self.requests.sort_by_key(|(place, _)| *place);
+        Call {
+            limit: self.limit,
+            keys: self.keys.into_iter().collect(),
+            requests: self.requests.into_iter().map(|(_, request)| request).collect(),
+            counts: self.counts,
+            deadline: self.deadline,
         }
-        self
     }
 }
 
 /// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are not charged.
 pub fn group<R: Request>(requests: Vec<R>) -> Vec<Call<R>> {
-    let mut calls: Vec<Call<R>> = Vec::new();
-    let mut last = 0;
+    let mut calls: Vec<Joining<R>> = Vec::new();
+    let (mut last, most) = (0, requests.len());
     for request in requests.into_iter().filter(R::is_wanted) {
         let with_the_last = (request.follows() && last < calls.len()).then_some(last);
         // Search from the end for a call that still has room.
         let found = || calls.iter().rposition(|call| call.has_room_for(&request));
         last = with_the_last.or_else(found).unwrap_or_else(|| {
-            calls.push(Call::for_the_first(&request));
+            calls.push(Joining::for_the_first(&request, most));
             calls.len() - 1
         });
         calls[last].push(request);
     }
-    calls.into_iter().map(Call::finish).collect()
+    calls.into_iter().map(Joining::finish).collect()
 }

@@ -74,10 +74,12 @@ impl Request for Errand {
     }
 
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
-        let Call { limit: leases, keys, requests, deadline, .. } = call;
-        match batcher.grant_batch(shard, &leases, &keys, &requests, deadline).await {
+        let Call { limit: leases, keys, requests, counts, deadline } = call;
+        match batcher.grant_batch(shard, &leases, &keys, (&requests, &counts), deadline).await {
             Ok((now, found)) => {
-                for (before, errands) in found.into_iter().zip(requests) {
+                let mut requests = requests.into_iter();
+                for (before, &count) in found.into_iter().zip(&counts) {
+                    let errands: Vec<Self> = requests.by_ref().take(count as usize).collect();
                     match grants(&leases, before, now, &errands) {
                         Ok(grants) => {
                             for (errand, grant) in errands.into_iter().zip(&grants) {
@@ -88,7 +90,7 @@ impl Request for Errand {
                     }
                 }
             }
-            Err(error) => requests.into_iter().flatten().for_each(|errand| errand.failed(&batcher, &error)),
+            Err(error) => requests.into_iter().for_each(|errand| errand.failed(&batcher, &error)),
         }
     }
 }
@@ -205,13 +207,13 @@ impl Batcher {
         shard: usize,
         leases: &Leases,
         keys: &[Vec<u8>],
-        errands: &[Vec<Errand>],
+        (errands, counts): (&[Errand], &[u32]),
         deadline: Deadline,
     ) -> Result<(Nanos, Vec<Before>), StoreError> {
-        let requests = || errands.iter().flatten().filter_map(|errand| errand.request.as_ref());
-        let counts = errands.iter().map(|same| same.len() as u32);
-        let arguments = call::lease_arguments(&leases.numbers, leases.terms.mode(), requests(), counts);
-        let gives_back = errands.iter().flatten().any(Errand::gives_back);
+        let requests = errands.iter().filter_map(|errand| errand.request.as_ref());
+        let arguments =
+            call::lease_arguments(&leases.numbers, leases.terms.mode(), requests, counts.iter().copied());
+        let gives_back = errands.iter().any(Errand::gives_back);
         let mut all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         // Giving back twice would free units of other callers (charging twice is safe). The cluster client repeats calls on
         // its own. An extra key lets the script recognize a repeated call.

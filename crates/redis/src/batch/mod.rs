@@ -11,6 +11,7 @@
 //! [`Pace`](crate::health::Pace)). No request waits for the first caller's own call, because its program may have stopped
 //! polling it.
 
+mod collect;
 mod decision;
 mod group;
 mod lease;

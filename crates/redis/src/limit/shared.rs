@@ -175,41 +175,51 @@ impl SharedLimit {
         }
     }
 
-    /// Asks for several costs of one key, each separately and in this order: like several calls of [`acquire`](Self::acquire),
-    /// but in one round trip. Keep the number to a few hundred, because other callers wait meanwhile.
-    pub async fn acquire_in_turn(&self, key: impl Key, costs: &[u32]) -> Vec<SharedDecision> {
-        let mut answers = Vec::with_capacity(costs.len());
-        if self.leases().is_some() || costs.len() < 2 {
-            for &cost in costs {
-                answers.push(self.acquire(&key, cost).await);
+    /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
+    /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
+    /// few hundred, because other callers wait meanwhile.
+    ///
+    /// All have one deadline, and [`OnError`] decides what the store has not decided by then. The exception are leased and
+    /// reported limits: they decide one request after the other, each with its own deadline.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<SharedDecision> {
+        if self.leases().is_some() || requests.len() < 2 {
+            let mut answers = Vec::with_capacity(requests.len());
+            for (key, cost) in requests {
+                answers.push(self.acquire(key, *cost).await);
             }
             return answers;
         }
-        let (whole, memory) = (self.redis_key(&key), self.0.store.denials());
-        let denials = self.denial_tag(&whole).map(|tag| (tag, self.monitor().clock.now()));
-        let remembered = |&cost: &u32| denials.and_then(|(tag, now)| memory.get(tag, cost, now));
-        let known: Vec<Option<Decision>> = costs.iter().map(remembered).collect();
-        let unknown = costs.iter().zip(&known).filter(|(_, known)| known.is_none());
-        let asked: Vec<u32> = unknown.map(|(&cost, _)| cost).collect();
-        let batcher = self.0.store.batcher();
-        let told = batcher.decide_in_turn(self.plan(), whole, &asked, self.deadline()).await;
-        let mut told = told.into_iter();
-        for (&cost, known) in costs.iter().zip(known) {
-            if let Some(decision) = known {
-                self.monitor().counters().remembered.add(1);
-                answers.push(SharedDecision { decision, source: Source::Remembered });
+        let deadline = self.deadline();
+        let now = self.monitor().clock.now();
+        let mut tags = Vec::with_capacity(requests.len());
+        let mut known = Vec::with_capacity(requests.len());
+        let mut asked = Vec::with_capacity(requests.len());
+        for (key, cost) in requests {
+            let whole = self.redis_key(key);
+            let tag = self.denial_tag(&whole);
+            let remembered = tag.and_then(|tag| self.0.store.remembered(tag, *cost, now));
+            if remembered.is_none() {
+                asked.push((whole, *cost));
+            }
+            tags.push(tag);
+            known.push(remembered);
+        }
+        let mut told = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
+        let mut answers = Vec::with_capacity(requests.len());
+        for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
+            if let Some(known) = known {
+                answers.push(known);
                 continue;
             }
             answers.push(match told.next().unwrap_or(Err(StoreError::BadReply)) {
                 Ok((decision, _)) => {
-                    if let Some((tag, asked)) = denials
-                        && decision.is_denied()
-                    {
-                        memory.put(tag, cost, &decision, asked);
-                    }
+                    self.0.store.remember(tag, *cost, &decision, now);
                     SharedDecision::by_store(decision)
                 }
-                Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
+                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
             });
         }
         answers

@@ -143,16 +143,16 @@ impl Limit {
         Ok(decision)
     }
 
-    /// Takes each of these costs of one key, in this order, if it is admitted, in one call to the store.
-    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32], now: Nanos) -> Vec<Decision> {
+    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
+    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], now: Nanos) -> Vec<Decision> {
         let Some(store) = &self.store else {
-            let take = |&cost| self.decide_in_memory(Act::Take, key, cost, now);
-            return costs.iter().filter_map(take).collect();
+            let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
+            return requests.iter().filter_map(take).collect();
         };
-        let told = store.take_in_turn(key, costs).await;
+        let told = store.take_many(requests).await;
         let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
-        for (decision, &cost) in decisions.iter().zip(costs) {
-            self.count(Act::Take, key, cost, decision, now);
+        for (decision, (key, cost)) in decisions.iter().zip(requests) {
+            self.count(Act::Take, key, *cost, decision, now);
         }
         decisions
     }

@@ -4,11 +4,14 @@
 //! between its turns. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other
 //! commands are buffered in between.
 //!
-//! The future is not a task of the async runtime. Memory decides what it can at the first poll, and the store's replies wake
+//! Most questions are a connection's only one and take from an exact limit. Those of all connections in a turn share a future.
+//!
+//! A future is not a task of the async runtime. Memory decides what it can at the first poll, and the store's replies wake
 //! this thread once for all that have arrived. The runtime drives the connection to the store and the timers.
 
 use std::{
     collections::HashMap,
+    mem,
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
@@ -16,9 +19,11 @@ use std::{
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
+    vec,
 };
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use tidegate_core::Decision;
 
 use super::{
     Protocol,
@@ -27,7 +32,11 @@ use super::{
     reply::Replies,
     session::Session,
 };
-use crate::service::Service;
+use crate::{
+    limits::Limit,
+    service::{Act, Service},
+    shared::StoreLimit,
+};
 
 /// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;
@@ -49,6 +58,16 @@ impl Batch {
 
     pub fn is_full(&self) -> bool {
         self.questions.len() >= MOST || self.between.len() >= BETWEEN
+    }
+
+    /// Its question, if it has only one and that can share a call with those of other connections.
+    fn only_take(&mut self, at: usize, id: u64) -> Option<Take> {
+        let [(_, Question::Limit { limit, act: Act::Take, .. })] = &self.questions[..] else { return None };
+        if !limit.store().is_some_and(StoreLimit::shares_calls) {
+            return None;
+        }
+        let (_, Question::Limit { limit, key, cost, .. }) = self.questions.pop()? else { return None };
+        Some(Take { at, id, limit, key, cost, between: mem::take(&mut self.between) })
     }
 
     /// Asks all questions, and assembles the replies in the order of the commands.
@@ -119,9 +138,42 @@ pub(super) struct Answered {
     pub replies: Option<Vec<u8>>,
 }
 
-/// The batches of a listener's thread that are being answered.
+/// A connection's only question, which takes from a limit whose questions share calls.
+struct Take {
+    at: usize,
+    id: u64,
+    limit: Arc<Limit>,
+    key: Box<[u8]>,
+    cost: u32,
+    /// Replies to commands after it.
+    between: Vec<u8>,
+}
+
+impl Take {
+    /// Asks questions about one limit together.
+    async fn ask(takes: &[Self], service: &Service) -> Vec<Option<Vec<u8>>> {
+        let limit = &takes[0].limit;
+        let requests: Vec<_> = takes.iter().map(|take| (&*take.key, take.cost)).collect();
+        let decided = AssertUnwindSafe(limit.take_many(&requests, service.now())).catch_unwind().await;
+        let Ok(decisions) = decided else { return vec![None; takes.len()] };
+        let reply = |(take, decision): (&Self, &Decision)| {
+            let mut out = Vec::with_capacity(take.between.len() + 64);
+            let mut replies = Replies { out: &mut out, protocol: Protocol::Resp2 };
+            write_decision(&mut replies, decision, limit.spec().shadow);
+            out.extend_from_slice(&take.between);
+            Some(out)
+        };
+        takes.iter().zip(&decisions).map(reply).collect()
+    }
+}
+
+/// The questions of a listener's thread that are being answered.
 pub(super) struct UnderWay {
-    batches: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    /// Those of this turn that will be asked together.
+    takes: Vec<Take>,
+    batches: FuturesUnordered<Pin<Box<dyn Future<Output = Vec<Answered>> + Send>>>,
+    /// Those that were answered and not yet handed over.
+    answered: vec::IntoIter<Answered>,
     alarm: Arc<Alarm>,
     waker: Waker,
 }
@@ -130,27 +182,59 @@ impl UnderWay {
     /// `ring` wakes the thread from its poll.
     pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
         let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), ring: Box::new(ring) });
-        Self { batches: FuturesUnordered::new(), waker: Arc::clone(&alarm).into(), alarm }
+        Self {
+            takes: Vec::new(),
+            batches: FuturesUnordered::new(),
+            answered: Vec::new().into_iter(),
+            waker: Arc::clone(&alarm).into(),
+            alarm,
+        }
     }
 
     /// Adds a connection's batch. [`next`](Self::next) asks its questions.
-    pub fn add(&self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
-        let (id, service) = (session.id, Arc::clone(service));
+    pub fn add(&mut self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
+        let id = session.id;
+        let mut batch = batch;
+        if let Some(take) = batch.only_take(at, id) {
+            return self.takes.push(take);
+        }
+        let service = Arc::clone(service);
         self.batches.push(Box::pin(async move {
             let replies = AssertUnwindSafe(batch.answer(&service)).catch_unwind().await.ok();
-            Answered { at, id, replies }
+            vec![Answered { at, id, replies }]
         }));
     }
 
+    /// Asks the questions that were gathered, those about one limit together.
+    fn ask_together(&mut self, service: &Arc<Service>) {
+        let mut takes = mem::take(&mut self.takes);
+        while let Some(limit) = takes.last().map(|take| Arc::clone(&take.limit)) {
+            let (same, others) = takes.into_iter().partition(|take| Arc::ptr_eq(&take.limit, &limit));
+            takes = others;
+            let (same, service): (Vec<Take>, _) = (same, Arc::clone(service));
+            self.batches.push(Box::pin(async move {
+                let replies = Take::ask(&same, &service).await;
+                let answered = |(take, replies): (Take, _)| Answered { at: take.at, id: take.id, replies };
+                same.into_iter().zip(replies).map(answered).collect()
+            }));
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+        self.takes.is_empty() && self.batches.is_empty() && self.answered.len() == 0
     }
 
     /// The next answered batch, if there is one now. Must be called within the async runtime's context.
-    pub fn next(&mut self) -> Option<Answered> {
-        match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
-            Poll::Ready(answered) => answered,
-            Poll::Pending => None,
+    pub fn next(&mut self, service: &Arc<Service>) -> Option<Answered> {
+        self.ask_together(service);
+        loop {
+            if let Some(answered) = self.answered.next() {
+                return Some(answered);
+            }
+            match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
+                Poll::Ready(Some(answered)) => self.answered = answered.into_iter(),
+                Poll::Ready(None) | Poll::Pending => return None,
+            }
         }
     }
 

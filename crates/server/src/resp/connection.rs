@@ -55,6 +55,8 @@ pub(super) struct Connection<S> {
     pub blocked: bool,
     /// Has output and is in the reactor's list of such connections.
     pub listed: bool,
+    /// In the reactor's list of connections to read without an event.
+    pub queued: bool,
     last_command: Nanos,
     /// Whether bytes were answered or sent since the last check for a stuck connection.
     moved: bool,
@@ -101,6 +103,7 @@ impl<S: Transport> Connection<S> {
             met: false,
             blocked: false,
             listed: false,
+            queued: false,
             last_command: now,
             moved: false,
             stuck_since: None,
@@ -376,4 +379,4 @@ fn look_ahead(data: &[u8], world: World<'_>) -> usize {
 
 #[cfg(test)]
 #[path = "connection_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -63,7 +63,7 @@ impl Write for Script {
 
 impl Transport for Script {}
 
-fn shared() -> Shared {
+pub(in crate::resp) fn shared() -> Shared {
     let rules =
         "limits: [{name: a, limit: 5/1m, algorithm: token-bucket}, {name: g, limit: 9/1s, global: true}]";
     let limits = Limits::new(rules::parse(rules).unwrap(), 100, |_| None, Nanos::ZERO).unwrap();
@@ -72,7 +72,7 @@ fn shared() -> Shared {
         service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
         config: RespConfig {
             password: None,
-            max_connections: 1,
+            max_connections: 100,
             max_per_peer: None,
             idle_timeout: None,
             threads: 1,

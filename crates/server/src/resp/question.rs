@@ -40,9 +40,9 @@ impl Question {
         let mut replies = Vec::with_capacity(questions.len());
         for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
             match run {
-                [Self::Limit { limit, key, .. }, _, ..] => {
-                    let costs: Vec<u32> = run.iter().filter_map(|question| question.takes()).collect();
-                    let decisions = limit.take_in_turn(key, &costs, service.now()).await;
+                [Self::Limit { limit, .. }, _, ..] => {
+                    let takes: Vec<_> = run.iter().filter_map(|question| question.takes()).collect();
+                    let decisions = limit.take_many(&takes, service.now()).await;
                     replies.extend(decisions.into_iter().map(|decision| Reply::Limit(Ok(decision))));
                 }
                 _ => {
@@ -55,10 +55,10 @@ impl Question {
         replies
     }
 
-    /// The cost that it takes from a limit.
-    fn takes(&self) -> Option<u32> {
+    /// The key and the cost that it takes from a limit.
+    fn takes(&self) -> Option<(&[u8], u32)> {
         match self {
-            Self::Limit { cost, act: Act::Take, .. } => Some(*cost),
+            Self::Limit { key, cost, act: Act::Take, .. } => Some((key, *cost)),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    collections::VecDeque,
     io::{self, Read, Write},
     sync::{
         Arc,
@@ -38,9 +39,6 @@ const EVENTS: usize = 1024;
 const TICK: Duration = Duration::from_secs(1);
 /// The maximum number of connections accepted in one turn before existing ones are served.
 const ACCEPTS_A_TURN: usize = 64;
-/// The maximum number of handshakes that continue in one turn. Each costs more than hundreds of commands, and other clients
-/// wait for replies.
-const HANDSHAKES_A_TURN: usize = 4;
 /// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
 const LEAST_SHARE: usize = 4 * 1024;
 /// The share when the server stops: what a client has sent by then is answered.
@@ -116,25 +114,7 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
     let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
     let (sender, running) = mpsc::channel(1);
     for (at, (poll, listener)) in polls.into_iter().enumerate() {
-        let wakes = Arc::clone(&control);
-        let reactor = Reactor {
-            under_way: UnderWay::new(move || wakes.wake(at)),
-            poll,
-            listener: Some(listener),
-            accept: Accept::OnEvent,
-            connections: Slab::new(),
-            buffer: vec![0; BUFFER].into_boxed_slice(),
-            unread: Vec::new(),
-            unsent: Vec::new(),
-            gather: Gather::default(),
-            held: Vec::new(),
-            longest_idle: LongestIdle::default(),
-            handshakes: 0,
-            answered: Cell::new(0),
-            share: READ,
-            shared: Arc::clone(shared),
-            control: Arc::clone(&control),
-        };
+        let reactor = Reactor::new(at, poll, listener, shared, &control);
         let sender = sender.clone();
         thread::Builder::new().name(format!("tidegate-resp-{at}")).spawn(move || {
             reactor.run();
@@ -168,16 +148,17 @@ struct Reactor {
     accept: Accept,
     connections: Slab<Connection<Socket>>,
     buffer: Box<[u8]>,
-    /// Connections that have more to read without a new event.
+    /// Connections that have more to read without a new event, each once (`Connection::queued`).
     unread: Vec<usize>,
+    /// Connections whose handshake can continue, each once. One continues in each turn: it costs more than hundreds of commands, and other
+    /// clients wait for replies.
+    beginning: VecDeque<usize>,
     /// Connections that have something to send.
     unsent: Vec<usize>,
     gather: Gather,
     /// Connections whose replies are held back: until when, their slot and their number.
     held: Vec<(Nanos, usize, u64)>,
     longest_idle: LongestIdle,
-    /// Handshakes continued in this turn.
-    handshakes: usize,
     /// The number of commands answered in this turn.
     answered: Cell<u64>,
     /// How many bytes each connection may send in this turn.
@@ -189,11 +170,40 @@ struct Reactor {
 }
 
 impl Reactor {
+    fn new(
+        thread: usize,
+        poll: Poll,
+        listener: TcpListener,
+        shared: &Arc<Shared>,
+        control: &Arc<Control>,
+    ) -> Self {
+        let wakes = Arc::clone(control);
+        Self {
+            under_way: UnderWay::new(move || wakes.wake(thread)),
+            poll,
+            listener: Some(listener),
+            accept: Accept::OnEvent,
+            connections: Slab::new(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            unread: Vec::new(),
+            beginning: VecDeque::new(),
+            unsent: Vec::new(),
+            gather: Gather::default(),
+            held: Vec::new(),
+            longest_idle: LongestIdle::default(),
+            answered: Cell::new(0),
+            share: READ,
+            shared: Arc::clone(shared),
+            control: Arc::clone(control),
+        }
+    }
+
     fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut next_tick = self.shared.service.now();
         loop {
-            let waits = self.unread.is_empty() && self.accept != Accept::NextTurn;
+            let waits =
+                self.unread.is_empty() && self.beginning.is_empty() && self.accept != Accept::NextTurn;
             // Last, because from here on an answer must wake the thread.
             let waits = waits && self.under_way.may_wait();
             let timeout = if waits { self.until_release() } else { Duration::ZERO };
@@ -229,20 +239,20 @@ impl Reactor {
                     self.accept();
                 }
             }
-            // While questions are on their way to the store, requests gather anyway.
-            if self.under_way.is_empty() && self.gather.pays(now) {
+            // While questions are on their way to the store, or commands wait for their turn, requests gather anyway.
+            if self.under_way.is_empty() && self.gather.pays(now) && self.unread.is_empty() {
                 // Returning early or late does no harm.
                 thread::park_timeout(PAUSE);
             }
         }
     }
 
-    /// Reads and decides for all ready connections, and only then writes.
+    /// Reads and decides for all ready connections, and only then writes. Connections that used up their share in the turn before come
+    /// last, and the replies to all others are sent before: a client that asks one thing at a time does not wait for pipelines.
     fn turn(&mut self, events: &Events) {
         let busy = events.iter().count() + self.unread.len();
         self.share = if self.listener.is_some() { share(busy) } else { LAST_SHARE };
         let earlier = std::mem::take(&mut self.unread);
-        self.handshakes = 0;
         if self.accept == Accept::NextTurn {
             self.accept();
         }
@@ -254,12 +264,36 @@ impl Reactor {
                 Token(at) => self.on_event(at, event),
             }
         }
-        for at in earlier {
-            self.read(at, true);
+        if !earlier.is_empty() {
+            self.flush_all();
+        }
+        let handshake = self.beginning.pop_front();
+        for at in handshake.into_iter().chain(earlier) {
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.queued = false;
+                self.read(at, true);
+            }
         }
         if !self.under_way.is_empty() {
             self.deliver();
         }
+        self.flush_all();
+    }
+
+    /// Lists a connection to be read in the next turn without a new event. Listed twice, it would get two shares, and then four.
+    fn queue(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if !connection.queued {
+            connection.queued = true;
+            if connection.is_beginning() {
+                self.beginning.push_back(at);
+            } else {
+                self.unread.push(at);
+            }
+        }
+    }
+
+    fn flush_all(&mut self) {
         for at in std::mem::take(&mut self.unsent) {
             self.flush(at);
         }
@@ -271,7 +305,9 @@ impl Reactor {
         if connection.blocked {
             // Registered only for writing: either there is space now, or the write will report that the peer has disconnected.
             self.list(at);
-        } else {
+        } else if connection.is_beginning() {
+            self.queue(at);
+        } else if !connection.queued {
             self.read(at, event.is_read_closed() || event.is_error());
         }
     }
@@ -295,19 +331,13 @@ impl Reactor {
             connection.listed = false;
             self.list(at);
             // Input that arrived meanwhile, or waits in memory, may cause no further event.
-            self.unread.push(at);
+            self.queue(at);
         }
     }
 
     fn read(&mut self, at: usize, closed: bool) {
         let Some(connection) = self.connections.get_mut(at) else { return };
         let is_beginning = connection.is_beginning();
-        if is_beginning {
-            self.handshakes += 1;
-            if self.handshakes > HANDSHAKES_A_TURN {
-                return self.unread.push(at);
-            }
-        }
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
@@ -315,7 +345,7 @@ impl Reactor {
         let world = World { shared: &self.shared, limits: &limits, now, answered, share };
         match connection.read(&mut self.buffer, world, closed) {
             Turn::Done => {}
-            Turn::More => self.unread.push(at),
+            Turn::More => self.queue(at),
             Turn::Gone => {
                 if is_beginning {
                     self.shared.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
@@ -339,7 +369,7 @@ impl Reactor {
         let _within = shared.runtime.as_ref().map(Handle::enter);
         // The questions of all connections in this turn leave together.
         let _together = shared.service.store().map(|shared| shared.store().gather());
-        while let Some(answered) = self.under_way.next() {
+        while let Some(answered) = self.under_way.next(&shared.service) {
             self.hand_over(&answered);
         }
     }
@@ -362,7 +392,7 @@ impl Reactor {
         if self.listener.is_none() {
             self.wind_up(at);
         } else if has_more {
-            self.unread.push(at);
+            self.queue(at);
         }
     }
 
@@ -397,7 +427,7 @@ impl Reactor {
                 self.reregister(at, Interest::READABLE);
             }
             // The output is no longer full. Commands may wait in memory, where no event announces them.
-            Ok(true) if connection.has_waiting() => self.unread.push(at),
+            Ok(true) if connection.has_waiting() => self.queue(at),
             Ok(true) => {}
             Ok(false) if connection.blocked => {}
             Ok(false) => {
@@ -414,7 +444,7 @@ impl Reactor {
             self.remove(at);
         } else if interest == Interest::READABLE {
             // Input that arrived meanwhile, or waits in memory, may cause no further event.
-            self.unread.push(at);
+            self.queue(at);
         }
     }
 
@@ -513,10 +543,12 @@ impl Reactor {
         if !self.under_way.is_empty() {
             self.deliver();
         }
-        self.unread.clear();
-        for at in std::mem::take(&mut self.unsent) {
-            self.flush(at);
+        for at in std::mem::take(&mut self.unread).into_iter().chain(std::mem::take(&mut self.beginning)) {
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.queued = false;
+            }
         }
+        self.flush_all();
     }
 
     /// Answers what a connection has sent. Once all replies are sent, the connection ends.
@@ -558,3 +590,7 @@ impl Reactor {
         drop(self.take(at));
     }
 }
+
+#[cfg(test)]
+#[path = "reactor_tests.rs"]
+mod tests;

@@ -1,9 +1,10 @@
 //! One limit in the shared store.
 
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{collections::HashMap, fmt, ptr, time::Duration};
 
+use futures_util::future::join_all;
 use tidegate_core::Decision;
-use tidegate_redis::{Deadline, LimitError, Part, SharedDecision, SharedLimit, StoreError};
+use tidegate_redis::{Deadline, LimitError, Mode, Part, SharedDecision, SharedLimit, StoreError};
 
 use super::SharedStore;
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
 pub struct StoreLimit {
     general: SharedLimit,
     overridden: HashMap<Box<[u8]>, SharedLimit>,
+    shares_calls: bool,
 }
 
 impl StoreLimit {
@@ -52,8 +54,10 @@ impl StoreLimit {
         };
         let overridden = spec.overrides.iter();
         let overridden = overridden.map(|(key, policy)| Ok((key.as_bytes().into(), build(policy, 1)?)));
+        let general = build(&spec.policy, local_keys)?;
         Ok(Self {
-            general: build(&spec.policy, local_keys)?,
+            shares_calls: general.mode() == Mode::Exact && !store.store().address().is_cluster(),
+            general,
             overridden: overridden.collect::<Result<_, RulesError>>()?,
         })
     }
@@ -88,9 +92,21 @@ impl StoreLimit {
         limit.peek_by(key, cost, left_of(limit, spent)).await.decision
     }
 
-    /// Takes each of these costs, in this order, if it is admitted.
-    pub(crate) async fn take_in_turn(&self, key: &[u8], costs: &[u32]) -> Vec<SharedDecision> {
-        self.of(key).acquire_in_turn(key, costs).await
+    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
+    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)]) -> Vec<SharedDecision> {
+        if self.overridden.is_empty() {
+            return self.general.acquire_many(requests).await;
+        }
+        // Keys with an override have limits of their own.
+        let runs = requests.chunk_by(|(one, _), (other, _)| ptr::eq(self.of(one), self.of(other)));
+        let asked = runs.map(|run| self.of(run[0].0).acquire_many(run));
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// Whether requests for many keys should share a call: the store makes each decision, and has no part that could hold up the
+    /// answers of the others.
+    pub(crate) fn shares_calls(&self) -> bool {
+        self.shares_calls
     }
 
     /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.

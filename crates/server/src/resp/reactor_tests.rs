@@ -1,0 +1,77 @@
+//! A reactor over real sockets, whose turns a test takes one by one.
+
+use std::{net::SocketAddr, sync::atomic::AtomicU8};
+
+use super::{super::connection::tests::shared, *};
+
+const PING: &[u8] = b"PING\r\n";
+
+fn reactor() -> (Reactor, SocketAddr) {
+    let poll = Poll::new().unwrap();
+    let mut listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+    let wakers = vec![Waker::new(poll.registry(), CONTROL).unwrap()];
+    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
+    (Reactor::new(0, poll, listener, &Arc::new(shared()), &control), address)
+}
+
+fn client(address: SocketAddr) -> std::net::TcpStream {
+    let client = std::net::TcpStream::connect(address).unwrap();
+    client.set_nonblocking(true).unwrap();
+    client
+}
+
+impl Reactor {
+    /// Takes one turn. Returns how many commands it answered.
+    fn take_turn(&mut self) -> usize {
+        let mut events = Events::with_capacity(EVENTS);
+        self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        self.turn(&events);
+        usize::try_from(self.answered.take()).unwrap()
+    }
+}
+
+#[test]
+fn a_client_that_pipelines_without_end_gets_one_share_in_each_turn() {
+    let (mut reactor, address) = reactor();
+    let mut clients: Vec<_> = (0..8).map(|_| client(address)).collect();
+    let batch = PING.repeat(8_000);
+    let mut replies = vec![0; 1 << 20];
+    let mut answered = 0;
+    for _ in 0..40 {
+        for client in &mut clients {
+            // Whatever the socket takes: it causes another event, and there is always more to read than a share.
+            let _ = client.write(&batch);
+            let _ = client.read(&mut replies);
+        }
+        let turn = reactor.take_turn();
+        // As many commands as the share has, and one that began in the turn before.
+        let most = clients.len() * (reactor.share / PING.len() + 1);
+        assert!(turn <= most, "{turn} commands in a turn, of {most}");
+        answered += turn;
+    }
+    assert!(answered > 20_000, "the clients were served");
+}
+
+#[test]
+fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
+    let (mut reactor, address) = reactor();
+    let mut greedy: Vec<_> = (0..8).map(|_| client(address)).collect();
+    let mut modest = client(address);
+    let batch = PING.repeat(8_000);
+    let mut replies = vec![0; 1 << 20];
+    for at in 0..25 {
+        for client in &mut greedy {
+            let _ = client.write(&batch);
+            let _ = client.read(&mut replies);
+        }
+        modest.write_all(PING).unwrap();
+        // In the first turn, the connections are accepted.
+        for _ in 0..if at == 0 { 2 } else { 1 } {
+            reactor.take_turn();
+        }
+        let read = modest.read(&mut replies).unwrap();
+        assert_eq!(replies[..read], *b"+PONG\r\n");
+    }
+}
