@@ -3,11 +3,15 @@
 
 A server is started, and a client with manners asks it without a pause, over HTTP and over the Redis protocol in turns, first alone and
 then beside each attack. Printed are the median, the 99th percentile and the longest of its waits in microseconds, the 99th percentile
-as a multiple of the quiet one, and the server's resident memory.
+as a multiple of the quiet one, and the server's resident memory after the first half of the attack and at its end.
+
+Attackers that compute take processors from the client, too. So they first attack another server on the same machine, in a row of its own
+("elsewhere"): that is what they cost without a word to the server that the client asks. `of that` compares with it.
 
     cargo build --release -p tidegate-cli
     bench/attack.py [--seconds 5] [--connections 10000] [--only NAME ...] [PROGRAM]
 
+`--seconds` is for each half.
 The attackers run on the same machine with the lowest priority, so that they take from the server what they make it do, and not the
 processors that they would have elsewhere. Linux, Python 3.9; `openssl` for a certificate.
 """
@@ -25,7 +29,8 @@ import tempfile
 import time
 
 RULES = "limits: [{name: work, limit: 1000000000/1s, algorithm: token-bucket}]\n"
-HTTP, RESP, ADMIN = 18180, 18181, 18182
+PORTS = HTTP, RESP, ADMIN = 18180, 18181, 18182
+ELSEWHERE = tuple(port + 10 for port in PORTS)
 BODY = b'{"limit":"work","key":"alice"}'
 ASK = (b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY)) + BODY
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -154,18 +159,20 @@ def resets(ready, port):
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\nx: "
 # A frame of HEADERS that never ends.
 HEAD_2 = PREFACE + b"\0\x40\0\1\4\0\0\0\1\x82"
-# name: over TLS, attack(ready, ...), how many processes, and its arguments (of `count` connections in all)
+COMMAND = b"*2\r\n$9000\r\n"
+HELLO = b"\x16\3\1\2\0\1"
+# name: over TLS, whether it computes, attack(ready, ...), how many processes, and its arguments (`count` connections in all)
 ATTACKS = {
-    "idle connections": (False, hold, 1, lambda count: (count, (HTTP, RESP), b"", False)),
-    "slow heads, HTTP/1.1": (False, hold, 1, lambda count: (min(count, 5_000), (HTTP,), HEAD, True)),
-    "slow heads, HTTP/2": (False, hold, 1, lambda count: (min(count, 5_000), (HTTP,), HEAD_2, True)),
-    "slow commands, RESP": (False, hold, 1, lambda count: (min(count, 5_000), (RESP,), b"*2\r\n$9000\r\n", True)),
-    "rapid reset, HTTP/2": (False, resets, 4, lambda count: (HTTP,)),
-    "connections, opened and closed": (False, again, 4, lambda count: (RESP, b"")),
-    "pipelines without end, RESP": (False, pipelines, 8, lambda count: (RESP,)),
-    "half-open TLS": (True, hold, 1, lambda count: (min(count, 5_000), (HTTP, RESP), b"\x16\3\1\2\0\1", False)),
-    "TLS handshakes, HTTP": (True, handshakes, 8, lambda count: (HTTP,)),
-    "TLS handshakes, RESP": (True, handshakes, 8, lambda count: (RESP,)),
+    "idle connections": (False, False, hold, 1, lambda count, http, resp: (count, (http, resp), b"", False)),
+    "slow heads, HTTP/1.1": (False, False, hold, 1, lambda count, http, resp: (min(count, 5_000), (http,), HEAD, True)),
+    "slow heads, HTTP/2": (False, False, hold, 1, lambda count, http, resp: (min(count, 5_000), (http,), HEAD_2, True)),
+    "slow commands, RESP": (False, False, hold, 1, lambda count, http, resp: (min(count, 5_000), (resp,), COMMAND, True)),
+    "rapid reset, HTTP/2": (False, True, resets, 4, lambda count, http, resp: (http,)),
+    "connections, opened and closed": (False, True, again, 4, lambda count, http, resp: (resp, b"")),
+    "pipelines without end, RESP": (False, True, pipelines, 8, lambda count, http, resp: (resp,)),
+    "half-open TLS": (True, False, hold, 1, lambda count, http, resp: (min(count, 5_000), (http, resp), HELLO, False)),
+    "TLS handshakes, HTTP": (True, True, handshakes, 8, lambda count, http, resp: (http,)),
+    "TLS handshakes, RESP": (True, True, handshakes, 8, lambda count, http, resp: (resp,)),
 }
 
 
@@ -178,19 +185,43 @@ def percentile(waits, share):
     return waits[min(len(waits) - 1, int(len(waits) * share))]
 
 
-def row(name, waits, quiet, memory):
+def row(name, waits, quiet, memory, elsewhere=None):
     p99 = percentile(waits, 0.99)
-    times = f"{p99 / quiet:6.1f} ×" if quiet else "        "
-    print(f"{name:34} {percentile(waits, 0.5):8.0f} {p99:8.0f} {times} {waits[-1]:9.0f} {len(waits):8} {memory:7.1f} MiB", flush=True)
+    times = f"{p99 / quiet:6.1f} ×" if quiet else " " * 8
+    that = f"{p99 / elsewhere:6.1f} ×" if elsewhere else " " * 8
+    memory = " → ".join(f"{at:.1f}" for at in memory)
+    print(f"{name:38} {percentile(waits, 0.5):8.0f} {p99:8.0f} {times} {that} {waits[-1]:9.0f} {len(waits):8}  {memory} MiB", flush=True)
     return p99
 
 
-def serve(program, directory, tls, connections):
+class Attack:
+    """Attackers that run until the block ends."""
+
+    def __init__(self, attack, processes, arguments):
+        ready = [multiprocessing.Event() for _ in range(processes)]
+        start = lambda at: multiprocessing.Process(target=nicely, args=(attack, at, *arguments), daemon=True)
+        self.attackers, self.ready = [start(at) for at in ready], ready
+
+    def __enter__(self):
+        for attacker in self.attackers:
+            attacker.start()
+        for at in self.ready:
+            at.wait()
+
+    def __exit__(self, *_):
+        for attacker in self.attackers:
+            attacker.kill()
+            attacker.join()
+        # What they held is closed.
+        time.sleep(1)
+
+
+def serve(program, directory, tls, connections, ports):
     rules = os.path.join(directory, "rules.yaml")
     with open(rules, "w") as file:
         file.write(RULES)
     options = ["--rules", rules, "--max-connections", str(connections + 1_000), "--log-level", "error"]
-    for name, port in (("http", HTTP), ("resp", RESP), ("admin", ADMIN)):
+    for name, port in zip(("http", "resp", "admin"), ports):
         options += [f"--{name}", f"127.0.0.1:{port}"]
     if tls:
         cert, key = (os.path.join(directory, name) for name in ("cert.pem", "key.pem"))
@@ -200,7 +231,7 @@ def serve(program, directory, tls, connections):
     server = subprocess.Popen([program, "serve", *options], stdout=subprocess.DEVNULL)
     for _ in range(500):
         try:
-            connect(RESP).close()
+            connect(ports[1]).close()
             return server
         except OSError:
             time.sleep(0.02)
@@ -215,41 +246,36 @@ def main():
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (given.connections + 1_000,) * 2)
-    print(f"{'':34} {'median':>8} {'p99':>8} {'':>8} {'longest':>9} {'asked':>8}      memory")
+    print(f"{'':38} {'median':>8} {'p99':>8} {'of quiet':>8} {'of that':>8} {'longest':>9} {'asked':>8}  memory")
     for tls in (False, True):
         attacks = [(name, attack) for name, attack in ATTACKS.items() if attack[0] == tls]
         attacks = [attack for attack in attacks if not given.only or any(part in attack[0] for part in given.only)]
         if not attacks:
             continue
-        with tempfile.TemporaryDirectory() as directory:
-            server = serve(given.program, directory, tls, given.connections)
+        with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as other_directory:
+            server = serve(given.program, directory, tls, given.connections, PORTS)
+            other = serve(given.program, other_directory, tls, given.connections, ELSEWHERE)
             try:
                 probe(1, tls)
                 waits = probe(given.seconds, tls)
-                quiet = row("quiet, over TLS" if tls else "quiet", waits, None, resident(server.pid))
-                for name, (_, attack, processes, arguments) in attacks:
-                    ready = [multiprocessing.Event() for _ in range(processes)]
-                    attackers = [
-                        multiprocessing.Process(
-                            target=nicely, args=(attack, at, *arguments(given.connections)), daemon=True
-                        )
-                        for at in ready
-                    ]
-                    for attacker in attackers:
-                        attacker.start()
-                    for at in ready:
-                        at.wait()
-                    row(name, probe(given.seconds, tls), quiet, resident(server.pid))
-                    for attacker in attackers:
-                        attacker.kill()
-                        attacker.join()
-                    # What they held is closed.
-                    time.sleep(1)
-                waits = probe(given.seconds, tls)
-                row("quiet again", waits, quiet, resident(server.pid))
+                quiet = row("quiet, over TLS" if tls else "quiet", waits, None, [resident(server.pid)])
+                for name, (_, computes, attack, processes, arguments) in attacks:
+                    elsewhere = None
+                    if computes:
+                        with Attack(attack, processes, arguments(given.connections, *ELSEWHERE[:2])):
+                            waits = probe(given.seconds, tls)
+                        elsewhere = row(f"{name}, elsewhere", waits, quiet, [resident(server.pid)])
+                    with Attack(attack, processes, arguments(given.connections, *PORTS[:2])):
+                        waits, memory = [], []
+                        for _ in range(2):
+                            waits += probe(given.seconds, tls)
+                            memory.append(resident(server.pid))
+                    row(name, sorted(waits), quiet, memory, elsewhere)
+                row("quiet again", probe(given.seconds, tls), quiet, [resident(server.pid)])
             finally:
-                server.kill()
-                server.wait()
+                for process in (server, other):
+                    process.kill()
+                    process.wait()
 
 
 if __name__ == "__main__":

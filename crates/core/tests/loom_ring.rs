@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use loom::{sync::Arc, thread};
+use loom::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+};
 use tidegate_core::{
     Nanos,
-    stats::{Headroom, Layout, Ring, Trailing, View},
+    stats::{Headroom, Layout, Ring, Trailing, View, Window},
 };
 
 const SLOT: u64 = 100;
@@ -154,6 +157,31 @@ fn additions_first_never_exceed_a_limit_across_a_turn_either() {
             };
             headroom.add(ring, 0, 1, 2, head, withdraw).is_some() || at_most_two(ring, trailing)
         });
+    });
+}
+
+#[test]
+fn calls_that_are_only_added_never_exceed_half_of_the_bound_in_flight() {
+    model(3, || {
+        let window = Arc::new((Window::new(layout(1)), Headroom::new(whole(1))));
+        let out = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        let call = |(window, headroom): &(Window, Headroom), out: &loom::sync::atomic::AtomicUsize| {
+            if window.pass_far(ms(0), 1, 100, 2, headroom).is_some() {
+                assert_eq!(out.fetch_add(1, Relaxed), 0, "one of two");
+                out.fetch_sub(1, Relaxed);
+                window.abandon(ms(0), 1, ms(0));
+            }
+        };
+        let other = {
+            let (window, out) = (window.clone(), out.clone());
+            thread::spawn(move || {
+                call(&window, &out);
+                call(&window, &out);
+            })
+        };
+        call(&window, &out);
+        other.join().unwrap();
+        assert_eq!(window.0.in_flight(), 0);
     });
 }
 

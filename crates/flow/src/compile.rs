@@ -10,6 +10,7 @@ use crate::{
         FlowRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker, flow::Flow,
         hot_param::HotParam, system::System,
     },
+    shared::second,
     state::{Kind, State},
 };
 
@@ -60,6 +61,7 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
         ),
         watched: related.filter_map(|rule| Some(state.node.watched(rule.ring_layout(layout)?))).collect(),
         is_simple: false,
+        far: None,
     };
     compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
     compiled.watched.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -68,6 +70,7 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
     };
     compiled.is_simple =
         compiled.authority.is_empty() && compiled.params.is_empty() && compiled.flow.iter().all(own);
+    compiled.far = compiled.far(second(layout));
     let is_empty = compiled.is_simple
         && compiled.system.is_empty()
         && compiled.flow.is_empty()

@@ -2,16 +2,45 @@
 //! traffic.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{Ordering, fence},
+    },
     time::Duration,
 };
 
 use tidegate_core::{
     Nanos,
-    stats::{Counts, Event, Layout, Passed, Ring, Slot, Window},
+    stats::{Counts, Event, Headroom, Layout, Passed, Ring, Slot, Window},
 };
 
 use crate::borrowed::{Borrowed, Usage};
+
+/// [`Node::pass_far`] admits only calls of at most this fraction of a bound. A call that it admits has to be withdrawn only if
+/// dozens of others come in between.
+const FAR: u64 = 64;
+
+/// The units that may pass in a second, and that may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) passed: u64,
+    pub(crate) in_flight: u64,
+}
+
+impl Bounds {
+    pub(crate) const NONE: Self = Self { passed: u64::MAX, in_flight: u64::MAX };
+
+    /// Bounds that are at least as strict as both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { passed: self.passed.min(other.passed), in_flight: self.in_flight.min(other.in_flight) }
+    }
+
+    /// Whether a call of `n` units is small beside the bounds. An entry of zero units is not a call.
+    #[inline]
+    const fn are_far(self, n: u32) -> bool {
+        n > 0 && n as u64 <= self.passed / FAR && n as u64 <= self.in_flight / FAR
+    }
+}
 
 /// The statistics of one stream of traffic.
 pub struct Node {
@@ -66,6 +95,25 @@ impl Node {
     ) -> Result<Passed, E> {
         self.settle(now);
         self.window.pass_if(now, n, |look| self.borrowed.with(look, false, &mut check))
+    }
+
+    /// Admits `n` units with one addition while the bounds are far away, and nothing is borrowed. `None` says nothing about the
+    /// bounds: call [`pass_if`](Self::pass_if) instead. `headroom` must be this node's own.
+    #[inline]
+    pub(crate) fn pass_far(&self, now: Nanos, n: u32, bounds: Bounds, headroom: &Headroom) -> Option<Passed> {
+        if !bounds.are_far(n) {
+            return None;
+        }
+        let passed = self.window.pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
+        // Acquire: read after the addition. A reservation marks the count that the addition changes. A reservation that
+        // marked it before is visible here, and a later one sees the addition.
+        fence(Ordering::Acquire);
+        if self.borrowed.is_any() {
+            // An addition alone does not see borrowed units.
+            self.window.take_back(n, passed);
+            return None;
+        }
+        Some(passed)
     }
 
     /// Runs `look` on the usage that the check of [`pass_if`](Self::pass_if) would see. `may_borrow` skips rules from

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::stats::Layout;
+use tidegate_core::stats::{Headroom, Layout, View};
 
 use crate::{
     machine::MachineWatch,
@@ -29,6 +29,12 @@ pub(crate) struct Sampled {
 
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
 
+/// The last second of a gate's windows.
+pub(crate) fn second(layout: Layout) -> View {
+    // The layout was checked when the gate was built.
+    layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole())
+}
+
 /// A gate's clock, rules and settings.
 pub(crate) struct Shared {
     pub(crate) timer: GateTimer,
@@ -36,6 +42,7 @@ pub(crate) struct Shared {
     /// Prioritized calls wait less than this.
     pub(crate) max_priority_wait: Duration,
     pub(crate) inbound: Node,
+    pub(crate) inbound_second: Headroom,
     pub(crate) sample: Arc<SystemSample>,
     /// The thread that updates `sample`, if the gate runs one.
     _watch: Option<MachineWatch>,
@@ -60,6 +67,7 @@ impl Shared {
             layout,
             max_priority_wait,
             inbound: Node::new(layout),
+            inbound_second: Headroom::new(second(layout)),
             sample,
             _watch: watch,
             has_warned: AtomicBool::new(false),

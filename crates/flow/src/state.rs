@@ -1,23 +1,20 @@
 //! The state that a gate keeps for one resource: its statistics and its rules.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering, fence},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use arc_swap::ArcSwapOption;
 use tidegate_core::{Nanos, stats::Headroom};
 
-use crate::{compiled::Compiled, named_nodes::NamedNodes, node::Node, rules::RuleSet, shared::Shared};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// The [`Headroom`] admits only calls of at most this fraction of the threshold. A call that it admits has to be
-/// withdrawn only if dozens of others come in between.
-const FAR: u64 = 64;
+use crate::{
+    compiled::{Compiled, Far},
+    named_nodes::NamedNodes,
+    node::{Bounds, Node},
+    rules::RuleSet,
+    shared::{Shared, second},
+};
 
 /// The state that a gate keeps for one resource.
 pub(crate) struct State {
@@ -48,8 +45,7 @@ impl State {
             contexts: NamedNodes::default(),
             stamp: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            // The gate's layout was checked when the gate was built.
-            second: Headroom::new(layout.view(1, SECOND).unwrap_or(layout.whole())),
+            second: Headroom::new(second(layout)),
             compiled: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
         }
@@ -71,27 +67,26 @@ impl State {
     pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> bool {
         // Acquire: the word belongs to the rules whose stamp was read, or to newer rules if those are plain, too.
         let word = self.limit.load(Ordering::Acquire);
-        let limit = word >> 1;
-        // An entry of zero units is not a call.
-        units > 0
-            && !(inbound && word & 1 == 1)
-            && u64::from(units) <= limit / FAR
-            && self.pass_unless_lent(now, units, limit)
+        let bounds = Bounds { passed: word >> 1, ..Bounds::NONE };
+        !(inbound && word & 1 == 1) && self.node.pass_far(now, units, bounds, &self.second).is_some()
     }
 
-    /// Adds the units, and withdraws them if any units are borrowed, because an addition alone does not see those.
+    /// Admits units whose rules keep to `far`, in the resource's window and, if they are inbound, in the inbound one. False
+    /// means nothing: check the rules.
     #[inline]
-    fn pass_unless_lent(&self, now: Nanos, units: u32, limit: u64) -> bool {
-        let window = self.node.window();
-        let Some(passed) = window.pass_far(now, units, limit, &self.second) else { return false };
-        // Acquire: read after the addition. A reservation marks the count that the addition changes. A reservation that
-        // marked it before is visible here, and a later one sees the addition.
-        fence(Ordering::Acquire);
-        if self.node.borrowed().is_any() {
-            window.take_back(units, passed);
-            return false;
+    pub(crate) fn pass_both_far(&self, now: Nanos, units: u32, inbound: bool, far: Far) -> bool {
+        let in_all = match far.inbound {
+            _ if !inbound => None,
+            Some(bounds) => Some(bounds),
+            None => return false,
+        };
+        let Some(passed) = self.node.pass_far(now, units, far.own, &self.second) else { return false };
+        let Some(bounds) = in_all else { return true };
+        let inside = self.shared.inbound.pass_far(now, units, bounds, &self.shared.inbound_second);
+        if inside.is_none() {
+            self.node.window().take_back(units, passed);
         }
-        true
+        inside.is_some()
     }
 
     #[inline]
@@ -106,7 +101,7 @@ impl State {
         let old = self.compiled.load();
         if self.stamp.load(Ordering::Acquire) >> 2 != set.version {
             let compiled = compile(&set, old.as_deref());
-            let plain = compiled.as_ref().and_then(|rules| rules.plain(self.second.view()));
+            let plain = compiled.as_ref().and_then(Compiled::plain);
             let kind = match (&compiled, plain) {
                 (None, _) => Kind::None,
                 (Some(_), None) => Kind::Any,

@@ -43,6 +43,19 @@ fn prioritized(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
 }
 
 #[test]
+fn borrowed_units_count_where_the_bounds_are_high() {
+    let isolation = vec![IsolationRule::new("r", 1_000)];
+    let rules = Rules { flow: vec![FlowRule::new("r", 200)], isolation, ..Rules::default() };
+    let (_gate, timer, r) = gate(rules);
+    assert_eq!(enter_all(&r, 300).len(), 200);
+    timer.advance(ms(600));
+    let borrowed = r.entry().prioritized().count(10).enter().unwrap();
+    assert_eq!(borrowed.delay(), ms(400));
+    timer.advance(ms(400));
+    assert_eq!(enter_all(&r, 300).len(), 190);
+}
+
+#[test]
 fn a_wait_that_is_too_long_blocks() {
     let (_gate, timer, r) = gate(ten());
     let _inside = enter_all(&r, 10);

@@ -13,7 +13,7 @@ use std::{
 
 use tidegate_core::{Clock, Nanos};
 use tidegate_flow::{
-    BreakerState, Event, Gate, ManualTimer, Node,
+    BlockKind, BreakerState, Event, Gate, ManualTimer, Node,
     rules::{
         Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
         Rules, SystemRule, Trip,
@@ -212,6 +212,79 @@ fn calls_in_flight_never_exceed_their_bounds() {
     let all = (0..4_u32).map(|value| (0..3).map(|_| r.entry().arg(value).enter()).collect::<Vec<_>>());
     let all: Vec<_> = all.flatten().collect();
     assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every permit is free again");
+}
+
+#[test]
+fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
+    let rules = Rules {
+        flow: vec![FlowRule::new("r", 10_000_000)],
+        isolation: vec![IsolationRule::new("r", 256)],
+        breakers: vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
+        system: vec![SystemRule { in_flight: Some(300), qps: Some(20_000_000), ..SystemRule::default() }],
+        ..Rules::default()
+    };
+    let (gate, timer) = gate(rules);
+    let (r, other) = (gate.resource("r"), gate.resource("other"));
+    let [inside, in_all, most_inside, most_in_all, refused] = [(); 5].map(|()| AtomicUsize::new(0));
+    let add = |count: &AtomicUsize, most: &AtomicUsize| {
+        most.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    };
+    let everybody = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (r, other, timer, refused, everybody) = (&r, &other, &timer, &refused, &everybody);
+            let (inside, in_all, most_inside, most_in_all) = (&inside, &in_all, &most_inside, &most_in_all);
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let mut held = Vec::new();
+                    for call in 0..(thread + round) % 16 {
+                        let is_other = call % 4 == 3;
+                        let from = if is_other { other } else { r };
+                        let Ok(guard) = from.entry().inbound().enter() else {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        };
+                        if !is_other {
+                            add(inside, most_inside);
+                        }
+                        add(in_all, most_in_all);
+                        held.push((guard, is_other));
+                    }
+                    // All calls of the first round are in flight together: more than the bounds.
+                    if round == 0 {
+                        everybody.wait();
+                    }
+                    if thread == 0 {
+                        timer.advance(Duration::from_millis(100));
+                    }
+                    thread::yield_now();
+                    for (guard, is_other) in held {
+                        in_all.fetch_sub(1, Ordering::SeqCst);
+                        inside.fetch_sub(usize::from(!is_other), Ordering::SeqCst);
+                        drop(guard);
+                    }
+                }
+            });
+        }
+    });
+    assert!(refused.load(Ordering::Relaxed) > 0);
+    let most = [most_inside, most_in_all].map(AtomicUsize::into_inner);
+    assert!(most[0] <= 256 && most[1] <= 300, "{most:?}");
+    for node in [r.node(), other.node(), gate.inbound()] {
+        assert_eq!(node.in_flight(), 0);
+    }
+    timer.advance(Duration::from_secs(2));
+    let mine: Vec<_> = (0..256).map(|_| r.entry().inbound().enter().unwrap()).collect();
+    assert_eq!(r.entry().inbound().enter().unwrap_err().kind(), BlockKind::Isolation);
+    let others: Vec<_> = (0..44).map(|_| other.entry().inbound().enter().unwrap()).collect();
+    for from in [&r, &other] {
+        // System rules come first.
+        assert_eq!(from.entry().inbound().enter().unwrap_err().kind(), BlockKind::System);
+    }
+    let most = [r.node(), gate.inbound()].map(|node| node.counts(timer.now()).max_in_flight);
+    assert_eq!(most, [256, 300], "a refused call was never in flight");
+    drop((mine, others));
+    assert!(r.entry().inbound().enter().is_ok());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Gate, Guard, ManualTimer, Resource, Sample,
-    rules::{Rules, SystemRule},
+    rules::{FlowRule, IsolationRule, Rules, SystemRule},
 };
 
 fn gate(rule: SystemRule) -> (Gate, Arc<ManualTimer>) {
@@ -37,6 +37,32 @@ fn a_rate_counts_all_resources_and_only_what_comes_in() {
     assert_eq!((counts.pass, counts.block), (3, 1));
     timer.advance(Duration::from_secs(1));
     assert!(enter(&b).is_some());
+}
+
+#[test]
+fn an_entry_that_the_gate_refuses_spends_nothing_of_its_resource() {
+    let (gate, timer) = gate(SystemRule { qps: Some(150), ..SystemRule::default() });
+    gate.update(|rules| {
+        rules.flow = vec![FlowRule::new("r", 200)];
+        rules.isolation = vec![IsolationRule::new("r", 200)];
+    })
+    .unwrap();
+    let r = gate.resource("r");
+    for _ in 0..150 {
+        assert!(enter(&r).is_some());
+    }
+    for _ in 0..30 {
+        assert!(enter(&r).is_none());
+    }
+    for node in [r.node(), gate.inbound()] {
+        let counts = node.counts(gate.now());
+        assert_eq!((counts.pass, counts.block, node.in_flight()), (150, 30, 0));
+    }
+    // 50 of the resource's own 200 are left.
+    let outbound: Vec<_> = (0..51).map(|_| r.enter().is_ok()).collect();
+    assert_eq!(outbound.iter().filter(|entered| **entered).count(), 50);
+    timer.advance(Duration::from_secs(1));
+    assert!(enter(&r).is_some());
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
 //!
 //! ```
+//! # // Users import the crate `tidegate`, which exports this one and so cannot be a dependency of its examples.
+//! # use tidegate_limiter as tidegate;
 //! use tidegate::{KeyedLimiter, Policy};
 //!
 //! let logins = KeyedLimiter::new(Policy::sliding_log("5/10m".parse()?)?)?;

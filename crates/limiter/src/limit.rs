@@ -15,6 +15,7 @@ use crate::{KeyedLimiter, Limiter};
 /// at run time, implement the trait for an enum of the alternatives.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{KeyedLimit, KeyedLimiter, Policy, Quota};
 ///
 /// async fn login(limit: &impl KeyedLimit, user: &str) -> bool {

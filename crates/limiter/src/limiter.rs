@@ -18,6 +18,7 @@ use crate::{
 /// A limit without keys: a policy, one state and a clock.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{Limiter, Policy, Quota};
 /// let gate = Limiter::new(Policy::token_bucket(Quota::per_second(2)));
 /// assert!(gate.acquire(1).is_allowed());

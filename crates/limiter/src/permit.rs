@@ -11,6 +11,7 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 /// Made for [`Policy::concurrency`](crate::Policy::concurrency), where returning them lets the next caller in.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{KeyedLimiter, Policy};
 ///
 /// let downloads = KeyedLimiter::new(Policy::concurrency(1))?;

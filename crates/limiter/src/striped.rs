@@ -40,6 +40,7 @@ const SLACK: Nanos = Nanos::from_millis(10);
 /// Permits of a concurrency policy never come back from it.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{Policy, Quota, StripedLimiter};
 ///
 /// let total = StripedLimiter::new(Policy::sliding_window(Quota::per_second(1_000_000)));

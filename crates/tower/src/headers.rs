@@ -65,6 +65,14 @@ impl Line {
         self.used = end;
     }
 
+    /// Appends an entry of a list.
+    pub(crate) fn push_entry(&mut self, entry: &[u8]) {
+        if !self.is_empty() {
+            self.extend_from_slice(b", ");
+        }
+        self.extend_from_slice(entry);
+    }
+
     #[cold]
     fn spill(&mut self, bytes: &[u8]) {
         if self.long.is_empty() {
@@ -107,10 +115,7 @@ pub(crate) fn push_state(line: &mut Line, name: &str, decision: &Decision) {
 }
 
 fn begin(line: &mut Line, name: &str) {
-    if !line.is_empty() {
-        line.extend_from_slice(b", ");
-    }
-    line.extend_from_slice(b"\"");
+    line.push_entry(b"\"");
     line.extend_from_slice(name.as_bytes());
     line.extend_from_slice(b"\"");
 }

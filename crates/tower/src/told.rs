@@ -94,16 +94,10 @@ impl LastText {
             return text;
         }
         let mut text = Line::new();
-        push_told_policy(&mut text, name, told);
+        // The key has an override, whose window is not known here.
+        push_policy(&mut text, name, told.decision.limit(), Per::Time);
         value(&text)
     }
-}
-
-fn push_told_policy(text: &mut Line, name: &str, told: &Told) {
-    let (quota, per) = quota(&told.policy);
-    let limit = told.decision.limit();
-    // The key has an override, whose window is not known here.
-    push_policy(text, name, limit, if limit == quota { per } else { Per::Time });
 }
 
 /// The header fields of a response, ready to be added to it.
@@ -140,7 +134,8 @@ impl Fields {
             several => {
                 let mut policies = Line::new();
                 for told in several {
-                    push_told_policy(&mut policies, rule(told.rule).0, told);
+                    let (name, last) = rule(told.rule);
+                    policies.push_entry(last.of(name, told).as_bytes());
                 }
                 value(&policies)
             }

@@ -33,10 +33,7 @@ impl ProgressLine {
         // If a line cannot be written, the run continues.
         let thread = thread::spawn(move || {
             if !on_terminal {
-                while !over(LINES) {
-                    let _ = writeln!(io::stderr(), "{}", line(progress.get()));
-                }
-                return;
+                return write_lines(&progress, &mut io::stderr(), over);
             }
             let mut ticks = 0_u32;
             while !over(REDRAW) {
@@ -63,6 +60,13 @@ impl Drop for ProgressLine {
     }
 }
 
+/// Writes a line each time that `over` has waited and returns false.
+fn write_lines(progress: &Progress, out: &mut impl Write, over: impl Fn(Duration) -> bool) {
+    while !over(LINES) {
+        let _ = writeln!(out, "{}", line(progress.get()));
+    }
+}
+
 fn line((stage, done, total): (Stage, u64, u64)) -> String {
     let millions = done as f64 / 1e6;
     match (stage, (u128::from(done) * 100).checked_div(total.into())) {
@@ -78,6 +82,20 @@ fn line((stage, done, total): (Stage, u64, u64)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_without_a_terminal_gets_a_line_every_ten_seconds() {
+        let progress = Progress::default();
+        progress.begin(Stage::Suggesting, 0);
+        let (mut out, waits) = (Vec::new(), std::cell::Cell::new(0));
+        write_lines(&progress, &mut out, |wait| {
+            assert_eq!(wait, Duration::from_secs(10));
+            waits.set(waits.get() + 1);
+            waits.get() == 3
+        });
+        let expected = "looking for limits: 0.0 million decisions\n".repeat(2);
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
 
     #[test]
     fn a_line_has_the_stage_and_the_progress() {

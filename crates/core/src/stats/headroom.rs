@@ -73,6 +73,16 @@ impl Headroom {
         Some(before)
     }
 
+    /// Makes [`add`](Self::add) return `None` until the slot of `head` has ended.
+    #[cold]
+    pub(super) fn set_near(&self, head: Head) {
+        let word = self.word.load(Ordering::Acquire);
+        if Tally::known_in(word, head).is_some() {
+            // A failure means that the slot has ended, or that another thread has done the same.
+            let _ = self.word.compare_exchange(word, word | NEAR, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// The word for the ring's newest slot.
     #[cold]
     fn look_up<const C: usize, const G: usize>(

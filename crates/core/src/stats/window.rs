@@ -95,14 +95,30 @@ impl Window {
     }
 
     /// Admits `n` units at `now` with one addition, if with them surely at most `limit` have passed in the view of
-    /// `headroom`, which must be this window's own. `None` says nothing about the limit: call
-    /// [`pass_if`](Self::pass_if) instead.
+    /// `headroom`, which must be this window's own, and at most half of `most_in_flight` are in flight. `None` says nothing
+    /// about the limits: call [`pass_if`](Self::pass_if) instead.
     #[inline]
-    pub fn pass_far(&self, now: Nanos, n: u32, limit: u64, headroom: &Headroom) -> Option<Passed> {
+    pub fn pass_far(
+        &self,
+        now: Nanos,
+        n: u32,
+        limit: u64,
+        most_in_flight: u64,
+        headroom: &Headroom,
+    ) -> Option<Passed> {
         let head = self.turn_to(now);
         let withdraw = |added| self.take_back(n, Passed(added));
-        let before = headroom.add(&self.ring, Event::Pass as usize, n, limit, head, withdraw);
-        before.inspect(|before| self.note_in_flight(*before, n.into())).map(Passed)
+        let before = headroom.add(&self.ring, Event::Pass as usize, n, limit, head, withdraw)?;
+        // The ends are read after the addition, so units that were in flight then may have ended. But of all units that are
+        // admitted and have not ended at some moment, the one that was added last has seen all others.
+        let in_flight = self.in_flight_with(before, n.into());
+        if in_flight > most_in_flight / 2 {
+            headroom.set_near(head);
+            self.take_back(n, Passed(before));
+            return None;
+        }
+        self.ring.note_low(MAX_IN_FLIGHT, to_low(in_flight));
+        Some(Passed(before))
     }
 
     /// Runs `look` on what the check of `pass_if` would see at `now`.
@@ -172,8 +188,13 @@ impl Window {
 
     #[inline]
     fn note_in_flight(&self, before: Tally, n: u64) {
-        let in_flight = before.since(self.ring.tally(Event::Success as usize)) + n;
-        self.ring.note_low(MAX_IN_FLIGHT, to_low(in_flight));
+        self.ring.note_low(MAX_IN_FLIGHT, to_low(self.in_flight_with(before, n)));
+    }
+
+    /// The units in flight with `n` that were added to `before`.
+    #[inline]
+    fn in_flight_with(&self, before: Tally, n: u64) -> u64 {
+        before.since(self.ring.tally(Event::Success as usize)) + n
     }
 
     /// The units in flight.

@@ -56,19 +56,18 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
     }
-    let system = if inbound { &rules.system[..] } else { &[] };
-    match admit_simply(resource, rules, system, units, now) {
-        Ok(()) => {
-            rules.count_watched(units, now);
-            if inbound && system.is_empty() {
-                shared.inbound.window().pass(now, units);
-            }
-            let mut pass = Pass::new(now, units, inbound);
-            pass.learns = rules.learns();
-            Ok(pass)
+    if !rules.far.is_some_and(|far| state.pass_both_far(now, units, inbound, far)) {
+        let system = if inbound { &rules.system[..] } else { &[] };
+        admit_simply(resource, rules, system, units, now)
+            .map_err(|refusal| block(&Entry::with(resource, units, inbound), now, refusal, None))?;
+        if inbound && system.is_empty() {
+            shared.inbound.window().pass(now, units);
         }
-        Err(refusal) => Err(block(&Entry::with(resource, units, inbound), now, refusal, None)),
     }
+    rules.count_watched(units, now);
+    let mut pass = Pass::new(now, units, inbound);
+    pass.learns = rules.learns();
+    Ok(pass)
 }
 
 /// Takes one step on the resource's window, and one on the inbound window if system rules apply.

@@ -8,7 +8,11 @@ use tidegate_core::{
     stats::{Event, Layout, Trailing, View},
 };
 
-use crate::{borrowed::Usage, node::Node, sample::SystemSample};
+use crate::{
+    borrowed::Usage,
+    node::{Bounds, Node},
+    sample::SystemSample,
+};
 
 /// The assumed response time while no call has ended, as in Sentinel.
 const LONG: Duration = Duration::from_secs(5);
@@ -88,6 +92,14 @@ impl System {
             slot: layout.slot_nanos(),
             passed: Trailing::new(view),
         }
+    }
+
+    /// Returns the rule as bounds of the inbound window, if it is no more than that.
+    pub(crate) fn bounds(&self) -> Option<Bounds> {
+        let SystemRule { id: _, load: None, cpu: None, mean_rt: None, in_flight, qps } = self.rule else {
+            return None;
+        };
+        Some(Bounds { passed: qps.unwrap_or(u64::MAX), in_flight: in_flight.unwrap_or(u64::MAX) })
     }
 
     /// Checks that there is room for `n` more units.

@@ -52,6 +52,11 @@ impl Threshold {
         self.units_at(sample.memory())
     }
 
+    /// Returns the whole units, if they never change.
+    pub(crate) fn fixed(self) -> Option<u64> {
+        matches!(self, Self::Fixed(_)).then(|| self.units_at(0))
+    }
+
     #[inline]
     fn units_at(self, used: u64) -> u64 {
         // The cast saturates and drops the fraction, which does not change `passed + n > threshold` for whole numbers.

@@ -43,6 +43,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The clock is read once.
     ///
     /// ```
+    /// # use tidegate_limiter as tidegate;
     /// use tidegate::{KeyedLimiter, Policy, Quota};
     /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_minute(2)))?;
     /// let decisions = limiter.acquire_many(&[("alice", 1), ("bob", 2), ("bob", 1)]);

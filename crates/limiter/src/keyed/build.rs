@@ -12,6 +12,7 @@ const DEFAULT_MAX_KEYS: usize = 1 << 20;
 /// Options of a [`KeyedLimiter`].
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{KeyedLimiter, ManualClock, Policy, Quota};
 /// let limiter = KeyedLimiter::builder(Policy::token_bucket(Quota::per_minute(100)))
 ///     .max_keys(10_000)

@@ -130,6 +130,7 @@ impl<C> KeyedLimiter<C> {
 /// tables stay in memory.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{KeyedLimiter, Policy, Quota};
 /// # async fn change() -> Result<(), tidegate::BuildError> {
 /// let limiter = KeyedLimiter::new(Policy::token_bucket(Quota::per_second(10)))?;

@@ -22,6 +22,7 @@ use crate::{
 /// address.
 ///
 /// ```
+/// # use tidegate_limiter as tidegate;
 /// use tidegate::{KeyedLimiter, Policy};
 /// let limiter = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
 /// if limiter.acquire("alice", 1).is_denied() {

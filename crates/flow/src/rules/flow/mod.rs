@@ -99,10 +99,8 @@ impl Flow {
         let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
             return None;
         };
-        match (&self.how, threshold) {
-            (How::Window(trailing), Threshold::Fixed(_)) if trailing.view() == view => {
-                Some(threshold.units(&SystemSample::default()))
-            }
+        match &self.how {
+            How::Window(trailing) if trailing.view() == view => threshold.fixed(),
             _ => None,
         }
     }
