@@ -177,7 +177,7 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
     };
     let mut left = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..2 {
-        // Who leaves before its answer takes nobody else's.
+        // A client that disconnects before its answer must not disturb the answers of the others.
         let mut leaver = Resp::connect(server.resp);
         leaver.send(&frame("ACQUIRE bucket leaver"));
         drop(leaver);
@@ -185,7 +185,7 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
             let starts = match at % 5 {
                 0 => ["[0 4 1 ", "[1 4 1 "][round],
                 1 => "[0 30 ",
-                // A shadow limit denies nobody.
+                // A shadow limit admits every request.
                 2 => "[0 1 0 ",
                 3 => "[0 50 ",
                 _ => "[",

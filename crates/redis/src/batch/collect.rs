@@ -5,10 +5,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tidegate_core::{Decision, Nanos};
 use tokio::sync::oneshot;
 
-use super::decision::Answer;
-use crate::Deadline;
+use crate::{Deadline, StoreError};
+
+/// The result of a request: the decision, and the time that the state uses.
+pub type Answer = Result<(Decision, Nanos), StoreError>;
 
 /// The answers to a caller's requests, which may belong to several calls.
 pub struct Collector {
@@ -84,8 +87,6 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use tidegate_core::{Decision, Nanos};
 
     use super::*;
 

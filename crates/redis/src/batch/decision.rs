@@ -2,11 +2,11 @@
 
 use std::{mem, sync::Arc};
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Nanos;
 
 use super::{
     Batcher, Call, Queue, Request, Shard,
-    collect::{Collector, Place},
+    collect::{Answer, Collector, Place},
 };
 use crate::{
     Deadline, StoreError,
@@ -15,9 +15,6 @@ use crate::{
         call::{self, Batch, Before},
     },
 };
-
-/// The result of a request: the decision, and the time that the state uses.
-pub type Answer = Result<(Decision, Nanos), StoreError>;
 
 /// The task that had the request no longer exists: the runtime is shutting down.
 const GONE: Answer = Err(StoreError::Down);

@@ -192,9 +192,8 @@ impl UnderWay {
     }
 
     /// Adds a connection's batch. [`next`](Self::next) asks its questions.
-    pub fn add(&mut self, batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
+    pub fn add(&mut self, mut batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
         let id = session.id;
-        let mut batch = batch;
         if let Some(take) = batch.only_take(at, id) {
             return self.takes.push(take);
         }
