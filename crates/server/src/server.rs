@@ -182,10 +182,10 @@ impl Server {
                 Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
             };
             let bounds = Bounds { max_connections: most, ..bounds(&options, name) };
-            let router = http::router(Arc::clone(&app), plane, pages::routes());
+            let paths = http::Paths::new(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let connections = Acceptor::new(listener, bounds, service, Arc::clone(&stats), stopped.clone());
-            let serve = http::serve(connections, router, locks.clone(), stats, stopped.clone());
+            let serve = http::serve(connections, paths, locks.clone(), stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
         };
         let http = serve_http(http, Plane::Data, &events.http);

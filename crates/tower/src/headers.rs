@@ -36,7 +36,7 @@ fn write(text: &mut String, push: impl FnOnce(&mut Line)) {
     let mut line = Line::new();
     push(&mut line);
     // All of it was text.
-    text.push_str(&String::from_utf8_lossy(&line));
+    text.push_str(str::from_utf8(&line).unwrap_or_default());
 }
 
 /// A field's value while it is written. Up to [`SHORT`] bytes are kept without an allocation.

@@ -470,7 +470,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Asks for `cost` at the current time. A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
-        self.acquire_at(key, cost, self.clock.now())
+        let tag = self.tag_of(&key);
+        // The bucket arrives from memory while the clock is read.
+        self.generations.newest().table.prefetch(tag);
+        self.decide(tag, cost, self.clock.now())
     }
 
     /// The decision on `cost`, without taking it.

@@ -7,9 +7,9 @@ use std::{
 
 use axum::{
     body::Body,
-    extract::Request,
-    http::{Response, StatusCode},
+    http::{Request, Response, StatusCode},
 };
+use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tidegate_core::Nanos;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ const RELOAD_TIME: Duration = Duration::from_secs(30);
 pub(super) async fn run(
     app: &App,
     endpoint: Endpoint,
-    request: Request,
+    request: Request<Incoming>,
     permitted: &impl Fn(&str) -> Result<(), Problem>,
 ) -> Result<Response<Body>, Refused> {
     match endpoint {

@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use serde::Serialize;
+use smallvec::SmallVec;
 use tidegate_tower::headers;
 
 use crate::service::{Answer, JointAnswer};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Bytes in which the usual answer fits, and each of its fields.
+const USUAL: usize = 256;
 
 /// A decision in JSON. Times are rounded up; `null` means unknown.
 #[derive(Debug, Serialize)]
@@ -90,14 +94,15 @@ fn respond(
     let mut response = json(body);
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
-    let mut set = |name, value: String| {
+    let mut text = String::with_capacity(USUAL);
+    for (name, write) in [(POLICY, write_policy as fn(&mut _, &_)), (STATE, write_state)] {
+        text.clear();
+        answers.iter().for_each(|answer| write(&mut text, answer));
         // Limit names are plain ASCII, so the value is always valid.
-        if let Ok(value) = HeaderValue::try_from(value) {
+        if let Ok(value) = HeaderValue::from_str(&text) {
             headers.insert(name, value);
         }
-    };
-    set(POLICY, policy_field(answers));
-    set(STATE, state_field(answers));
+    }
     if !bound.is_allowed()
         && let Some(wait) = bound.retry_after()
     {
@@ -108,11 +113,10 @@ fn respond(
 
 /// Any value as a JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response<Body> {
-    // The usual answer fits.
-    let mut text = Vec::with_capacity(256);
+    let mut text = SmallVec::<[u8; USUAL]>::new();
     // The bodies are structs of numbers and strings, which always serialize.
     let _ = serde_json::to_writer(&mut text, body);
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(Body::from(Bytes::copy_from_slice(&text)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

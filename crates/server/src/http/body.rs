@@ -3,12 +3,13 @@
 use std::{pin::pin, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, HttpBody as _},
-    extract::Request,
-    http::{HeaderValue, Response, StatusCode, header},
+    BoxError,
+    body::{Body, Bytes, HttpBody},
+    http::{HeaderValue, Request, Response, StatusCode, header},
 };
+use bytes::BytesMut;
 use futures_util::FutureExt;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Limited};
 
 use super::problem::{Problem, Refused};
 use crate::rules::MAX_FILE;
@@ -21,19 +22,24 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 /// How long to read the rest of a refused request.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// The body of a request, as it arrives.
+pub(super) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
+
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
+
 /// The body, whatever its declared type: `curl -d` declares a form, and the JSON is checked anyway.
-pub(super) async fn body(request: Request) -> Result<Bytes, Refused> {
+pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refused> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
 /// A body that is a rules file, which may be as long as one.
-pub(super) async fn rules_body(request: Request) -> Result<String, Refused> {
+pub(super) async fn rules_body<B: Arrives>(request: Request<B>) -> Result<String, Refused> {
     let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
     let text = String::from_utf8(body.into());
     text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8").into())
 }
 
-async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refused> {
+async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Refused> {
     let too_large = || {
         let detail = format!("the body is longer than {most} bytes; {mend}");
         Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
@@ -42,21 +48,42 @@ async fn up_to(request: Request, most: usize, mend: &str) -> Result<Bytes, Refus
     if request.body().size_hint().lower() > most as u64 {
         return Err(too_large());
     }
-    let mut body = pin!(Limited::new(request.into_body(), most).collect());
+    let mut body = pin!(whole(request.into_body(), most));
     // Most bodies arrive with their head: then there is no need of a timer.
     let read = match body.as_mut().now_or_never() {
         Some(read) => Ok(read),
         None => tokio::time::timeout(BODY_TIME, body).await,
     };
     match read {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {e}")).into()),
+        Ok(Ok(Some(body))) => Ok(body),
+        Ok(Ok(None)) => Err(too_large()),
+        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into())).into()),
         Err(_) => {
             let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail).into())
         }
     }
+}
+
+/// All bytes of a body; `None` if they are more than `most`. A body that arrives in one piece, as most do, is not copied.
+async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Error> {
+    let (mut body, mut whole) = (pin!(body), Bytes::new());
+    while !body.is_end_stream()
+        && let Some(frame) = body.frame().await
+    {
+        let Ok(data) = frame?.into_data() else { continue };
+        if whole.len() + data.len() > most {
+            return Ok(None);
+        }
+        whole = if whole.is_empty() {
+            data
+        } else {
+            let mut longer = BytesMut::from(whole);
+            longer.extend_from_slice(&data);
+            longer.freeze()
+        };
+    }
+    Ok(Some(whole))
 }
 
 /// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients drop a response that
@@ -79,21 +106,41 @@ pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_arrives_times_out() {
         // The clock is paused: it jumps to the next deadline when nothing else is left to do.
-        let never = Body::new(http_body_util::StreamBody::new(Silence));
+        let never = Body::new(StreamBody::new(Silence));
         let refused = body(Request::new(never)).await.unwrap_err();
         assert_eq!(refused.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn a_body_in_pieces_is_whole_up_to_the_bound() {
+        let pieces = |pieces: &'static [&'static str]| {
+            let frames =
+                pieces.iter().map(|piece| Ok::<_, std::convert::Infallible>(Frame::data((*piece).into())));
+            Request::new(StreamBody::new(futures_util::stream::iter(frames)))
+        };
+        let read =
+            async |request| up_to(request, 6, "").await.map_err(|refused| refused.into_response().status());
+        for (sent, whole) in [(&[][..], ""), (&["abc"], "abc"), (&["", "ab", "", "cdef"], "abcdef")] {
+            assert_eq!(read(pieces(sent)).await.unwrap(), whole);
+        }
+        for sent in [&["abcdefg"][..], &["abc", "def", "g"]] {
+            assert_eq!(read(pieces(sent)).await.unwrap_err(), StatusCode::PAYLOAD_TOO_LARGE);
+        }
     }
 
     /// A client that sends nothing and does not disconnect.
     struct Silence;
 
     impl futures_core::Stream for Silence {
-        type Item = Result<hyper::body::Frame<Bytes>, std::io::Error>;
+        type Item = Result<Frame<Bytes>, std::io::Error>;
 
         fn poll_next(
             self: std::pin::Pin<&mut Self>,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::Request,
-    http::{Response, StatusCode, Uri},
+    http::{Request, Response, StatusCode, Uri},
 };
+use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn permitted(app: &str, rights: Option<&Rights>) -> Result<(), Problem> {
 /// Takes a report, and answers with rules that the program does not have yet.
 pub(super) async fn report(
     app: &App,
-    request: Request,
+    request: Request<Incoming>,
     rights: Option<&Rights>,
 ) -> Result<Response<Body>, Refused> {
     let report = ask::read::<Report>(&body(request).await?)?;
@@ -64,7 +64,7 @@ pub(super) async fn report(
 /// Gives an application rules.
 pub(super) async fn push(
     app: &App,
-    request: Request,
+    request: Request<Incoming>,
     rights: Option<&Rights>,
 ) -> Result<Response<Body>, Refused> {
     let push = ask::read::<Push>(&body(request).await?)?;

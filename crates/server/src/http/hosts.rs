@@ -3,7 +3,7 @@
 //! A page from elsewhere can have its own name lead to this machine once it is loaded (DNS rebinding). To the browser the server is
 //! then the page's own, so it tells no origin and lets the page read every answer. The Host field still has the page's name.
 
-use axum::{body::Body, http::Request};
+use axum::http::Request;
 
 /// The names that the operator gave.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ impl Hosts {
 }
 
 /// Which host a request is for. Browsers always say it.
-pub(super) fn host_of(request: &Request<Body>) -> Option<&str> {
+pub(super) fn host_of<B>(request: &Request<B>) -> Option<&str> {
     let field = request.headers().get(axum::http::header::HOST);
     match (request.uri().authority(), field) {
         // HTTP/2 says it here.

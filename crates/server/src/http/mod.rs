@@ -40,7 +40,7 @@ pub use body::MAX_BODY;
 pub(crate) use overview::health_name;
 pub(crate) use permit::Viewer;
 pub(crate) use query::{QueryError, texts as query_fields};
-pub(crate) use routes::router;
+pub(crate) use routes::Paths;
 pub(crate) use serve::serve;
 pub use table::{Endpoint, Plane, ROUTES, Route, Served};
 #[cfg(feature = "grpc")]

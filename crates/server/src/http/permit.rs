@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Request, State},
-    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    extract::State,
+    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header},
     middleware::Next,
 };
 
@@ -46,7 +46,7 @@ fn is_own_page(hosts: &Hosts, origin: &HeaderValue, headers: &HeaderMap) -> bool
 }
 
 /// Without credentials, only the host in a request keeps foreign pages out of the control plane: see [`Hosts`].
-fn refuse_unknown_hosts(app: &App, plane: Plane, request: &Request) -> Result<(), Refused> {
+fn refuse_unknown_hosts<B>(app: &App, plane: Plane, request: &Request<B>) -> Result<(), Refused> {
     let is_open = plane == Plane::Admin && !app.doors[plane as usize].access().asks_for_something();
     match host_of(request).filter(|host| is_open && !app.hosts.know(host)) {
         None => Ok(()),
@@ -69,7 +69,7 @@ pub(crate) struct Viewer {
 
 impl Viewer {
     /// The viewer of a page, as [`permit_page`] left it.
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn of<B>(request: &Request<B>) -> Self {
         request.extensions().get().copied().unwrap_or_default()
     }
 }
@@ -77,7 +77,7 @@ impl Viewer {
 /// Only clients that may see every limit may use the dashboard.
 pub(super) async fn permit_page(
     State(app): State<Arc<App>>,
-    mut request: Request,
+    mut request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
     let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
@@ -94,7 +94,12 @@ pub(super) async fn permit_page(
 }
 
 /// The rights of a client; refused unless they include the role.
-pub(super) fn permit(app: &App, plane: Plane, role: Role, request: &Request) -> Result<Arc<Rights>, Refused> {
+pub(super) fn permit<B>(
+    app: &App,
+    plane: Plane,
+    role: Role,
+    request: &Request<B>,
+) -> Result<Arc<Rights>, Refused> {
     refuse_unknown_hosts(app, plane, request)?;
     let door = &app.doors[plane as usize];
     let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::Request,
-    http::{Response, StatusCode},
+    http::{Request, Response, StatusCode},
 };
+use hyper::body::Incoming;
 use serde_json::json;
 use similar::TextDiff;
 use tokio::task::spawn_blocking;
@@ -34,7 +34,7 @@ const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 pub(super) async fn run(
     app: &App,
     endpoint: Endpoint,
-    request: Request,
+    request: Request<Incoming>,
     rights: Option<&Rights>,
 ) -> Result<Response<Body>, Refused> {
     // The file has all limits.

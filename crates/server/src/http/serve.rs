@@ -3,22 +3,17 @@
 use std::{convert::Infallible, io, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use axum::{
-    Router,
     body::Body,
     http::{HeaderValue, Request, Response, StatusCode, Version, header},
 };
-use hyper::{
-    body::Incoming,
-    service::{Service as _, service_fn},
-};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
-    service::TowerToHyperService,
 };
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{MAX_BODY, problem::Problem};
+use super::{MAX_BODY, problem::Problem, routes::Paths};
 use crate::{
     connections::{Accepted, Acceptor, Calls},
     locks::Locks,
@@ -54,12 +49,12 @@ pub(super) struct Certificate(pub Arc<[String]>);
 /// connections.
 pub(crate) async fn serve(
     connections: Acceptor,
-    router: Router,
+    paths: Paths,
     locks: Locks,
     stats: Arc<ConnectionStats>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let graceful = GracefulShutdown::new();
+    let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
     let mut serving = JoinSet::new();
     loop {
@@ -75,7 +70,7 @@ pub(crate) async fn serve(
         } else {
             (http.clone(), HEAD_TIME)
         };
-        let (router, tls) = (router.clone(), locks.config(Above::Http));
+        let (paths, tls) = (Arc::clone(&paths), locks.config(Above::Http));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
         serving.spawn(async move {
             let its = Arc::clone(&calls);
@@ -85,7 +80,7 @@ pub(crate) async fn serve(
                 })?;
                 let certificate = stream.names().map(Certificate);
                 let connection =
-                    http.serve_connection(TokioIo::new(stream), edge(router, its, certificate));
+                    http.serve_connection(TokioIo::new(stream), edge(paths, its, certificate));
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
             tokio::select! {
@@ -128,7 +123,7 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
 
 /// Handles what all routes have in common before a request reaches its route.
 fn edge(
-    router: Router,
+    paths: Arc<Paths>,
     calls: Arc<Calls>,
     certificate: Option<Certificate>,
 ) -> impl hyper::service::Service<
@@ -137,9 +132,8 @@ fn edge(
     Error = Infallible,
     Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
 > + Send {
-    let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        let (router, calls) = (router.clone(), Arc::clone(&calls));
+        let (paths, calls) = (Arc::clone(&paths), Arc::clone(&calls));
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
@@ -149,7 +143,7 @@ fn edge(
             let version = request.version();
             let mut response = match refuse(&request, is_spare) {
                 Some(problem) => problem.into_response(),
-                None => router.call(request).await?,
+                None => paths.answer(request).await,
             };
             if is_spare && version != Version::HTTP_2 {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

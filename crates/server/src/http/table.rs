@@ -1,5 +1,7 @@
 //! The table of all paths: what each does, and on which listener it is served.
 
+use axum::http::Method;
+
 use crate::access::Role;
 
 /// What a path does.
@@ -118,6 +120,15 @@ impl Route {
         }
     }
 
+    fn has(&self, path: &str) -> bool {
+        match self.path.split_once('{') {
+            None => path == self.path,
+            Some((before, _)) => {
+                path.strip_prefix(before).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+            }
+        }
+    }
+
     /// Whether this listener serves it.
     #[must_use]
     pub fn is_on(&self, plane: Plane) -> bool {
@@ -168,3 +179,56 @@ pub const ROUTES: &[Route] = &[
     get("/v1/trace", Endpoint::Trace, Served::OnAdmin),
     post("/v1/what-if", Endpoint::WhatIf, Served::OnAdmin),
 ];
+
+/// What is served on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Route(&'static Route),
+    /// The path is there for this other method.
+    OtherMethod(&'static str),
+}
+
+/// What a listener serves on this path; `None` if it is none of its paths. A path for GET also answers HEAD.
+pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<Found> {
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let mut allowed = None;
+    for route in ROUTES.iter().filter(|route| route.has(path) && route.is_on(plane)) {
+        if route.method == method {
+            return Some(Found::Route(route));
+        }
+        allowed = Some(Found::OtherMethod(route.method));
+    }
+    allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_found_by_its_method_on_its_listeners_only() {
+        for route in ROUTES {
+            let path = route.path.replace("{limit}", "per-user");
+            let method = route.method.parse().unwrap();
+            let found = |plane| find(plane, &method, &path);
+            for plane in [Plane::Data, Plane::Admin] {
+                let here = route.is_on(plane).then_some(Found::Route(route));
+                assert_eq!(found(plane), here, "{path}");
+                let other = find(plane, &Method::DELETE, &path);
+                assert_eq!(other, here.map(|_| Found::OtherMethod(route.method)), "{path}");
+                let head = here.filter(|_| method == Method::GET);
+                assert_eq!(find(plane, &Method::HEAD, &path).filter(|at| *at == Found::Route(route)), head);
+                assert_eq!(find(plane, &method, &format!("{path}/")), None, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_variable_part_is_one_segment_and_not_empty() {
+        let check = |path| find(Plane::Data, &Method::GET, path);
+        assert!(check("/v1/check/a").is_some());
+        for path in ["/v1/check/", "/v1/check", "/v1/check/a/b", "/v1/checks/a"] {
+            assert_eq!(check(path), None, "{path}");
+        }
+    }
+}

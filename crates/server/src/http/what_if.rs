@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{body::Body, extract::Request, http::Response};
+use axum::{
+    body::Body,
+    http::{Request, Response},
+};
+use hyper::body::Incoming;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
@@ -21,7 +25,7 @@ const KEYS: usize = 20;
 /// The body is rules as a file has them. All limits of them that concern the client are replayed.
 pub(super) async fn answer(
     app: &App,
-    request: Request,
+    request: Request<Incoming>,
     rights: Option<Arc<Rights>>,
 ) -> Result<Response<Body>, Refused> {
     let text = rules_body(request).await?;

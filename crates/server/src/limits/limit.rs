@@ -1,6 +1,6 @@
 //! One limit in use: the only place that makes and counts a single decision, wherever the states are.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
@@ -255,12 +255,12 @@ impl Limit {
 
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
     #[must_use]
-    pub fn policy_of(&self, key: &[u8]) -> PolicySpec {
+    pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
         if let Some(own) = self.memory.overrides.get(key) {
-            return own.policy;
+            return Cow::Owned(own.policy);
         }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
-        own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy).clone()
+        Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
     }
 
     /// The keys that an operator gave a quota while the server runs.
