@@ -8,32 +8,25 @@ use std::{
     },
 };
 
-use prometheus_client::{
-    encoding::{EncodeLabelSet, text},
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::Registry,
-};
-use tidegate_core::Nanos;
+use prometheus_client::{encoding::text, registry::Registry};
 use tidegate_limiter::Stats;
 
-use crate::{counts::CountsRead, latency::Latency, resp::RespStats, service::Service, throttle::THROTTLE};
+use crate::{counts::CountsRead, resp::RespStats, service::Service, throttle::THROTTLE};
 
 mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod http;
 mod source;
 mod spoe;
 mod store;
 
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
+pub(crate) use self::http::HttpStats;
 pub(crate) use self::spoe::SpoeStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
-
-/// The buckets' upper bounds in seconds, from the fastest answers to suspiciously slow ones.
-pub(crate) const LATENCIES: [f64; 10] =
-    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.05, 0.25, 1.0];
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -109,32 +102,15 @@ pub(crate) struct Metrics {
     registry: Registry,
     /// What is counted where it happens.
     sources: Vec<Arc<dyn Source>>,
-    http: Family<HttpLabels, Counter>,
-    latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
-    /// The latency of decisions over HTTP.
-    pub answers: Latency,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct HttpLabels {
-    route: &'static str,
-    status: u32,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct RouteLabels {
-    route: &'static str,
+    pub http: Arc<HttpStats>,
 }
 
 impl Metrics {
     pub fn new(service: Arc<Service>, events: Arc<Events>, resp: Arc<RespStats>) -> Self {
         let mut registry = Registry::with_prefix("tidegate");
-        let http = Family::default();
-        let latency = Family::new_with_constructor((|| Histogram::new(LATENCIES)) as fn() -> Histogram);
-        registry.register("http_requests", "HTTP requests by route and status", http.clone());
-        let help = "Seconds from the head of an HTTP request to its response";
-        registry.register("http_request_seconds", help, latency.clone());
-        let mut metrics = Self { registry, sources: Vec::new(), http, latency, answers: Latency::default() };
+        let http = Arc::new(HttpStats::default());
+        registry.register_collector(Box::new(Scraped(Arc::clone(&http) as Arc<dyn Source>)));
+        let mut metrics = Self { registry, sources: Vec::new(), http };
         metrics.add(Arc::new(Counted { service, events, resp }));
         metrics
     }
@@ -158,12 +134,6 @@ impl Metrics {
     /// Adds the counters of SPOE.
     pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
         self.add(Arc::new(spoe::Counted(stats)));
-    }
-
-    /// Counts one HTTP request. The route is one of the server's own, so the number of label values is bounded.
-    pub fn http_request(&self, route: &'static str, status: u16, took: Nanos) {
-        self.http.get_or_create(&HttpLabels { route, status: status.into() }).inc();
-        self.latency.get_or_create(&RouteLabels { route }).observe(took.get() as f64 / 1e9);
     }
 
     /// All metrics in the text format of `OpenMetrics`.
@@ -291,7 +261,7 @@ impl Counted {
             sink.family(name, help, Kind::Counter, &counted)?;
         }
         let help = "Seconds from the arrival of RESP commands to their answers";
-        sink.histogram("resp_command_seconds", help, &resp.latency.read())?;
+        sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
         for (name, help, value) in [
             ("resp_commands", "RESP commands", read(&resp.commands)),
             ("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures)),

@@ -347,7 +347,7 @@ async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (http, resp) = (app.metrics.answers.counts(), resp.latency.counts());
+        let (http, resp) = (app.metrics.http.answers(), resp.latency.counts());
         let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
         service.history().look(&service.limits(), answers, service.now());
     }

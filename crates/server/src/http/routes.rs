@@ -15,7 +15,6 @@ use axum::{
 use hyper::{body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
-use tidegate_core::Nanos;
 
 use super::{
     admin, answer,
@@ -49,7 +48,7 @@ impl Paths {
             router = pages.route_layer(from_fn_with_state(Arc::clone(&app), permit_page));
         }
         let not_found = move |State(app): State<Arc<App>>, request: Request<Body>| async move {
-            app.metrics.http_request("other", 404, Nanos::ZERO);
+            app.metrics.http.refused(404);
             not_found(plane, request.uri().path())
         };
         let wrong_method = async |State(app): State<Arc<App>>, request: Request<Body>| {
@@ -96,10 +95,7 @@ impl Paths {
         if let Some(traced) = traced {
             traced.answered(response.status(), took);
         }
-        app.metrics.http_request(path, response.status().as_u16(), took);
-        if route.endpoint.is_asked_limits() {
-            app.metrics.answers.observe(took, 1);
-        }
+        app.metrics.http.answered(route, response.status().as_u16(), took);
         response
     }
 }
@@ -270,7 +266,7 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
 
 fn wrong_method(app: &App, method: &Method, path: &str, allowed: &'static str) -> Response<Body> {
     let detail = format!("{} is not for {path}; use {allowed}", shown(method.as_str()));
-    app.metrics.http_request("other", 405, Nanos::ZERO);
+    app.metrics.http.refused(405);
     let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response

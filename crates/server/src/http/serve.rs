@@ -132,12 +132,15 @@ fn edge(
     Error = Infallible,
     Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
 > + Send {
+    // One reference for each connection: its requests then change a count that no other thread changes.
+    let connection = Arc::new((paths, calls));
     service_fn(move |mut request: Request<Incoming>| {
-        let (paths, calls) = (Arc::clone(&paths), Arc::clone(&calls));
+        let connection = Arc::clone(&connection);
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
         async move {
+            let (paths, calls) = &*connection;
             let _under_way = calls.begin();
             let is_spare = calls.slot.is_spare;
             let version = request.version();

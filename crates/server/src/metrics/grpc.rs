@@ -50,6 +50,6 @@ impl Source for Counted {
         let help = "Quota reports from Envoys";
         sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&stats.quota_reports)))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
-        sink.histogram("grpc_request_seconds", help, &stats.latency.read())
+        sink.histogram("grpc_request_seconds", help, &[(&[], stats.latency.read())])
     }
 }

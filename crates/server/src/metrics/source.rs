@@ -34,7 +34,7 @@ pub(crate) trait Source: Send + Sync {
 pub(crate) trait Sink {
     fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result;
 
-    fn histogram(&mut self, name: &str, help: &str, read: &LatencyRead) -> fmt::Result;
+    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result;
 }
 
 /// The one value of a family without labels.
@@ -84,13 +84,16 @@ impl Sink for Scrape<'_, '_> {
         Ok(())
     }
 
-    fn histogram(&mut self, name: &str, help: &str, read: &LatencyRead) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
-            read.sum,
-            read.count,
-            &read.buckets,
-            None,
-        )
+    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+        if reads.is_empty() {
+            return Ok(());
+        }
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, LatencyRead { sum, count, buckets }) in reads {
+            let mut one = family.encode_family(labels)?;
+            one.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?;
+        }
+        Ok(())
     }
 }
 

@@ -36,6 +36,6 @@ impl Source for Counted {
         ];
         sink.family("spoe_requests", "NOTIFY frames by outcome", Kind::Counter, &outcomes)?;
         let help = "Seconds from a parsed NOTIFY frame to its answer";
-        sink.histogram("spoe_request_seconds", help, &stats.latency.read())
+        sink.histogram("spoe_request_seconds", help, &[(&[], stats.latency.read())])
     }
 }

@@ -53,7 +53,7 @@ impl Sink for Readings {
         Ok(())
     }
 
-    fn histogram(&mut self, _: &str, _: &str, _: &LatencyRead) -> fmt::Result {
+    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
         Ok(())
     }
 }
@@ -90,7 +90,7 @@ impl Sink for Instruments<'_> {
     }
 
     /// Histograms cannot be observed: their buckets are counted already. Requests over HTTP and gRPC have instruments of their own.
-    fn histogram(&mut self, _: &str, _: &str, _: &LatencyRead) -> fmt::Result {
+    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ use tracing_subscriber::{
 
 pub use exporters::{OtlpOptions, Protocol, TelemetryError};
 
-use crate::metrics::{LATENCIES, Source};
+use crate::{latency::BOUNDS, metrics::Source};
 
 /// The name of what makes the spans and metrics.
 const SCOPE: &str = "tidegate";
@@ -70,7 +70,7 @@ impl Telemetry {
         let duration = |name, help| {
             let builder = meter.f64_histogram(name).with_unit("s").with_description(help);
             // Finer than the conventions' boundaries, which begin with 5 ms.
-            builder.with_boundaries(LATENCIES.to_vec()).build()
+            builder.with_boundaries(BOUNDS.map(|nanos| nanos as f64 / 1e9).to_vec()).build()
         };
         let http_duration = duration("http.server.request.duration", "Duration of HTTP server requests");
         let rpc_duration = duration("rpc.server.call.duration", "Duration of incoming calls");
