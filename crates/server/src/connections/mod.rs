@@ -88,6 +88,8 @@ impl Acceptor {
     /// The next connection. A call that is dropped before it is ready loses none.
     pub async fn next(&self) -> Accepted {
         loop {
+            // One at a time: with many that come at once, those that are open are served in between.
+            tokio::task::yield_now().await;
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use serde::Serialize;
-use smallvec::SmallVec;
 use tidegate_tower::headers;
 
 use crate::service::{Answer, JointAnswer};
@@ -113,10 +112,10 @@ fn respond(
 
 /// Any value as a JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response<Body> {
-    let mut text = SmallVec::<[u8; USUAL]>::new();
+    let mut text = Vec::with_capacity(USUAL);
     // The bodies are structs of numbers and strings, which always serialize.
     let _ = serde_json::to_writer(&mut text, body);
-    let mut response = Response::new(Body::from(Bytes::copy_from_slice(&text)));
+    let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

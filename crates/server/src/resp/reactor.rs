@@ -37,8 +37,8 @@ const CONTROL: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 1024;
 /// How often timeouts are checked and a failed `accept` is retried.
 const TICK: Duration = Duration::from_secs(1);
-/// The maximum number of connections accepted in one turn before existing ones are served.
-const ACCEPTS_A_TURN: usize = 64;
+/// The maximum number of connections accepted in one turn. Existing ones wait meanwhile.
+const ACCEPTS_A_TURN: usize = 4;
 /// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
 const LEAST_SHARE: usize = 4 * 1024;
 /// The share when the server stops: what a client has sent by then is answered.
