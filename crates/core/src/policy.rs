@@ -195,6 +195,15 @@ impl Policy {
         self.plain.takes(cost).then_some(self.plain)
     }
 
+    /// The sliding window, if the policy is one whose denials take nothing.
+    #[inline]
+    pub(crate) const fn plain_window(&self) -> Option<&SlidingWindow> {
+        match &self.rule {
+            Rule::SlidingWindow(window) if !self.count_denied => Some(window),
+            _ => None,
+        }
+    }
+
     /// Carries what `old`, a state of `from`, has in use at `now` over into `new`, a fresh state of this policy. Usage above
     /// this policy's limit is carried over too, so lowering a limit and raising it again admits nothing that the higher
     /// limit would not have admitted.

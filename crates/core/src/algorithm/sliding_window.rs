@@ -315,7 +315,7 @@ impl SlidingWindow {
     /// instructions. Only two counts change, the sum and that of the newest slot, and both are in one word. `None` says
     /// nothing, and leaves the state as it was.
     #[inline]
-    fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u32) -> Option<Decision> {
+    pub(crate) fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u32) -> Option<Decision> {
         let [start, counts, ..] = state else { return None };
         let (limit, cost) = (u64::from(self.limit), u64::from(cost));
         let used = (*counts & self.mask()) + cost;

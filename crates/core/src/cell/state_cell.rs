@@ -10,7 +10,7 @@
 use alloc::{boxed::Box, vec};
 
 use super::{Backoff, Lock};
-use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
+use crate::{Algorithm, Decision, Nanos, Policy, algorithm::SlidingWindow, sync::UnsafeCell};
 
 /// The state of one limiter.
 ///
@@ -48,7 +48,10 @@ impl StateCell {
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return self.try_decide_any(policy, now(), cost);
+            return match policy.plain_window() {
+                Some(window) => self.try_decide_window(policy, window, now(), cost),
+                None => self.try_decide_any(policy, now(), cost),
+            };
         };
         // A separate loop: passing the decision through memory would take a third of the time.
         let mut seen = self.head.read()?;
@@ -62,6 +65,23 @@ impl StateCell {
             }
             backoff.wait();
             seen = self.head.read()?;
+        }
+    }
+
+    /// `window` is what `policy` decides by.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    fn try_decide_window(
+        &self,
+        policy: &Policy,
+        window: &SlidingWindow,
+        now: Nanos,
+        cost: u32,
+    ) -> Option<Decision> {
+        let mut held = self.try_lock()?;
+        match window.take_in_slot(held.words(), now, cost) {
+            Some(admitted) => Some(admitted),
+            None => Some(policy.decide(held.words(), now, cost)),
         }
     }
 
