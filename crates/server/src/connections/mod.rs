@@ -1,9 +1,10 @@
 //! The connections of a listener: accepted within their bounds, whatever protocol they speak.
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
-//! client that does not read.
+//! client that does not read. `when_woken` keeps what ends a connection from being asked at each request.
 
 mod slots;
+mod when_woken;
 mod write_deadline;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
 
 use slots::Admission;
 pub(crate) use slots::{Calls, Slots};
+pub(crate) use when_woken::WhenWoken;
 pub(crate) use write_deadline::WriteDeadline;
 
 /// The pause before `accept` is retried when the system has no free descriptor.

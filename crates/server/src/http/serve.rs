@@ -15,7 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::{MAX_BODY, problem::Problem, routes::Paths};
 use crate::{
-    connections::{Accepted, Acceptor, Calls},
+    connections::{Accepted, Acceptor, Calls, WhenWoken},
     locks::Locks,
     metrics::ConnectionStats,
     tls::{Above, Stream},
@@ -79,17 +79,23 @@ pub(crate) async fn serve(
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
                 let certificate = stream.names().map(Certificate);
-                let connection =
-                    http.serve_connection(TokioIo::new(stream), edge(paths, its, certificate));
+                let connection = http.serve_connection(TokioIo::new(stream), edge(paths, its, certificate));
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
+            // Not asked at each request, which takes a fiftieth of its instructions.
+            let closed = WhenWoken::new(async {
+                tokio::select! {
+                    () = calls.slot.must_give_way() => "idle connection closed for a new one",
+                    // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
+                    () = calls.are_absent_for(idle_time) => "connection was idle for too long",
+                }
+            });
             tokio::select! {
+                biased;
                 ended = served => if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
-                // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
-                () = calls.are_absent_for(idle_time) => tracing::debug!(%peer, "connection was idle for too long"),
+                why = closed => tracing::debug!(%peer, why, "connection closed"),
             }
             drop(open);
         });
