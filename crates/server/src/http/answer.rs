@@ -82,7 +82,9 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
     let mut text = String::with_capacity(USUAL);
     for (name, write) in [(POLICY, write_policy as fn(&mut _, &_)), (STATE, write_state)] {
         text.clear();
-        answers.iter().for_each(|answer| write(&mut text, answer));
+        for answer in answers {
+            write(&mut text, answer);
+        }
         // Limit names are plain ASCII, so the value is always valid.
         if let Ok(value) = HeaderValue::from_str(&text) {
             headers.insert(name, value);
