@@ -5,8 +5,11 @@
 //! ```
 //!
 //! Each row is the median over the turns. The added time is the median of the differences within a turn.
+//!
+//! With the number of a row, it only makes requests of that row (0 is the router without a layer), for callgrind's
+//! `--toggle-collect=*counted*`.
 
-use std::{convert::Infallible, hint::black_box, net::SocketAddr};
+use std::{convert::Infallible, env, hint::black_box, net::SocketAddr};
 
 use axum::{Router, body::Body, extract::ConnectInfo, routing::get};
 use futures::executor::block_on;
@@ -58,6 +61,21 @@ fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
     nanos as f64 / f64::from(BATCHES * REQUESTS)
 }
 
+/// Makes requests that callgrind counts.
+#[inline(never)]
+fn counted(app: &mut Router, requests: Vec<Request<Body>>) {
+    for request in requests {
+        let response: Result<_, Infallible> = block_on(app.call(request));
+        drop(black_box(response));
+    }
+}
+
+fn count(app: &mut Router) {
+    for _ in 0..BATCHES {
+        counted(app, (0..REQUESTS).map(|_| request()).collect());
+    }
+}
+
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
@@ -74,6 +92,7 @@ fn main() {
         || Limiter::new(Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed")));
     let quiet = RateLimitLayer::builder(keyed(), Header::named("x-api-key")).tell(Tell::Never).build();
     let told = RateLimitLayer::new(keyed(), Header::named("x-api-key"));
+    let [quiet_same, told_same] = [&quiet, &told].map(|layer| layer.clone().same_body());
     let peer = RateLimitLayer::new(keyed(), Peer::address());
     let both = RateLimitLayer::builder(keyed(), Peer::address()).and(one(), Fixed::new("")).build();
     let permit = RateLimitLayer::new(Limiter::new(Policy::concurrency(1_000)), Fixed::new(""));
@@ -83,14 +102,19 @@ fn main() {
     let mut rows = [
         ("a layer that does nothing: what axum takes for any", served(router().layer(Identity::new()))),
         ("rate limit by header, no RateLimit headers", served(router().layer(quiet))),
+        ("the same with `same_body`", served(router().layer(quiet_same))),
         ("rate limit by header", served(router().layer(told))),
+        ("the same with `same_body`", served(router().layer(told_same))),
         ("rate limit by peer address", served(router().layer(peer))),
         ("two limits in one decision", served(router().layer(both))),
         ("a permit until the body ends", served(router().layer(permit))),
         ("an entry of a gate", served(router().layer(gate))),
     ];
+    if let Some(row) = env::args().find_map(|argument| argument.parse::<usize>().ok()) {
+        return count(row.checked_sub(1).map_or(&mut bare, |row| &mut rows[row].1));
+    }
     let mut without = Vec::new();
-    let mut added = [const { Vec::new() }; 7];
+    let mut added = [const { Vec::new() }; 9];
     for at in 0..=TURNS {
         let base = turn(&mut bare, &clock);
         for ((_, app), added) in rows.iter_mut().zip(&mut added) {

@@ -4,7 +4,11 @@
     allow(clippy::match_wildcard_for_single_variants, reason = "with shared limits there are more variants")
 )]
 
-use std::{borrow::Cow, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -14,7 +18,7 @@ use tidegate_limiter::{Request, Timer, acquire_all};
 use crate::{
     NoKey, Reason, Refusal,
     bill::Bill,
-    hold::{Hold, Holds, Settles, is_in_flight},
+    hold::{Holds, Settles, is_in_flight},
     layer::{Options, Rule, Settle, Source, no_decision},
     limit::{Kind, Limit},
     log::at_most_once_a_minute,
@@ -30,13 +34,43 @@ pub(crate) struct Question<'r, C> {
     pub(crate) cost: u32,
 }
 
-type Questions<'r, C> = SmallVec<[Question<'r, C>; 1]>;
-
 /// All questions that a request puts to a layer.
-pub(crate) struct Asked<'r, C> {
+struct Asked<'r, C> {
     /// Local limits come first, and limits that cannot refund come last.
-    questions: Questions<'r, C>,
-    shadows: Vec<Question<'r, C>>,
+    questions: SmallVec<[Question<'r, C>; 2]>,
+    shadows: SmallVec<[Question<'r, C>; 2]>,
+}
+
+/// Whether the policy of a rule's own limit counts requests in flight, as far as it was looked at last: the policy's version plus
+/// one, times two, and one if it does.
+#[derive(Default)]
+pub(crate) struct InFlight(AtomicU64);
+
+impl InFlight {
+    #[inline]
+    fn of<C: Timer + 'static>(&self, question: &Question<'_, C>) -> bool {
+        let limit = &question.limit;
+        if let Kind::Keyed(limiter) = &limit.0
+            && let Some(own) = limiter.override_of(&question.key)
+        {
+            return is_in_flight(&own);
+        }
+        let version = match limit {
+            Cow::Borrowed(limit) => limit.policy_version(),
+            // A limit that was chosen for one request has versions of its own.
+            Cow::Owned(_) => None,
+        };
+        let Some(version) = version else { return is_in_flight(&limit.policy()) };
+        // Relaxed is enough, here and below: the word holds all that belongs together.
+        let last = self.0.load(Ordering::Relaxed);
+        if last >> 1 == version + 1 {
+            return last & 1 == 1;
+        }
+        // After the version: if the policy changes in between, it is looked at again.
+        let is = is_in_flight(&limit.policy());
+        self.0.store((version + 1) << 1 | u64::from(is), Ordering::Relaxed);
+        is
+    }
 }
 
 /// The rule that refuses a request, and its decision.
@@ -48,18 +82,14 @@ pub(crate) struct Refused {
 
 /// A layer's decision.
 pub(crate) struct Verdict<C: Timer + 'static> {
-    pub(crate) told: SmallVec<[Told; 1]>,
+    pub(crate) told: SmallVec<[Told<C>; 2]>,
     pub(crate) refused: Option<Box<Refused>>,
     pub(crate) holds: Holds<C>,
 }
 
 impl<C: Timer + 'static> Verdict<C> {
     pub(crate) fn new() -> Self {
-        Self { told: SmallVec::new(), refused: None, holds: Holds::new() }
-    }
-
-    pub(crate) fn refused(refused: Box<Refused>) -> Self {
-        Self { refused: Some(refused), ..Self::new() }
+        Self { told: SmallVec::new_const(), refused: None, holds: Holds::new() }
     }
 
     /// How long the request must wait before the service is called.
@@ -68,12 +98,18 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 
     /// Records the state of a limit for the response headers.
+    #[inline]
     pub(crate) fn tell(&mut self, question: &Question<'_, C>, decision: Decision) {
-        self.told.push(Told { rule: question.rule, decision, policy: question.limit.policy() });
+        let chosen = match &question.limit {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(limit) => Some(limit.clone()),
+        };
+        self.told.push(Told { rule: question.rule, decision, chosen });
     }
 
     /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
     /// first.
+    #[cold]
     pub(crate) fn refuse(&mut self, rule: usize, reason: Reason, decision: Decision) {
         if self.refused.as_ref().is_none_or(|refused| refused.decision.severity() < decision.severity()) {
             self.refused = Some(Box::new(Refused { rule, reason, decision }));
@@ -94,8 +130,7 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 
     /// Refuses a request whose delay exceeds the bound.
-    fn within(&mut self, bound: Option<Duration>) {
-        let Some(bound) = bound else { return };
+    fn within(&mut self, bound: Duration) {
         let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
         let mut refused = None;
         for told in late {
@@ -117,45 +152,69 @@ fn denied_for(decision: &Decision, wait: Duration) -> Decision {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// The questions of a request, or `None` if no limit applies to it.
-    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Option<Asked<'r, C>>, Box<Refused>> {
-        if self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts)) {
+    /// The question of one rule, or `None` if the rule does not limit the request.
+    #[inline]
+    fn question<'r>(
+        &'r self,
+        at: usize,
+        rule: &'r Rule<C>,
+        parts: &'r Parts,
+    ) -> Result<Option<Question<'r, C>>, Box<Refused>> {
+        let limit = match &rule.source {
+            Source::Fixed(limit) => Cow::Borrowed(limit),
+            Source::ByRequest(choose) => match choose(parts) {
+                Some(limit) => Cow::Owned(limit),
+                None => return Ok(None),
+            },
+        };
+        let key = match rule.key.key(parts) {
+            Some(key) => key,
+            None => match self.key_of_none(at, rule, &limit)? {
+                Some(key) => key,
+                None => return Ok(None),
+            },
+        };
+        if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
             return Ok(None);
         }
-        let mut asked = Asked { questions: SmallVec::new(), shadows: Vec::new() };
-        for (at, rule) in self.rules.iter().enumerate() {
-            let limit = match &rule.source {
-                Source::Fixed(limit) => Cow::Borrowed(limit),
-                Source::ByRequest(choose) => match choose(parts) {
-                    Some(limit) => Cow::Owned(limit),
-                    None => continue,
-                },
-            };
-            let key = match (rule.key.key(parts), self.no_key) {
-                (Some(key), _) => key,
-                // A limit in a dry run refuses nobody.
-                (None, _) if rule.shadow => continue,
-                (None, NoKey::Shared) => Cow::default(),
-                (None, NoKey::Admit) => continue,
-                (None, NoKey::Deny) => {
-                    let limit = limit.policy().limit();
-                    let denied = Decision::deny_for_good(limit, 0, 1, u64::MAX);
-                    return Err(Box::new(Refused { rule: at, reason: Reason::Limited, decision: denied }));
-                }
-                (None, NoKey::Refuse) => {
-                    self.log_of_missing_key(rule);
-                    return Err(Box::new(Refused {
-                        rule: at,
-                        reason: Reason::NoKey,
-                        decision: no_decision(),
-                    }));
-                }
-            };
-            if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
-                continue;
+        let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
+        Ok(Some(Question { rule: at, limit, key, cost }))
+    }
+
+    /// What the layer does with a request without a key: the key that it counts for, or `None` if it is not counted.
+    #[cold]
+    fn key_of_none(
+        &self,
+        at: usize,
+        rule: &Rule<C>,
+        limit: &Limit<C>,
+    ) -> Result<Option<Cow<'static, [u8]>>, Box<Refused>> {
+        let (reason, decision) = match self.no_key {
+            // A limit in a dry run refuses nobody.
+            _ if rule.shadow => return Ok(None),
+            NoKey::Shared => return Ok(Some(Cow::default())),
+            NoKey::Admit => return Ok(None),
+            NoKey::Deny => (Reason::Limited, Decision::deny_for_good(limit.policy().limit(), 0, 1, u64::MAX)),
+            NoKey::Refuse => {
+                self.log_of_missing_key(rule);
+                (Reason::NoKey, no_decision())
             }
-            let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
-            let question = Question { rule: at, limit, key, cost };
+        };
+        Err(Box::new(Refused { rule: at, reason, decision }))
+    }
+
+    fn is_exempt(&self, parts: &Parts) -> bool {
+        self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts))
+    }
+
+    /// The questions of a request: none if no limit applies to it.
+    fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Asked<'r, C>, Box<Refused>> {
+        let mut asked = Asked { questions: SmallVec::new(), shadows: SmallVec::new() };
+        if self.is_exempt(parts) {
+            return Ok(asked);
+        }
+        for (at, rule) in self.rules.iter().enumerate() {
+            let Some(question) = self.question(at, rule, parts)? else { continue };
             if rule.shadow {
                 asked.shadows.push(question);
             } else {
@@ -170,28 +229,48 @@ impl<C: Timer + 'static> Options<C> {
                 Kind::Own(_) => 2,
             });
         }
-        let none = asked.questions.is_empty() && asked.shadows.is_empty();
-        Ok((!none).then_some(asked))
+        Ok(asked)
+    }
+
+    /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
+    #[inline]
+    pub(crate) fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts, bill: Option<&Bill>) -> bool {
+        let decided = match &self.rules[..] {
+            // Most layers have one limit, and a list of questions would cost as much as its decision.
+            [rule] if !rule.shadow && !self.is_exempt(parts) => self
+                .question(0, rule, parts)
+                .map(|question| self.decide_now(verdict, question.as_slice(), &[], parts, bill)),
+            _ => self
+                .questions(parts)
+                .map(|asked| self.decide_now(verdict, &asked.questions, &asked.shadows, parts, bill)),
+        };
+        decided.unwrap_or_else(|refused| {
+            verdict.refused = Some(refused);
+            true
+        })
     }
 
     /// Decides immediately, into a new verdict. Returns false, with nothing taken, if the decision must ask a store or wait in line.
-    pub(crate) fn decide_now(
+    #[inline]
+    fn decide_now(
         &self,
         verdict: &mut Verdict<C>,
-        asked: &Asked<'_, C>,
+        questions: &[Question<'_, C>],
+        shadows: &[Question<'_, C>],
         parts: &Parts,
         bill: Option<&Bill>,
     ) -> bool {
-        let mut all = asked.questions.iter().chain(&asked.shadows);
-        if !all.all(|question| question.limit.is_local()) {
+        if !questions.iter().chain(shadows).all(|question| question.limit.is_local()) {
             return false;
         }
-        self.decide_local(verdict, &asked.questions, bill, false);
-        verdict.within(self.max_wait);
+        self.decide_local(verdict, questions, bill, false);
+        if let Some(bound) = self.max_wait {
+            verdict.within(bound);
+        }
         if verdict.refused.is_some() {
             return self.max_wait.is_none();
         }
-        for shadow in &asked.shadows {
+        for shadow in shadows {
             let mut told = Verdict::new();
             self.decide_local(&mut told, std::slice::from_ref(shadow), bill, false);
             self.add_shadow(verdict, told, parts);
@@ -199,13 +278,16 @@ impl<C: Timer + 'static> Options<C> {
         true
     }
 
+    /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
+    pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+        match self.questions(parts) {
+            Ok(asked) => self.decide(&asked, parts, bill).await,
+            Err(refused) => Verdict { refused: Some(refused), ..Verdict::new() },
+        }
+    }
+
     /// Decides, and waits for admission up to the layer's bound.
-    pub(crate) async fn decide(
-        &self,
-        asked: &Asked<'_, C>,
-        parts: &Parts,
-        bill: Option<&Bill>,
-    ) -> Verdict<C> {
+    async fn decide(&self, asked: &Asked<'_, C>, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
         let mut verdict = match (self.max_wait, &asked.questions[..]) {
             (None, questions) => self.decide_all(questions, bill).await,
             (Some(bound), [question]) if question.limit.is_local() => {
@@ -279,14 +361,14 @@ impl<C: Timer + 'static> Options<C> {
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
             let mut verdict = self.decide_all(questions, bill).await;
-            verdict.within(Some(left));
+            verdict.within(left);
             let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
             let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
             drop(verdict);
             let until = self.time.now().saturating_add(wait.into());
             if until > deadline {
                 let mut verdict = self.decide_all(questions, bill).await;
-                verdict.within(Some(Duration::ZERO));
+                verdict.within(Duration::ZERO);
                 return verdict;
             }
             self.time.sleep_until(until).await;
@@ -330,18 +412,27 @@ impl<C: Timer + 'static> Options<C> {
         bill: Option<&Bill>,
         may_return: bool,
     ) {
-        if let [question] = questions {
-            let decision = match &question.limit.0 {
-                Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
-                Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
-                _ => return,
-            };
-            self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
-            return;
+        match questions {
+            [] => {}
+            [question] => {
+                let decision = match &question.limit.0 {
+                    Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
+                    Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
+                    _ => return,
+                };
+                self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
+            }
+            several => self.decide_together(verdict, several, bill, may_return),
         }
-        if questions.is_empty() {
-            return;
-        }
+    }
+
+    fn decide_together(
+        &self,
+        verdict: &mut Verdict<C>,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+        may_return: bool,
+    ) {
         let requests: SmallVec<[Request<'_, C>; 4]> = questions
             .iter()
             .filter_map(|Question { limit, key, cost, .. }| match &limit.0 {
@@ -380,6 +471,7 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for example because a store denies.
+    #[inline]
     pub(crate) fn take(
         &self,
         verdict: &mut Verdict<C>,
@@ -388,26 +480,16 @@ impl<C: Timer + 'static> Options<C> {
         bill: Option<&Bill>,
         may_return: bool,
     ) {
-        let Question { rule, limit, key, cost } = question;
         verdict.tell(question, decision);
         if decision.is_denied() {
-            return verdict.refuse(*rule, Reason::Limited, decision);
+            return verdict.refuse(question.rule, Reason::Limited, decision);
         }
-        let in_flight = verdict.told.last().is_some_and(|told| is_in_flight(&told.policy));
-        let settles = self.settles(*rule, in_flight, bill);
+        let rule = &self.rules[question.rule];
+        let in_flight = rule.in_flight.of(question);
         // If no refund is possible, the cost is not recorded.
-        if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
-            verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
-        }
-    }
-
-    fn settles(&self, rule: usize, in_flight: bool, bill: Option<&Bill>) -> Settles {
-        match (&self.rules[rule].settle, bill) {
-            _ if in_flight => Settles::Back,
-            (Settle::Head(_), _) => Settles::Head,
-            (Settle::Bytes(unit), _) => Settles::Bytes(*unit),
-            (Settle::Bill, Some(bill)) => Settles::Bill(bill.clone()),
-            (Settle::Before | Settle::Bill, _) => Settles::Before,
+        if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
+            let settles = if in_flight { Settles::Back } else { Settles::of(&rule.settle, bill) };
+            verdict.holds.add(question, settles);
         }
     }
 

@@ -83,6 +83,7 @@
 
 mod answer;
 mod bill;
+mod bodies;
 mod body;
 #[cfg(feature = "reqwest")]
 mod client;
@@ -106,6 +107,7 @@ mod told;
 
 pub use answer::{Reason, Refusal};
 pub use bill::Bill;
+pub use bodies::{Same, Wrapped};
 pub use body::Body;
 #[cfg(feature = "reqwest")]
 pub use client::NotSent;
