@@ -45,6 +45,13 @@ fn request() -> Request<Body> {
     request
 }
 
+/// One request, as callgrind counts it. Dropping the response gives back what the request holds.
+#[inline(never)]
+fn counted(app: &mut Router, request: Request<Body>) {
+    let response: Result<_, Infallible> = block_on(app.call(request));
+    drop(black_box(response));
+}
+
 /// Nanoseconds per request, without the time to build the requests.
 fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
     let mut nanos = 0;
@@ -52,28 +59,11 @@ fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
         let requests: Vec<_> = (0..REQUESTS).map(|_| request()).collect();
         let start = clock.now();
         for request in requests {
-            let response: Result<_, Infallible> = block_on(app.call(request));
-            // Dropping the body gives back what the request holds.
-            drop(black_box(response));
+            counted(app, request);
         }
         nanos += clock.now().saturating_since(start).get();
     }
     nanos as f64 / f64::from(BATCHES * REQUESTS)
-}
-
-/// Makes requests that callgrind counts.
-#[inline(never)]
-fn counted(app: &mut Router, requests: Vec<Request<Body>>) {
-    for request in requests {
-        let response: Result<_, Infallible> = block_on(app.call(request));
-        drop(black_box(response));
-    }
-}
-
-fn count(app: &mut Router) {
-    for _ in 0..BATCHES {
-        counted(app, (0..REQUESTS).map(|_| request()).collect());
-    }
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {
@@ -111,7 +101,8 @@ fn main() {
         ("an entry of a gate", served(router().layer(gate))),
     ];
     if let Some(row) = env::args().find_map(|argument| argument.parse::<usize>().ok()) {
-        return count(row.checked_sub(1).map_or(&mut bare, |row| &mut rows[row].1));
+        let app = row.checked_sub(1).map_or(&mut bare, |row| &mut rows[row].1);
+        return (0..BATCHES * REQUESTS).for_each(|_| counted(app, request()));
     }
     let mut without = Vec::new();
     let mut added = [const { Vec::new() }; 9];

@@ -13,9 +13,9 @@ use tidegate_limiter::Timer;
 use crate::{
     bill::Bill,
     body::AtEnd,
-    decide::Question,
     layer::{Settle, ToldCost},
     limit::{Kind, Limit},
+    question::Question,
 };
 
 /// What a request has taken from one limit. Dropping it gives that back, unless it was [kept](Self::keep).

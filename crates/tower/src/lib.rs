@@ -98,6 +98,7 @@ pub mod key;
 mod layer;
 mod limit;
 mod log;
+mod question;
 mod service;
 #[cfg(feature = "shared")]
 mod shared;

@@ -6,10 +6,11 @@ use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
 use crate::{
     Reason,
     bill::Bill,
-    decide::{Question, Verdict},
+    decide::Verdict,
     hold::{Hold, Settles, is_in_flight},
     layer::{Options, no_decision},
     limit::Kind,
+    question::Question,
 };
 
 impl<C: Timer + 'static> Options<C> {

@@ -387,6 +387,8 @@ fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
         assert!(poll_immediate(second.as_mut()).await.is_none() && calls.load(Ordering::Relaxed) == 1);
         timer.advance(Duration::from_nanos(1));
         assert_eq!(second.await.unwrap().status(), 200);
+        // A place that was used stays taken.
+        assert_eq!(limiter.peek(1).delay(), Duration::from_secs(1));
     });
 }
 
