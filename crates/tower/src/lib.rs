@@ -31,6 +31,7 @@
 //! | guard a service with breakers, flow rules or adaptive limits | `GateLayer` (feature `flow`) |
 //! | share limits among processes | a `SharedLimit` of `tidegate-redis` as the limit (feature `shared`) |
 //! | send gRPC statuses to gRPC clients | feature `grpc` |
+//! | save the box that axum and tonic put around each body of another type | [`RateLimitLayer::same_body`] |
 //! | limit a client of reqwest | the same layers with `reqwest-middleware` (feature `reqwest`) |
 //! | limit a client of hyper, tonic or any other tower service | the same layers; [`Builder::max_wait`] waits for admission |
 //!
