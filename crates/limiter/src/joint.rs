@@ -1,6 +1,7 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
 use crate::table::{Full, Joint, Tag, Wanted};
+use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
 use crate::{
@@ -9,6 +10,9 @@ use crate::{
     keyed::Home,
     wait::{Ground, Wakes},
 };
+
+/// A list with an entry for each request. Most decisions are over two or three limits and allocate nothing.
+type Few<T> = SmallVec<[T; 4]>;
 
 /// One part of a decision over several limits.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ impl<'a, C> Request<'a, C> {
 #[derive(Clone, Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct AllDecision {
-    decisions: Vec<Decision>,
+    decisions: Few<Decision>,
     bound: usize,
 }
 
@@ -86,7 +90,7 @@ impl AllDecision {
         &self.decisions
     }
 
-    fn new(decisions: Vec<Decision>) -> Self {
+    fn new(decisions: Few<Decision>) -> Self {
         let weight = |at: &usize| (decisions[*at].severity(), u64::MAX - decisions[*at].remaining());
         // The first of equals.
         let bound = (0..decisions.len()).rev().max_by_key(weight).unwrap_or(0);
@@ -103,9 +107,9 @@ impl AllDecision {
 /// [`Full`] if a limiter is too small to hold all requested keys at the same time.
 pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
     // A blocked limit denies without any lock.
-    let blocked: Vec<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
+    let blocked: Few<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
     loop {
-        let generations: Vec<Option<(Home, Tag)>> = requests
+        let generations: Few<Option<(Home, Tag)>> = requests
             .iter()
             .map(|request| match request {
                 Request::Keyed { limiter, key, .. } => {
@@ -149,7 +153,7 @@ fn decide<C>(
     blocked: &[Option<Decision>],
     generations: &[Option<(Home, Tag)>],
     now: Nanos,
-) -> Result<Option<Vec<Decision>>, Full> {
+) -> Result<Option<Few<Decision>>, Full> {
     // What a key still has in an older generation is moved before anything else is locked.
     // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
     let mut wakes = Wakes::default();
@@ -160,7 +164,7 @@ fn decide<C>(
     }
     // The order of locks: unkeyed limiters by address, then the tables' buckets by limiter, by generation (the newest
     // first, because states move in that order), and by address.
-    let mut unkeyed: Vec<&Limiter<C>> = requests
+    let mut unkeyed: Few<&Limiter<C>> = requests
         .iter()
         .filter_map(|request| match request {
             Request::Unkeyed { limiter, .. } => Some(*limiter),
@@ -169,9 +173,9 @@ fn decide<C>(
         .collect();
     unkeyed.sort_unstable_by_key(|limiter| limiter.address());
     unkeyed.dedup_by_key(|limiter| limiter.address());
-    let mut cells: Vec<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
-    let keyed: Vec<_> = generations.iter().flatten().collect();
-    let homes: Vec<_> = requests
+    let mut cells: Few<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
+    let keyed: Few<_> = generations.iter().flatten().collect();
+    let homes: Few<_> = requests
         .iter()
         .zip(generations)
         .filter_map(|(request, generation)| match (request, generation) {
@@ -179,7 +183,7 @@ fn decide<C>(
             _ => None,
         })
         .collect();
-    let wanted: Vec<Wanted<'_, Policy>> = homes
+    let wanted: Few<Wanted<'_, Policy>> = homes
         .iter()
         .map(|&(limiter, generation, tag)| Wanted {
             table: &generation.table,
@@ -203,7 +207,7 @@ fn decide<C>(
         (Locked::Unkeyed(a), Locked::Unkeyed(b)) => a == b,
         _ => false,
     };
-    let mut decisions = Vec::with_capacity(requests.len());
+    let mut decisions = Few::new();
     for (at, request) in requests.iter().enumerate() {
         let earlier: u32 = (0..at)
             .filter(|&other| same(&locked[at], &locked[other]))
@@ -259,7 +263,7 @@ enum Locked {
 }
 
 /// The position of each request among the keyed or the unkeyed ones.
-fn locked<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Vec<Locked> {
+fn locked<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Locked> {
     let mut next_keyed = 0;
     requests
         .iter()

@@ -61,6 +61,13 @@ impl<C> Limiter<C> {
         self.versions.policy()
     }
 
+    /// A number that is another one after each change of the policy. Compare it to know whether something that you derived from the
+    /// policy still holds. Read it before the policy, so that a change in between is noticed next time.
+    #[must_use]
+    pub fn policy_version(&self) -> u64 {
+        self.versions.changes()
+    }
+
     /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         &self.clock

@@ -4,7 +4,7 @@
 pub(crate) use std::{
     sync::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,
 };
@@ -13,7 +13,7 @@ pub(crate) use std::{
 pub(crate) use loom::{
     sync::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,
 };

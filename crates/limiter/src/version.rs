@@ -16,7 +16,7 @@ use tidegate_core::{
     cell::{Backoff, StateCell, StateGuard},
 };
 
-use crate::sync::{AtomicPtr, Mutex, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering};
 
 /// A policy and its state.
 pub(crate) struct Version {
@@ -29,6 +29,8 @@ pub(crate) struct Versions {
     current: AtomicPtr<Version>,
     /// Locked during a change. Nothing is ever removed.
     all: Mutex<Vec<Arc<Version>>>,
+    /// How often `current` was replaced. A version returns with its policy, so its address does not tell.
+    changes: AtomicU64,
 }
 
 /// The current version, locked.
@@ -53,7 +55,8 @@ impl Version {
 impl Versions {
     pub fn new(policy: Policy) -> Self {
         let first = Version::new(policy);
-        Self { current: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()), all: Mutex::new(vec![first]) }
+        let current = AtomicPtr::new(Arc::as_ptr(&first).cast_mut());
+        Self { current, all: Mutex::new(vec![first]), changes: AtomicU64::new(0) }
     }
 
     /// The current version, or one that was just replaced: its cell shows which.
@@ -67,6 +70,12 @@ impl Versions {
     /// The current policy.
     pub fn policy(&self) -> Policy {
         self.current().policy
+    }
+
+    /// How often the current version was replaced.
+    pub fn changes(&self) -> u64 {
+        // Acquire: whoever reads `current` next sees at least this change's version.
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Decides, if no other thread holds the state.
@@ -119,6 +128,8 @@ impl Versions {
         policy.transfer(after.words(), &old.policy, before.words(), now);
         // Release: see `current`. No thread decides in a version that is not current: it is locked until then.
         self.current.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
+        // Release: see `changes`.
+        self.changes.fetch_add(1, Ordering::Release);
         drop(after);
         before.retire();
     }
@@ -166,6 +177,21 @@ mod loom_tests {
     use loom::{sync::Arc, thread};
 
     use super::*;
+
+    #[test]
+    fn the_number_of_changes_is_never_ahead_of_the_policy() {
+        let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
+        loom::model(move || {
+            let versions = Arc::new(Versions::new(policies[0]));
+            let other = {
+                let versions = versions.clone();
+                thread::spawn(move || (versions.changes(), versions.policy()))
+            };
+            versions.change(policies[1], Nanos::from_secs(9));
+            let (changes, policy) = other.join().unwrap();
+            assert!(changes == 0 || policy == policies[1]);
+        });
+    }
 
     #[test]
     fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {

@@ -69,12 +69,15 @@ fn a_key_can_have_its_own_quota() {
     for (general, own) in policies(Quota::per_hour(5)).into_iter().zip(policies(Quota::per_hour(50))) {
         let limiter = keyed(general);
         assert!(limiter.acquire("admin", 5).is_allowed());
+        assert_eq!(limiter.override_of("admin"), None);
         limiter.set_override_at("admin", own, NOW).unwrap();
+        assert_eq!([limiter.override_of("admin"), limiter.override_of("alice")], [Some(own), None]);
         assert_eq!(limiter.peek("admin", 0).remaining(), 45, "{}: what was used counts on", general.name());
         assert!(limiter.acquire("alice", 6).is_denied());
         assert!(limiter.acquire("admin", 20).is_allowed());
         assert!(limiter.remove_override_at("admin", NOW));
         assert!(!limiter.remove_override_at("admin", NOW));
+        assert_eq!(limiter.override_of("admin"), None);
         assert!(limiter.acquire("admin", 1).is_denied(), "{}: and on", general.name());
     }
 }
@@ -92,6 +95,23 @@ fn a_changed_policy_keeps_what_was_used_of_every_key() {
         for key in 0..50_u8 {
             assert_eq!(limiter.peek([key], 0).remaining(), 20 - u64::from(key % 10), "{}", new.name());
         }
+    }
+}
+
+#[test]
+fn each_change_of_policy_has_a_version_of_its_own() {
+    let [first, second] = [0, 1].map(|at| policies(Quota::per_hour(10))[at]);
+    let (keyed, one) = (keyed(first), Limiter::new(first));
+    let versions = || (keyed.policy_version(), one.policy_version());
+    let mut seen = std::collections::HashSet::from([versions()]);
+    // What has a policy that returns is used again, but its version is new.
+    for policy in [second, first, second, first, second] {
+        keyed.set_policy_at(policy, NOW).unwrap();
+        one.set_policy_at(policy, NOW);
+        assert!(seen.insert(versions()), "{:?}", versions());
+        keyed.set_policy_at(policy, NOW).unwrap();
+        one.set_policy_at(policy, NOW);
+        assert!(seen.contains(&versions()), "the same policy again is no change");
     }
 }
 

@@ -5,8 +5,11 @@
 //! ```
 //!
 //! Each row is the median over the turns. The added time is the median of the differences within a turn.
+//!
+//! With the number of a row, it only makes requests of that row (0 is the router without a layer), for callgrind's
+//! `--toggle-collect=*counted*`.
 
-use std::{convert::Infallible, hint::black_box, net::SocketAddr};
+use std::{convert::Infallible, env, hint::black_box, net::SocketAddr};
 
 use axum::{Router, body::Body, extract::ConnectInfo, routing::get};
 use futures::executor::block_on;
@@ -42,6 +45,13 @@ fn request() -> Request<Body> {
     request
 }
 
+/// One request, as callgrind counts it. Dropping the response gives back what the request holds.
+#[inline(never)]
+fn counted(app: &mut Router, request: Request<Body>) {
+    let response: Result<_, Infallible> = block_on(app.call(request));
+    drop(black_box(response));
+}
+
 /// Nanoseconds per request, without the time to build the requests.
 fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
     let mut nanos = 0;
@@ -49,9 +59,7 @@ fn turn(app: &mut Router, clock: &SystemClock) -> f64 {
         let requests: Vec<_> = (0..REQUESTS).map(|_| request()).collect();
         let start = clock.now();
         for request in requests {
-            let response: Result<_, Infallible> = block_on(app.call(request));
-            // Dropping the body gives back what the request holds.
-            drop(black_box(response));
+            counted(app, request);
         }
         nanos += clock.now().saturating_since(start).get();
     }
@@ -74,6 +82,7 @@ fn main() {
         || Limiter::new(Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed")));
     let quiet = RateLimitLayer::builder(keyed(), Header::named("x-api-key")).tell(Tell::Never).build();
     let told = RateLimitLayer::new(keyed(), Header::named("x-api-key"));
+    let [quiet_same, told_same] = [&quiet, &told].map(|layer| layer.clone().same_body());
     let peer = RateLimitLayer::new(keyed(), Peer::address());
     let both = RateLimitLayer::builder(keyed(), Peer::address()).and(one(), Fixed::new("")).build();
     let permit = RateLimitLayer::new(Limiter::new(Policy::concurrency(1_000)), Fixed::new(""));
@@ -83,14 +92,20 @@ fn main() {
     let mut rows = [
         ("a layer that does nothing: what axum takes for any", served(router().layer(Identity::new()))),
         ("rate limit by header, no RateLimit headers", served(router().layer(quiet))),
+        ("the same with `same_body`", served(router().layer(quiet_same))),
         ("rate limit by header", served(router().layer(told))),
+        ("the same with `same_body`", served(router().layer(told_same))),
         ("rate limit by peer address", served(router().layer(peer))),
         ("two limits in one decision", served(router().layer(both))),
         ("a permit until the body ends", served(router().layer(permit))),
         ("an entry of a gate", served(router().layer(gate))),
     ];
+    if let Some(row) = env::args().find_map(|argument| argument.parse::<usize>().ok()) {
+        let app = row.checked_sub(1).map_or(&mut bare, |row| &mut rows[row].1);
+        return (0..BATCHES * REQUESTS).for_each(|_| counted(app, request()));
+    }
     let mut without = Vec::new();
-    let mut added = [const { Vec::new() }; 7];
+    let mut added = [const { Vec::new() }; 9];
     for at in 0..=TURNS {
         let base = turn(&mut bare, &clock);
         for ((_, app), added) in rows.iter_mut().zip(&mut added) {

@@ -23,7 +23,8 @@ pub(crate) fn app() -> Result<Router, Box<dyn Error>> {
         .name("client")
         .and(everybody, Fixed::new(""))
         .name("everybody")
-        .build();
+        .build()
+        .same_body();
     Ok(Router::new().route("/", get(async || "hello\n")).layer(limits))
 }
 

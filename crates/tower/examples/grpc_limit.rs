@@ -21,7 +21,8 @@ use tower::Layer;
 pub(crate) async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let (_reporter, health) = tonic_health::server::health_reporter();
     let per_client = KeyedLimiter::new(Policy::sliding_log("3/10s".parse()?)?)?;
-    let limits = RateLimitLayer::builder(per_client, (Peer::address(), GrpcMethod)).name("client").build();
+    let limits =
+        RateLimitLayer::builder(per_client, (Peer::address(), GrpcMethod)).name("client").build().same_body();
     let service = Server::builder().layer(limits).add_service(health);
     Ok(service.serve_with_incoming(TcpIncoming::from(listener)).await?)
 }

@@ -13,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 /// Observes a response body. It is dropped when the body ends or is dropped.
-pub(crate) trait AtEnd: Send + Sync {
+pub trait AtEnd: Send + Sync {
     /// The body has yielded this many bytes.
     fn data(&mut self, _bytes: usize) {}
     /// The body has yielded trailers.

@@ -11,7 +11,6 @@ use tidegate_limiter::Timer;
 
 use crate::{
     RateLimitLayer, Reason,
-    body::Body,
     future::{After, finish},
     service::Admitted,
 };
@@ -91,8 +90,7 @@ impl<C: Timer + 'static> Middleware for RateLimitLayer<C> {
             return Err(reqwest_middleware::Error::middleware(not_sent));
         }
         options.wait_out(&verdict).await;
-        verdict.holds.run();
-        ended(Admitted::quiet(options, verdict), next.run(request, extensions).await)
+        ended(Admitted::quiet(&mut verdict), next.run(request, extensions).await)
     }
 }
 
@@ -109,7 +107,7 @@ fn head(request: &Request, extensions: &Extensions) -> Result<Parts> {
 }
 
 /// Gives back what the request holds when the response's body ends.
-fn ended(after: impl After, answer: Result<Response>) -> Result<Response> {
+fn ended(after: impl After<reqwest::Body, reqwest::Body>, answer: Result<Response>) -> Result<Response> {
     let answer = answer.map(|response| {
         let url = response.url().clone();
         (http::Response::from(response), url)
@@ -124,7 +122,7 @@ fn ended(after: impl After, answer: Result<Response>) -> Result<Response> {
     {
         response.extensions_mut().extend(told.into_parts().0.extensions);
     }
-    Ok(response.map(|body: Body<reqwest::Body>| reqwest::Body::wrap(body)).into())
+    Ok(response.into())
 }
 
 /// Guards a client: each request enters a resource of the gate. A request that a rule blocks is not sent and fails with

@@ -8,36 +8,19 @@ use std::{borrow::Cow, time::Duration};
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Decision};
+use tidegate_core::Decision;
 use tidegate_limiter::{Request, Timer, acquire_all};
 
 use crate::{
-    NoKey, Reason, Refusal,
+    Reason, Refusal,
     bill::Bill,
-    hold::{Hold, Holds, Settles, is_in_flight},
-    layer::{Options, Rule, Settle, Source, no_decision},
-    limit::{Kind, Limit},
-    log::at_most_once_a_minute,
+    hold::{Holds, Settles},
+    layer::{Options, Settle, no_decision},
+    limit::Kind,
+    question::{Asked, Question},
     signals,
     told::Told,
 };
-
-/// A request's key and cost for one limit.
-pub(crate) struct Question<'r, C> {
-    pub(crate) rule: usize,
-    pub(crate) limit: Cow<'r, Limit<C>>,
-    pub(crate) key: Cow<'r, [u8]>,
-    pub(crate) cost: u32,
-}
-
-type Questions<'r, C> = SmallVec<[Question<'r, C>; 1]>;
-
-/// All questions that a request puts to a layer.
-pub(crate) struct Asked<'r, C> {
-    /// Local limits come first, and limits that cannot refund come last.
-    questions: Questions<'r, C>,
-    shadows: Vec<Question<'r, C>>,
-}
 
 /// The rule that refuses a request, and its decision.
 pub(crate) struct Refused {
@@ -48,7 +31,7 @@ pub(crate) struct Refused {
 
 /// A layer's decision.
 pub(crate) struct Verdict<C: Timer + 'static> {
-    pub(crate) told: SmallVec<[Told; 1]>,
+    pub(crate) told: SmallVec<[Told<C>; 2]>,
     pub(crate) refused: Option<Box<Refused>>,
     pub(crate) holds: Holds<C>,
 }
@@ -58,22 +41,24 @@ impl<C: Timer + 'static> Verdict<C> {
         Self { told: SmallVec::new(), refused: None, holds: Holds::new() }
     }
 
-    pub(crate) fn refused(refused: Box<Refused>) -> Self {
-        Self { refused: Some(refused), ..Self::new() }
-    }
-
     /// How long the request must wait before the service is called.
     pub(crate) fn delay(&self) -> Duration {
         self.told.iter().map(|told| told.decision.delay()).max().unwrap_or_default()
     }
 
     /// Records the state of a limit for the response headers.
+    #[inline]
     pub(crate) fn tell(&mut self, question: &Question<'_, C>, decision: Decision) {
-        self.told.push(Told { rule: question.rule, decision, policy: question.limit.policy() });
+        let chosen = match &question.limit {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(limit) => Some(limit.clone()),
+        };
+        self.told.push(Told { rule: question.rule, decision, chosen });
     }
 
     /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
     /// first.
+    #[cold]
     pub(crate) fn refuse(&mut self, rule: usize, reason: Reason, decision: Decision) {
         if self.refused.as_ref().is_none_or(|refused| refused.decision.severity() < decision.severity()) {
             self.refused = Some(Box::new(Refused { rule, reason, decision }));
@@ -94,8 +79,7 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 
     /// Refuses a request whose delay exceeds the bound.
-    fn within(&mut self, bound: Option<Duration>) {
-        let Some(bound) = bound else { return };
+    fn within(&mut self, bound: Duration) {
         let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
         let mut refused = None;
         for told in late {
@@ -117,81 +101,45 @@ fn denied_for(decision: &Decision, wait: Duration) -> Decision {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// The questions of a request, or `None` if no limit applies to it.
-    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Option<Asked<'r, C>>, Box<Refused>> {
-        if self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts)) {
-            return Ok(None);
-        }
-        let mut asked = Asked { questions: SmallVec::new(), shadows: Vec::new() };
-        for (at, rule) in self.rules.iter().enumerate() {
-            let limit = match &rule.source {
-                Source::Fixed(limit) => Cow::Borrowed(limit),
-                Source::ByRequest(choose) => match choose(parts) {
-                    Some(limit) => Cow::Owned(limit),
-                    None => continue,
-                },
-            };
-            let key = match (rule.key.key(parts), self.no_key) {
-                (Some(key), _) => key,
-                // A limit in a dry run refuses nobody.
-                (None, _) if rule.shadow => continue,
-                (None, NoKey::Shared) => Cow::default(),
-                (None, NoKey::Admit) => continue,
-                (None, NoKey::Deny) => {
-                    let limit = limit.policy().limit();
-                    let denied = Decision::deny_for_good(limit, 0, 1, u64::MAX);
-                    return Err(Box::new(Refused { rule: at, reason: Reason::Limited, decision: denied }));
-                }
-                (None, NoKey::Refuse) => {
-                    self.log_of_missing_key(rule);
-                    return Err(Box::new(Refused {
-                        rule: at,
-                        reason: Reason::NoKey,
-                        decision: no_decision(),
-                    }));
-                }
-            };
-            if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
-                continue;
-            }
-            let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
-            let question = Question { rule: at, limit, key, cost };
-            if rule.shadow {
-                asked.shadows.push(question);
-            } else {
-                asked.questions.push(question);
-            }
-        }
-        if asked.questions.len() > 1 {
-            asked.questions.sort_by_key(|question| match question.limit.0 {
-                Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
-                #[cfg(feature = "shared")]
-                Kind::Shared(_) => 1,
-                Kind::Own(_) => 2,
-            });
-        }
-        let none = asked.questions.is_empty() && asked.shadows.is_empty();
-        Ok((!none).then_some(asked))
+    /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
+    #[inline]
+    pub(crate) fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts, bill: Option<&Bill>) -> bool {
+        let decided = match &self.rules[..] {
+            // Most layers have one limit, and a list of questions would cost as much as its decision.
+            [rule] if !rule.shadow && !self.is_exempt(parts) => self
+                .question(0, rule, parts)
+                .map(|question| self.decide_now(verdict, question.as_slice(), &[], parts, bill)),
+            _ => self
+                .questions(parts)
+                .map(|asked| self.decide_now(verdict, &asked.questions, &asked.shadows, parts, bill)),
+        };
+        decided.unwrap_or_else(|refused| {
+            verdict.refused = Some(refused);
+            true
+        })
     }
 
     /// Decides immediately, into a new verdict. Returns false, with nothing taken, if the decision must ask a store or wait in line.
-    pub(crate) fn decide_now(
+    #[inline]
+    fn decide_now(
         &self,
         verdict: &mut Verdict<C>,
-        asked: &Asked<'_, C>,
+        questions: &[Question<'_, C>],
+        shadows: &[Question<'_, C>],
         parts: &Parts,
         bill: Option<&Bill>,
     ) -> bool {
-        let mut all = asked.questions.iter().chain(&asked.shadows);
-        if !all.all(|question| question.limit.is_local()) {
+        if !questions.iter().chain(shadows).all(|question| question.limit.is_local()) {
             return false;
         }
-        self.decide_local(verdict, &asked.questions, bill, false);
-        verdict.within(self.max_wait);
+        self.decide_local(verdict, questions, bill, false);
+        if let Some(bound) = self.max_wait {
+            verdict.within(bound);
+        }
         if verdict.refused.is_some() {
             return self.max_wait.is_none();
         }
-        for shadow in &asked.shadows {
+        for shadow in shadows {
             let mut told = Verdict::new();
             self.decide_local(&mut told, std::slice::from_ref(shadow), bill, false);
             self.add_shadow(verdict, told, parts);
@@ -199,13 +147,16 @@ impl<C: Timer + 'static> Options<C> {
         true
     }
 
+    /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
+    pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+        match self.questions(parts) {
+            Ok(asked) => self.decide(&asked, parts, bill).await,
+            Err(refused) => Verdict { refused: Some(refused), ..Verdict::new() },
+        }
+    }
+
     /// Decides, and waits for admission up to the layer's bound.
-    pub(crate) async fn decide(
-        &self,
-        asked: &Asked<'_, C>,
-        parts: &Parts,
-        bill: Option<&Bill>,
-    ) -> Verdict<C> {
+    async fn decide(&self, asked: &Asked<'_, C>, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
         let mut verdict = match (self.max_wait, &asked.questions[..]) {
             (None, questions) => self.decide_all(questions, bill).await,
             (Some(bound), [question]) if question.limit.is_local() => {
@@ -279,14 +230,14 @@ impl<C: Timer + 'static> Options<C> {
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
             let mut verdict = self.decide_all(questions, bill).await;
-            verdict.within(Some(left));
+            verdict.within(left);
             let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
             let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
             drop(verdict);
             let until = self.time.now().saturating_add(wait.into());
             if until > deadline {
                 let mut verdict = self.decide_all(questions, bill).await;
-                verdict.within(Some(Duration::ZERO));
+                verdict.within(Duration::ZERO);
                 return verdict;
             }
             self.time.sleep_until(until).await;
@@ -330,18 +281,27 @@ impl<C: Timer + 'static> Options<C> {
         bill: Option<&Bill>,
         may_return: bool,
     ) {
-        if let [question] = questions {
-            let decision = match &question.limit.0 {
-                Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
-                Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
-                _ => return,
-            };
-            self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
-            return;
+        match questions {
+            [] => {}
+            [question] => {
+                let decision = match &question.limit.0 {
+                    Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
+                    Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
+                    _ => return,
+                };
+                self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
+            }
+            several => self.decide_together(verdict, several, bill, may_return),
         }
-        if questions.is_empty() {
-            return;
-        }
+    }
+
+    fn decide_together(
+        &self,
+        verdict: &mut Verdict<C>,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+        may_return: bool,
+    ) {
         let requests: SmallVec<[Request<'_, C>; 4]> = questions
             .iter()
             .filter_map(|Question { limit, key, cost, .. }| match &limit.0 {
@@ -380,6 +340,7 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for example because a store denies.
+    #[inline]
     pub(crate) fn take(
         &self,
         verdict: &mut Verdict<C>,
@@ -388,42 +349,17 @@ impl<C: Timer + 'static> Options<C> {
         bill: Option<&Bill>,
         may_return: bool,
     ) {
-        let Question { rule, limit, key, cost } = question;
         verdict.tell(question, decision);
         if decision.is_denied() {
-            return verdict.refuse(*rule, Reason::Limited, decision);
+            return verdict.refuse(question.rule, Reason::Limited, decision);
         }
-        let in_flight = verdict.told.last().is_some_and(|told| is_in_flight(&told.policy));
-        let settles = self.settles(*rule, in_flight, bill);
+        let rule = &self.rules[question.rule];
+        let in_flight = rule.in_flight.of(question);
         // If no refund is possible, the cost is not recorded.
-        if *cost > 0 && (may_return || !matches!(settles, Settles::Before)) {
-            verdict.holds.add(Hold::new(*rule, limit.clone().into_owned(), key, *cost), settles);
+        if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
+            let settles = if in_flight { Settles::Back } else { Settles::of(&rule.settle, bill) };
+            verdict.holds.add(question, settles);
         }
-    }
-
-    fn settles(&self, rule: usize, in_flight: bool, bill: Option<&Bill>) -> Settles {
-        match (&self.rules[rule].settle, bill) {
-            _ if in_flight => Settles::Back,
-            (Settle::Head(_), _) => Settles::Head,
-            (Settle::Bytes(unit), _) => Settles::Bytes(*unit),
-            (Settle::Bill, Some(bill)) => Settles::Bill(bill.clone()),
-            (Settle::Before | Settle::Bill, _) => Settles::Before,
-        }
-    }
-
-    fn log_of_missing_key(&self, rule: &Rule<C>) {
-        self.log(|| {
-            tracing::error!(
-                limit = rule.name.as_str(),
-                why = rule.key.missing(),
-                "refused a request without a key with status 500; set `no_key` to handle such requests otherwise"
-            );
-        });
-    }
-
-    /// Logs at most once a minute.
-    pub(crate) fn log(&self, line: impl FnOnce()) {
-        at_most_once_a_minute(&self.logged, self.time.now(), line);
     }
 }
 

@@ -9,12 +9,10 @@ use std::{
 use http::Response;
 use pin_project_lite::pin_project;
 
-use crate::body::Body;
-
 /// What a layer does after the inner service has responded. If it is dropped before, the request was cancelled.
-pub trait After: Sized {
+pub trait After<R, O>: Sized {
     /// The inner service has responded.
-    fn finish<R: http_body::Body>(self, response: Response<R>) -> Response<Body<R>>;
+    fn finish(self, response: Response<R>) -> Response<O>;
 
     /// The inner service has failed.
     fn failed(self) {}
@@ -22,49 +20,47 @@ pub trait After: Sized {
 
 pin_project! {
     /// The future of a response from a layer of this crate. Dropping it gives back what the request holds.
-    pub struct ResponseFuture<F, R, E, A> {
+    pub struct ResponseFuture<F, O, E, A> {
         #[pin]
-        state: State<F, R, E, A>,
+        state: State<F, O, E, A>,
     }
 }
 
-type Waited<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+type Waited<O, E> = Pin<Box<dyn Future<Output = Result<Response<O>, E>> + Send>>;
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, R, E, A> {
+    enum State<F, O, E, A> {
         Running { #[pin] call: F, after: Option<A> },
-        Answered { response: Option<Response<Body<R>>> },
-        Waiting { future: Waited<R, E> },
+        Answered { response: Option<Response<O>> },
+        Waiting { future: Waited<O, E> },
     }
 }
 
-impl<F, R, E, A> ResponseFuture<F, R, E, A> {
+impl<F, O, E, A> ResponseFuture<F, O, E, A> {
     /// The inner service has already been called.
+    #[inline]
     pub(crate) fn running(call: F, after: A) -> Self {
         Self { state: State::Running { call, after: Some(after) } }
     }
 
     /// The inner service is not called.
-    pub(crate) fn answered(response: Response<Body<R>>) -> Self {
+    pub(crate) fn answered(response: Response<O>) -> Self {
         Self { state: State::Answered { response: Some(response) } }
     }
 
     /// The inner service is called after a wait.
-    pub(crate) fn waiting(
-        future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
-    ) -> Self {
+    pub(crate) fn waiting(future: impl Future<Output = Result<Response<O>, E>> + Send + 'static) -> Self {
         Self { state: State::Waiting { future: Box::pin(future) } }
     }
 }
 
-impl<F, R, E, A> Future for ResponseFuture<F, R, E, A>
+impl<F, R, O, E, A> Future for ResponseFuture<F, O, E, A>
 where
     F: Future<Output = Result<Response<R>, E>>,
-    R: http_body::Body,
-    A: After,
+    A: After<R, O>,
 {
-    type Output = Result<Response<Body<R>>, E>;
+    type Output = Result<Response<O>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
@@ -86,10 +82,11 @@ where
 }
 
 /// Passes the inner service's result to `after`.
-pub(crate) fn finish<A: After, R: http_body::Body, E>(
-    after: A,
+#[inline]
+pub(crate) fn finish<R, O, E>(
+    after: impl After<R, O>,
     answer: Result<Response<R>, E>,
-) -> Result<Response<Body<R>>, E> {
+) -> Result<Response<O>, E> {
     match answer {
         Ok(response) => Ok(after.finish(response)),
         Err(error) => {
@@ -99,7 +96,7 @@ pub(crate) fn finish<A: After, R: http_body::Body, E>(
     }
 }
 
-impl<F, R, E, A> fmt::Debug for ResponseFuture<F, R, E, A> {
+impl<F, O, E, A> fmt::Debug for ResponseFuture<F, O, E, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -3,21 +3,23 @@
 #[cfg(feature = "shared")]
 use tidegate_redis::{Permit, SharedLimit};
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, sync::Arc};
 
+use http::response::Parts;
 use smallvec::SmallVec;
 use tidegate_core::{Parameters, Policy};
 use tidegate_limiter::Timer;
 
 use crate::{
     bill::Bill,
+    body::AtEnd,
+    layer::{Settle, ToldCost},
     limit::{Kind, Limit},
+    question::Question,
 };
 
 /// What a request has taken from one limit. Dropping it gives that back, unless it was [kept](Self::keep).
 pub(crate) struct Hold<C: Timer + 'static> {
-    /// The index of the rule in the layer.
-    pub(crate) rule: usize,
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
     cost: u32,
@@ -27,20 +29,19 @@ pub(crate) struct Hold<C: Timer + 'static> {
 }
 
 impl<C: Timer + 'static> Hold<C> {
-    pub(crate) fn new(rule: usize, limit: Limit<C>, key: &[u8], cost: u32) -> Self {
+    fn new(question: &Question<'_, C>) -> Self {
         Self {
-            rule,
-            limit,
-            key: key.into(),
-            cost,
+            limit: question.limit.clone().into_owned(),
+            key: question.key[..].into(),
+            cost: question.cost,
             #[cfg(feature = "shared")]
             _permit: None,
         }
     }
 
     #[cfg(feature = "shared")]
-    pub(crate) fn of_permit(rule: usize, limit: Limit<C>, permit: Permit) -> Self {
-        Self { rule, limit, key: SmallVec::new(), cost: 0, _permit: Some(permit) }
+    pub(crate) fn of_permit(limit: Limit<C>, permit: Permit) -> Self {
+        Self { limit, key: SmallVec::new(), cost: 0, _permit: Some(permit) }
     }
 
     /// Makes the charge final: nothing is given back.
@@ -122,76 +123,114 @@ pub(crate) enum Settles {
     /// A permit: all of it is given back when the response's body ends.
     Back,
     /// The head of the response says the cost.
-    Head,
+    Head(ToldCost),
     /// One unit per this many bytes of the body.
     Bytes(NonZeroU32),
     /// The service writes the cost into the bill.
     Bill(Bill),
 }
 
+impl Settles {
+    pub(crate) fn of(settle: &Settle, bill: Option<&Bill>) -> Self {
+        match (settle, bill) {
+            (Settle::Head(cost), _) => Self::Head(Arc::clone(cost)),
+            (Settle::Bytes(unit), _) => Self::Bytes(*unit),
+            (Settle::Bill, Some(bill)) => Self::Bill(bill.clone()),
+            (Settle::Before | Settle::Bill, _) => Self::Before,
+        }
+    }
+}
+
 /// What a request has taken from all its limits. Dropped before the service is called, it gives back everything; afterwards,
 /// what is still due.
-pub(crate) struct Holds<C: Timer + 'static> {
-    /// Usually empty, so a `Vec`: most requests hold nothing once their service is called, and a verdict is moved several times.
-    all: Vec<(Hold<C>, Settles)>,
+///
+/// It is boxed: most requests hold nothing once their service is called, and those that do hold it until their body ends.
+pub(crate) struct Holds<C: Timer + 'static>(Option<Box<Held<C>>>);
+
+struct Held<C: Timer + 'static> {
+    all: SmallVec<[(Hold<C>, Settles); 1]>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
 }
 
 impl<C: Timer + 'static> Holds<C> {
-    pub(crate) fn new() -> Self {
-        Self { all: Vec::new(), has_run: false, bytes: None }
+    pub(crate) const fn new() -> Self {
+        Self(None)
     }
 
-    pub(crate) fn add(&mut self, hold: Hold<C>, settles: Settles) {
-        self.all.push((hold, settles));
+    pub(crate) const fn take(&mut self) -> Self {
+        Self(self.0.take())
     }
 
-    pub(crate) fn append(&mut self, mut others: Self) {
-        self.all.append(&mut others.all);
+    /// Adds what a request has taken from one limit.
+    #[cold]
+    pub(crate) fn add(&mut self, question: &Question<'_, C>, settles: Settles) {
+        if question.cost > 0 {
+            self.push(Hold::new(question), settles);
+        }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    pub(crate) fn push(&mut self, hold: Hold<C>, settles: Settles) {
+        let held = || Box::new(Held { all: SmallVec::new(), has_run: false, bytes: None });
+        self.0.get_or_insert_with(held).all.push((hold, settles));
+    }
+
+    pub(crate) fn append(&mut self, others: Self) {
+        for (hold, settles) in others.0.into_iter().flat_map(|mut others| std::mem::take(&mut others.all)) {
+            self.push(hold, settles);
+        }
     }
 
     /// The service is called now, so costs that were known before become final.
     pub(crate) fn run(&mut self) {
-        if self.is_empty() {
-            return;
-        }
-        self.has_run = true;
-        self.all.retain_mut(|(hold, settles)| {
+        let Some(held) = &mut self.0 else { return };
+        held.has_run = true;
+        held.keep_if(|hold, settles| {
             let is_spent = matches!(settles, Settles::Before);
             if is_spent {
                 hold.keep();
             }
             !is_spent
         });
-    }
-
-    /// So many bytes of the response's body have been handed on.
-    pub(crate) fn data(&mut self, bytes: usize) {
-        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
-    }
-
-    /// The response has arrived. `cost` returns the cost that its head gives for a rule.
-    pub(crate) fn head(&mut self, cost: impl Fn(usize) -> Option<u32>) {
-        self.bytes = Some(0);
-        for (mut hold, settles) in std::mem::take(&mut self.all) {
-            match settles {
-                Settles::Head => match cost(hold.rule) {
-                    Some(cost) => hold.settle(cost),
-                    None => hold.keep(),
-                },
-                settles => self.all.push((hold, settles)),
-            }
+        if held.all.is_empty() {
+            self.0 = None;
         }
+    }
+
+    /// The response has arrived. Returns what is held until its body ends.
+    pub(crate) fn head(self, head: &Parts) -> Option<Box<dyn AtEnd>> {
+        let mut held = self.0?;
+        held.bytes = Some(0);
+        held.keep_if(|hold, settles| {
+            let Settles::Head(cost) = settles else { return true };
+            match cost(head) {
+                Some(cost) => hold.settle(cost),
+                None => hold.keep(),
+            }
+            false
+        });
+        if held.all.is_empty() { None } else { Some(held) }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 }
 
-impl<C: Timer + 'static> Drop for Holds<C> {
+impl<C: Timer + 'static> Held<C> {
+    fn keep_if(&mut self, mut keep: impl FnMut(&mut Hold<C>, &Settles) -> bool) {
+        self.all.retain(|(hold, settles)| keep(hold, settles));
+    }
+}
+
+impl<C: Timer + 'static> AtEnd for Held<C> {
+    fn data(&mut self, bytes: usize) {
+        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
+    }
+}
+
+impl<C: Timer + 'static> Drop for Held<C> {
     fn drop(&mut self) {
         for (mut hold, settles) in self.all.drain(..) {
             match (settles, self.bytes) {

@@ -1,6 +1,6 @@
 //! The layer and its options.
 
-use std::{fmt, num::NonZeroU32, sync::Arc, sync::atomic::AtomicU64, time::Duration};
+use std::{fmt, marker::PhantomData, num::NonZeroU32, sync::Arc, sync::atomic::AtomicU64, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, request, response};
@@ -10,7 +10,9 @@ use tower_layer::Layer;
 
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
+    bodies::{Same, Wrapped},
     key::{KeyList, KeySource},
+    question::InFlight,
     time::Time,
     told::{LastText, Name},
 };
@@ -32,7 +34,8 @@ pub enum NoKey {
 
 type CostOf = Box<dyn Fn(&request::Parts) -> u32 + Send + Sync>;
 type LimitOf<C> = Box<dyn Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync>;
-type ToldCost = Box<dyn Fn(&response::Parts) -> Option<u32> + Send + Sync>;
+/// The cost in a response's head. A request that took the cost before holds the closure until then.
+pub(crate) type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u32> + Send + Sync>;
 type Exempts = Box<dyn Fn(&request::Parts) -> bool + Send + Sync>;
 type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
@@ -61,6 +64,7 @@ pub(crate) struct Rule<C> {
     pub(crate) shadow: bool,
     pub(crate) name: Name,
     pub(crate) last_text: LastText,
+    pub(crate) in_flight: InFlight,
 }
 
 impl<C> Rule<C> {
@@ -74,6 +78,7 @@ impl<C> Rule<C> {
             shadow: false,
             name: Name::new("default"),
             last_text: LastText::default(),
+            in_flight: InFlight::default(),
         }
     }
 }
@@ -81,6 +86,8 @@ impl<C> Rule<C> {
 /// The state that a layer shares with its services.
 pub(crate) struct Options<C> {
     pub(crate) rules: Vec<Rule<C>>,
+    /// Whether a rule learns its cost from a bill.
+    pub(crate) is_billed: bool,
     pub(crate) time: Arc<dyn Time>,
     pub(crate) exempt: Option<Exempts>,
     pub(crate) answers: Option<Answers>,
@@ -103,6 +110,7 @@ impl<C: Timer + 'static> Builder<C> {
         Self(Options {
             time: limit.time(),
             rules: vec![Rule::new(Source::Fixed(limit), key)],
+            is_billed: false,
             exempt: None,
             answers: None,
             on_shadow: None,
@@ -159,7 +167,7 @@ impl<C: Timer + 'static> Builder<C> {
         self,
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
     ) -> Self {
-        self.this(|rule| rule.settle = Settle::Head(Box::new(cost)))
+        self.this(|rule| rule.settle = Settle::Head(Arc::new(cost)))
     }
 
     /// The actual cost for this limit is one unit per `bytes` of the response's body, rounded up, counted until the body ends
@@ -170,7 +178,8 @@ impl<C: Timer + 'static> Builder<C> {
 
     /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill) in the request's
     /// extensions before the response's body ends. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
-    pub fn billed(self) -> Self {
+    pub fn billed(mut self) -> Self {
+        self.0.is_billed = true;
         self.this(|rule| rule.settle = Settle::Bill)
     }
 
@@ -240,7 +249,7 @@ impl<C: Timer + 'static> Builder<C> {
 
     /// Builds the layer.
     pub fn build(self) -> RateLimitLayer<C> {
-        RateLimitLayer(Arc::new(self.0))
+        RateLimitLayer { options: Arc::new(self.0), bodies: PhantomData }
     }
 }
 
@@ -268,7 +277,12 @@ impl<C> fmt::Debug for Builder<C> {
 /// read or dropped, when the service fails, or when the request is dropped. Units of other limits are spent once the service
 /// is called. A request that is dropped before that, for example while it waits for its delay, refunds them. A request that is
 /// dropped while the store decides may stay charged, except for permits of a single shared limit.
-pub struct RateLimitLayer<C = SystemClock>(Arc<Options<C>>);
+///
+/// The response's body is a [`Body`](crate::Body), unless the layer is for services of the [same body](Self::same_body).
+pub struct RateLimitLayer<C = SystemClock, K = Wrapped> {
+    options: Arc<Options<C>>,
+    bodies: PhantomData<fn() -> K>,
+}
 
 impl<C: Timer + 'static> RateLimitLayer<C> {
     /// A layer with default options.
@@ -281,32 +295,55 @@ impl<C: Timer + 'static> RateLimitLayer<C> {
     pub fn builder(limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Builder<C> {
         Builder::new(limit.into_limit(), key)
     }
+
+    /// The same layer for services whose body type can hold any body: axum's `Body` (feature `axum`) and tonic's (feature `grpc`).
+    /// Its responses keep that type. Axum and tonic put a body of another type into a box of theirs, which costs each
+    /// request an allocation; this layer needs a box only for requests that hold something until their body ends.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # fn example() -> Result<axum::Router, Box<dyn std::error::Error>> {
+    /// use axum::{Router, routing::get};
+    /// use tidegate_limiter::{KeyedLimiter, Policy};
+    /// use tidegate_tower::{RateLimitLayer, key::Peer};
+    ///
+    /// let limit = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
+    /// let layer = RateLimitLayer::new(limit, Peer::address()).same_body();
+    /// # return Ok(
+    /// Router::new().route("/", get(async || "hello")).layer(layer)
+    /// # );
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn same_body(self) -> RateLimitLayer<C, Same> {
+        RateLimitLayer { options: self.options, bodies: PhantomData }
+    }
 }
 
 #[cfg(feature = "reqwest")]
 impl<C> RateLimitLayer<C> {
     pub(crate) const fn options(&self) -> &Arc<Options<C>> {
-        &self.0
+        &self.options
     }
 }
 
-impl<C> Clone for RateLimitLayer<C> {
+impl<C, K> Clone for RateLimitLayer<C, K> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { options: Arc::clone(&self.options), bodies: PhantomData }
     }
 }
 
-impl<C> fmt::Debug for RateLimitLayer<C> {
+impl<C, K> fmt::Debug for RateLimitLayer<C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RateLimitLayer").field(&self.0).finish()
+        f.debug_tuple("RateLimitLayer").field(&self.options).finish()
     }
 }
 
-impl<S, C> Layer<S> for RateLimitLayer<C> {
-    type Service = RateLimit<S, C>;
+impl<S, C, K> Layer<S> for RateLimitLayer<C, K> {
+    type Service = RateLimit<S, C, K>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, C> {
-        RateLimit::new(inner, Arc::clone(&self.0))
+    fn layer(&self, inner: S) -> RateLimit<S, C, K> {
+        RateLimit::new(inner, Arc::clone(&self.options))
     }
 }
 

@@ -31,6 +31,7 @@
 //! | guard a service with breakers, flow rules or adaptive limits | `GateLayer` (feature `flow`) |
 //! | share limits among processes | a `SharedLimit` of `tidegate-redis` as the limit (feature `shared`) |
 //! | send gRPC statuses to gRPC clients | feature `grpc` |
+//! | save the box that axum and tonic put around each body of another type | [`RateLimitLayer::same_body`] |
 //! | limit a client of reqwest | the same layers with `reqwest-middleware` (feature `reqwest`) |
 //! | limit a client of hyper, tonic or any other tower service | the same layers; [`Builder::max_wait`] waits for admission |
 //!
@@ -83,6 +84,7 @@
 
 mod answer;
 mod bill;
+mod bodies;
 mod body;
 #[cfg(feature = "reqwest")]
 mod client;
@@ -97,6 +99,7 @@ pub mod key;
 mod layer;
 mod limit;
 mod log;
+mod question;
 mod service;
 #[cfg(feature = "shared")]
 mod shared;
@@ -106,6 +109,7 @@ mod told;
 
 pub use answer::{Reason, Refusal};
 pub use bill::Bill;
+pub use bodies::{Same, Wrapped};
 pub use body::Body;
 #[cfg(feature = "reqwest")]
 pub use client::NotSent;

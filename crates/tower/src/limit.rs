@@ -58,6 +58,18 @@ impl<C: Timer + 'static> Limit<C> {
         }
     }
 
+    /// A number that is another one after each change of the policy, if there is one.
+    pub(crate) fn policy_version(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Keyed(limiter) => Some(limiter.policy_version()),
+            Kind::Unkeyed(limiter) => Some(limiter.policy_version()),
+            // Its policy never changes.
+            #[cfg(feature = "shared")]
+            Kind::Shared(_) => Some(0),
+            Kind::Own(_) => None,
+        }
+    }
+
     /// Whether this process decides without waiting for a store.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.0, Kind::Keyed(_) | Kind::Unkeyed(_))

@@ -6,10 +6,11 @@ use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
 use crate::{
     Reason,
     bill::Bill,
-    decide::{Question, Verdict},
+    decide::Verdict,
     hold::{Hold, Settles, is_in_flight},
     layer::{Options, no_decision},
     limit::Kind,
+    question::Question,
 };
 
 impl<C: Timer + 'static> Options<C> {
@@ -33,7 +34,7 @@ impl<C: Timer + 'static> Options<C> {
             left = others;
             let told = match &together[..] {
                 [(limit, question)] => self.decide_one(limit, question, bill).await,
-                _ => self.decide_together(&store, &together, bill).await,
+                _ => self.decide_in_store(&store, &together, bill).await,
             };
             verdict.then(told);
             if verdict.refused.is_some() {
@@ -63,8 +64,8 @@ impl<C: Timer + 'static> Options<C> {
                 if !matches!(answer.source, Source::Failed(_)) {
                     verdict.tell(question, answer.decision);
                 }
-                let hold = Hold::of_permit(question.rule, question.limit.clone().into_owned(), permit);
-                verdict.holds.add(hold, Settles::Back);
+                let hold = Hold::of_permit(question.limit.clone().into_owned(), permit);
+                verdict.holds.push(hold, Settles::Back);
             }
             Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied, bill),
             // The runtime is shutting down.
@@ -73,7 +74,7 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    async fn decide_together(
+    async fn decide_in_store(
         &self,
         store: &Store,
         together: &[(SharedLimit, &Question<'_, C>)],

@@ -1,12 +1,20 @@
 //! The header fields that report limits in responses.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 use tidegate_core::{Decision, Policy};
+use tidegate_limiter::Timer;
 
-use crate::headers::{Line, Per, ceil_secs, push_policy, push_state, quota};
+use crate::{
+    headers::{Line, Per, ceil_secs, push_policy, push_state, quota},
+    layer::{Options, Source},
+    limit::Limit,
+};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
@@ -47,55 +55,75 @@ impl Name {
 }
 
 /// A limit's decision, for the headers.
-#[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Told<C> {
     pub(crate) rule: usize,
     pub(crate) decision: Decision,
-    pub(crate) policy: Policy,
+    /// The limit, if the rule chose it for this request.
+    pub(crate) chosen: Option<Limit<C>>,
 }
 
 /// The `RateLimit-Policy` of a policy. It is formatted once, because a policy rarely changes.
 pub(crate) struct PolicyText {
+    /// The version of the rule's own limit that had this policy.
+    version: Option<u64>,
     policy: Policy,
     quota: u64,
     text: HeaderValue,
 }
 
 impl PolicyText {
-    fn new(name: &str, policy: Policy) -> Self {
+    fn new(name: &str, version: Option<u64>, policy: Policy) -> Self {
         let (quota, per) = quota(&policy);
         let mut text = Line::new();
         push_policy(&mut text, name, quota, per);
-        Self { policy, quota, text: value(&text) }
-    }
-
-    /// Whether this is the text for the policy and the quota. A key with an override has another quota.
-    fn is_of(&self, told: &Told) -> bool {
-        self.quota == told.decision.limit() && self.policy == told.policy
+        Self { version, policy, quota, text: value(&text) }
     }
 }
 
-/// The text that was formatted last.
+/// The text of the first policy, and the one that was formatted last. Reading the first one writes nothing.
 #[derive(Default)]
-pub(crate) struct LastText(ArcSwapOption<PolicyText>);
+pub(crate) struct LastText {
+    first: OnceLock<PolicyText>,
+    last: ArcSwapOption<PolicyText>,
+}
 
 impl LastText {
     /// The text for this answer; most often the one that was formatted last.
-    fn of(&self, name: &str, told: &Told) -> HeaderValue {
-        if let Some(last) = &*self.0.load()
-            && last.is_of(told)
-        {
-            return last.text.clone();
+    fn of<C: Timer + 'static>(&self, name: &str, told: &Told<C>, limit: &Limit<C>) -> HeaderValue {
+        // A limit that was chosen for one request has versions of its own.
+        let version = if told.chosen.is_none() { limit.policy_version() } else { None };
+        // A key with an override has another quota than its limit.
+        let quota = told.decision.limit();
+        let is_current = |text: &&PolicyText| match version {
+            Some(_) => text.version == version,
+            None => text.policy == limit.policy(),
+        };
+        let last;
+        let text = match self.first.get().filter(is_current) {
+            None => {
+                last = self.last.load();
+                last.as_deref().filter(is_current)
+            }
+            first => first,
+        };
+        match text {
+            Some(text) if text.quota == quota => return text.text.clone(),
+            Some(_) => {}
+            None => {
+                // The policy is read after its version: if it changes in between, the text is formatted once more.
+                let new = PolicyText::new(name, version, limit.policy());
+                let text = (new.quota == quota).then(|| new.text.clone());
+                if let Err(new) = self.first.set(new) {
+                    self.last.store(Some(Arc::new(new)));
+                }
+                if let Some(text) = text {
+                    return text;
+                }
+            }
         }
-        let new = PolicyText::new(name, told.policy);
-        if new.is_of(told) {
-            let text = new.text.clone();
-            self.0.store(Some(Arc::new(new)));
-            return text;
-        }
+        // The window of an override is not known here.
         let mut text = Line::new();
-        // The key has an override, whose window is not known here.
-        push_policy(&mut text, name, told.decision.limit(), Per::Time);
+        push_policy(&mut text, name, quota, Per::Time);
         value(&text)
     }
 }
@@ -104,7 +132,8 @@ impl LastText {
 pub(crate) struct Fields {
     policy: HeaderValue,
     state: HeaderValue,
-    old: Option<OldFields>,
+    /// Boxed: few layers have them, and a response's future is moved and boxed by its server.
+    old: Option<Box<OldFields>>,
 }
 
 /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -114,41 +143,49 @@ struct OldFields {
     reset: Option<u64>,
 }
 
-impl Fields {
-    /// The fields for these answers. `rule` returns the name of a limit and the cached text of its policy. `None` if there are no answers.
-    pub(crate) fn new<'n>(
-        told: &[Told],
-        rule: impl Fn(usize) -> (&'n str, &'n LastText),
-        with_old: bool,
-    ) -> Option<Self> {
+impl<C: Timer + 'static> Options<C> {
+    /// The fields for these answers, or `None` if there are no answers.
+    pub(crate) fn fields(&self, told: &[Told<C>]) -> Option<Fields> {
+        if told.is_empty() {
+            return None;
+        }
         let mut states = Line::new();
         for told in told {
-            push_state(&mut states, rule(told.rule).0, &told.decision);
+            push_state(&mut states, self.rules[told.rule].name.as_str(), &told.decision);
         }
         let policy = match told {
-            [] => return None,
-            [told] => {
-                let (name, last) = rule(told.rule);
-                last.of(name, told)
-            }
+            [told] => self.policy_text(told),
             several => {
                 let mut policies = Line::new();
                 for told in several {
-                    let (name, last) = rule(told.rule);
-                    policies.push_entry(last.of(name, told).as_bytes());
+                    policies.push_entry(self.policy_text(told).as_bytes());
                 }
                 value(&policies)
             }
         };
-        let old = if with_old { OldFields::new(told) } else { None };
-        Some(Self { policy, state: value(&states), old })
+        let old = if self.old_headers { OldFields::new(told).map(Box::new) } else { None };
+        Some(Fields { policy, state: value(&states), old })
     }
 
+    fn policy_text(&self, told: &Told<C>) -> HeaderValue {
+        let rule = &self.rules[told.rule];
+        match (&told.chosen, &rule.source) {
+            (Some(limit), _) | (None, Source::Fixed(limit)) => {
+                rule.last_text.of(rule.name.as_str(), told, limit)
+            }
+            // Such a rule always tells which limit it chose.
+            (None, Source::ByRequest(_)) => HeaderValue::from_static(""),
+        }
+    }
+}
+
+impl Fields {
     /// Adds the fields. Fields of other layers stay.
     pub(crate) fn add_to(self, headers: &mut HeaderMap) {
         headers.append(POLICY, self.policy);
         headers.append(STATE, self.state);
-        if let Some(OldFields { limit, remaining, reset }) = self.old {
+        if let Some(old) = self.old {
+            let OldFields { limit, remaining, reset } = *old;
             headers.insert(LIMIT, limit.into());
             headers.insert(REMAINING, remaining.into());
             if let Some(reset) = reset {
@@ -160,7 +197,7 @@ impl Fields {
 
 impl OldFields {
     /// The fields for the limit with the least left.
-    fn new(told: &[Told]) -> Option<Self> {
+    fn new<C>(told: &[Told<C>]) -> Option<Self> {
         let bound = told.iter().max_by_key(|told| {
             let decision = &told.decision;
             (decision.severity(), std::cmp::Reverse(decision.remaining()))

@@ -1,10 +1,11 @@
 //! The middleware in a real axum server.
 #![cfg(feature = "axum")]
 
-use std::net::SocketAddr;
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
-use axum::{Router, extract::connect_info::MockConnectInfo, routing::get};
-use http::Request;
+use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, routing::get};
+use bytes::Bytes;
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
 use tidegate_tower::{
@@ -15,7 +16,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt, service_fn};
 
 #[path = "../examples/axum_limit.rs"]
 #[allow(dead_code)]
@@ -64,7 +65,7 @@ async fn without_connect_info_a_request_has_no_peer_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
     let app = Router::new().route("/", get(async || "hello"));
     let app = app.layer(RateLimitLayer::new(limiter, Peer::address()));
-    let ask = |app: Router| async { app.oneshot(Request::new(axum::body::Body::empty())).await.unwrap() };
+    let ask = |app: Router| async { app.oneshot(Request::new(Body::empty())).await.unwrap() };
     let refused = ask(app.clone()).await;
     assert_eq!(refused.status(), 500);
     let text = refused.into_body().collect().await.unwrap().to_bytes();
@@ -86,6 +87,39 @@ async fn permits_of_a_server_end_with_its_responses() {
     }
 }
 
+/// The body in frames of one byte, so that it has no length.
+fn streamed(text: &'static str) -> Body {
+    let frames = text.chars().map(|letter| Ok::<_, Infallible>(Bytes::from(letter.to_string())));
+    Body::from_stream(futures::stream::iter(frames))
+}
+
+#[tokio::test]
+async fn a_layer_of_the_same_body_passes_bodies_on_refuses_and_gives_permits_back() {
+    let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
+    let layer = RateLimitLayer::new(Arc::clone(&seats), Fixed::new("")).same_body();
+    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(streamed("abc"))));
+    let service = layer.layer(hello);
+    let ask = async || -> Response<Body> { service.clone().oneshot(Request::new(())).await.unwrap() };
+    assert_eq!(ask().await.into_body().collect().await.unwrap().to_bytes(), "abc");
+    // A body that is dropped in its middle gives the permit back, and not before.
+    let mut body = ask().await.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
+    let denied = ask().await;
+    assert_eq!((denied.status().as_u16(), seats.peek(0).remaining()), (429, 0));
+    assert!(denied.headers().contains_key("ratelimit"));
+    let text = denied.into_body().collect().await.unwrap().to_bytes();
+    assert!(text.starts_with(b"{\"type\":"), "{text:?}");
+    drop(body);
+    assert_eq!(seats.peek(0).remaining(), 1);
+    // A rate holds nothing.
+    let rate = Limiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap());
+    let service = RateLimitLayer::new(rate, Fixed::new("")).same_body().layer(hello);
+    let passed = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(passed.headers()["ratelimit"], "\"default\";r=0;t=3600");
+    assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), "abc");
+    assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), 429);
+}
+
 #[tokio::test]
 async fn requests_of_one_route_template_share_a_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("2/1h".parse().unwrap()).unwrap()).unwrap();
@@ -93,7 +127,7 @@ async fn requests_of_one_route_template_share_a_key() {
     let app = app.layer(RateLimitLayer::new(limiter, Route));
     let mut statuses = Vec::new();
     for path in ["/users/1", "/users/2", "/users/3", "/all", "/lost", "/lost/1", "/lost/2"] {
-        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let request = Request::get(path).body(Body::empty()).unwrap();
         statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
     }
     assert_eq!(statuses, [200, 200, 429, 200, 404, 404, 429]);
@@ -107,7 +141,7 @@ async fn the_key_is_the_client_behind_a_trusted_proxy_and_the_peer_otherwise() {
     let ask = |peer: [u8; 4], forwarded: &'static str| {
         let app = app.clone().layer(MockConnectInfo(SocketAddr::from((peer, 80))));
         let request = Request::get("/").header("x-forwarded-for", forwarded);
-        let request = request.body(axum::body::Body::empty()).unwrap();
+        let request = request.body(Body::empty()).unwrap();
         async { app.oneshot(request).await.unwrap().status().as_u16() }
     };
     assert_eq!(ask([10, 0, 0, 1], "192.0.2.7").await, 200);

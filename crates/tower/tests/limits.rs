@@ -172,6 +172,27 @@ fn a_permit_ends_when_the_response_body_ends_or_is_dropped() {
 }
 
 #[test]
+fn a_permit_is_held_in_the_middle_of_a_body_and_ends_when_the_rest_is_dropped() {
+    let (seats, _) = limiter(Concurrency::new(1).into());
+    let streams = service_fn(async |_: Request<()>| {
+        let frames = futures::stream::iter(["a", "b", "c"])
+            .map(|text| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from_static(text.as_bytes()))));
+        Ok::<_, Infallible>(Response::new(StreamBody::new(frames)))
+    });
+    let service = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(streams);
+    for frames in 0..=3 {
+        let mut body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+        for _ in 0..frames {
+            block_on(body.frame()).unwrap().unwrap();
+            assert_eq!(seats.peek("alice", 0).remaining(), 0, "{frames} frames");
+        }
+        assert_eq!(block_on(service.clone().oneshot(from("alice"))).unwrap().status(), 429);
+        drop(body);
+        assert_eq!(seats.peek("alice", 0).remaining(), 1, "{frames} frames");
+    }
+}
+
+#[test]
 fn a_permit_ends_when_the_service_fails_and_when_the_request_is_dropped() {
     let (seats, _) = limiter(Concurrency::new(1).into());
     let fails = service_fn(async |_: Request<()>| Err::<Response<String>, _>("no"));
@@ -366,6 +387,8 @@ fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
         assert!(poll_immediate(second.as_mut()).await.is_none() && calls.load(Ordering::Relaxed) == 1);
         timer.advance(Duration::from_nanos(1));
         assert_eq!(second.await.unwrap().status(), 200);
+        // A place that was used stays taken.
+        assert_eq!(limiter.peek(1).delay(), Duration::from_secs(1));
     });
 }
 
@@ -492,6 +515,53 @@ fn an_override_for_one_key_applies_while_the_layer_runs() {
     assert_eq!(["alice", "alice"].map(&ask), [200, 429]);
     limiter.set_override("alice", log("3/1m")).unwrap();
     assert_eq!(["alice", "alice", "alice"].map(&ask), [200, 200, 429]);
+}
+
+#[test]
+fn an_override_of_another_kind_is_given_back_as_its_own_kind_says() {
+    let (seats, timer) = limiter(Concurrency::new(1).into());
+    let ask = asks(RateLimitLayer::builder(Arc::clone(&seats), ALICE));
+    seats.set_override("alice", log("2/1m")).unwrap();
+    // Each response is dropped immediately, but the key's own limit is a rate.
+    assert_eq!(["alice", "alice", "alice", "bob", "bob", "bob"].map(&ask), [200, 200, 429, 200, 200, 200]);
+    let rate = beside(log("1/1m"), &timer);
+    let ask = asks(RateLimitLayer::builder(Arc::clone(&rate), ALICE));
+    rate.set_override("alice", Concurrency::new(1)).unwrap();
+    assert_eq!(["alice", "alice", "alice", "bob", "bob"].map(&ask), [200, 200, 200, 200, 429]);
+}
+
+#[test]
+fn responses_and_permits_follow_a_change_of_policy() {
+    let (keyed, timer) = limiter(log("9/1m"));
+    let one = Arc::new(Limiter::with_clock(log("9/1m"), timer));
+    let by_key = RateLimitLayer::new(Arc::clone(&keyed), ALICE).layer(hello(&Arc::default()));
+    let together = RateLimitLayer::new(Arc::clone(&one), Fixed::new("")).layer(hello(&Arc::default()));
+    let permits: Policy = Concurrency::new(9).into();
+    // Both limiters take up again what they have for a policy that returns.
+    for (policy, text, is_back) in [
+        (log("9/1m"), "\"default\";q=9;w=60", false),
+        (log("9/1h"), "\"default\";q=9;w=3600", false),
+        (permits, "\"default\";q=9;qu=\"concurrent-requests\"", true),
+        (log("9/1m"), "\"default\";q=9;w=60", false),
+        (permits, "\"default\";q=9;qu=\"concurrent-requests\"", true),
+        (log("9/1h"), "\"default\";q=9;w=3600", false),
+    ] {
+        keyed.set_policy(policy).unwrap();
+        one.set_policy(policy);
+        keyed.reset("alice");
+        for _ in 0..2 {
+            for (service, left) in [
+                (&by_key, &(|| keyed.peek("alice", 0).remaining()) as &dyn Fn() -> u64),
+                (&together, &|| one.peek(0).remaining()),
+            ] {
+                let before = left();
+                let response = block_on(service.clone().oneshot(from("alice"))).unwrap();
+                assert_eq!(told(&response).1[1], Some(text));
+                drop(response);
+                assert_eq!(left() == before, is_back, "{policy:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -19,14 +19,11 @@
 
 use std::{
     cell::UnsafeCell,
-    sync::{
-        Arc, PoisonError,
-        atomic::{AtomicU64, fence},
-    },
+    sync::{Arc, PoisonError, atomic::fence},
 };
 
 use crate::{
-    sync::{AtomicBool, AtomicPtr, Loaded, Mutex, MutexGuard, Ordering, Shared},
+    sync::{AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering, Shared},
     table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
@@ -378,6 +375,8 @@ pub(crate) struct Generations {
     /// All generations: a late thread may still look at any of them. Of each width and room there are at most two more than
     /// may have states.
     all: Mutex<Vec<Arc<Generation>>>,
+    /// How often `current` was replaced.
+    changes: AtomicU64,
 }
 
 impl Generations {
@@ -387,7 +386,14 @@ impl Generations {
             newest: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()),
             current: Shared::new(Arc::clone(&first)),
             all: Mutex::new(vec![first]),
+            changes: AtomicU64::new(0),
         }
+    }
+
+    /// How often the generation that decides was replaced.
+    pub fn changes(&self) -> u64 {
+        // Acquire: whoever reads `current` next sees at least this change's generation.
+        self.changes.load(Ordering::Acquire)
     }
 
     /// The generation that decides, or one that was just replaced. For a step on a known key, which checks the retirement
@@ -436,6 +442,8 @@ impl Generations {
         old.leave_for(|| {
             self.newest.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
             self.current.store(new);
+            // Release: see `changes`.
+            self.changes.fetch_add(1, Ordering::Release);
         });
     }
 

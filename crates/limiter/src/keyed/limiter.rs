@@ -106,6 +106,25 @@ impl<C> KeyedLimiter<C> {
         *self.generations.current().policy()
     }
 
+    /// A number that is another one after each change of the policy. It is cheaper than [`policy`](Self::policy): compare it to know
+    /// whether something that you derived from the policy still holds. Read it before the policy, so that a change in between
+    /// is noticed next time.
+    #[must_use]
+    pub fn policy_version(&self) -> u64 {
+        self.generations.changes()
+    }
+
+    /// The policy of a key that has [one of its own](Self::set_override_at). Where no key is an exception, this does not even hash
+    /// the key.
+    pub fn override_of(&self, key: impl Key) -> Option<Policy> {
+        if !self.marks.any() {
+            return None;
+        }
+        let tag = self.tag_of(&key);
+        let exception = if self.marks.has(tag) { self.exceptions.get(tag) } else { None };
+        exception?.own.map(|own| *own.policy())
+    }
+
     /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         &self.clock

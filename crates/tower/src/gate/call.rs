@@ -9,7 +9,8 @@ use tidegate_flow::{BlockKind, Blocked, OwnedGuard};
 use super::layer::Options;
 use crate::{
     answer::{Reason, is_grpc, plain},
-    body::{AtEnd, Body},
+    bodies::OutOf,
+    body::AtEnd,
     future::After,
     key::KeySource,
     log::at_most_once_a_minute,
@@ -115,15 +116,15 @@ impl Entered {
     }
 }
 
-impl After for Entered {
-    fn finish<R: http_body::Body>(mut self, response: Response<R>) -> Response<Body<R>> {
+impl<R, O: OutOf<R>> After<R, O> for Entered {
+    fn finish(mut self, response: Response<R>) -> Response<O> {
         let (head, body) = response.into_parts();
         let guard = self.guard.take();
         let failed = self.options.has_failed(head.status, &head.headers);
         let has_trailers = is_grpc(&head.headers);
         let options = Arc::clone(&self.options);
         let end = Answered { options, guard, status: head.status, failed, is_underway: false };
-        Response::from_parts(head, Body::passed(body, Some(Box::new(end)), has_trailers))
+        Response::from_parts(head, O::passed(body, Some(Box::new(end)), has_trailers))
     }
 
     fn failed(mut self) {

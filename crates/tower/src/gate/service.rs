@@ -49,7 +49,7 @@ where
 {
     type Response = Response<Body<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, R, S::Error, Entered>;
+    type Future = ResponseFuture<S::Future, Body<R>, S::Error, Entered>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)

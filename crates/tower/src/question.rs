@@ -1,0 +1,164 @@
+//! The questions that a request puts to a layer: for each limit its key and cost.
+
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Decision};
+use tidegate_limiter::Timer;
+
+use crate::{
+    NoKey, Reason,
+    decide::Refused,
+    hold::is_in_flight,
+    layer::{Options, Rule, Source, no_decision},
+    limit::{Kind, Limit},
+    log::at_most_once_a_minute,
+};
+
+/// A request's key and cost for one limit.
+pub(crate) struct Question<'r, C> {
+    pub(crate) rule: usize,
+    pub(crate) limit: Cow<'r, Limit<C>>,
+    pub(crate) key: Cow<'r, [u8]>,
+    pub(crate) cost: u32,
+}
+
+/// All questions that a request puts to a layer.
+pub(crate) struct Asked<'r, C> {
+    /// Local limits come first, and limits that cannot refund come last.
+    pub(crate) questions: SmallVec<[Question<'r, C>; 2]>,
+    pub(crate) shadows: SmallVec<[Question<'r, C>; 2]>,
+}
+
+/// Whether the policy of a rule's own limit counts requests in flight, as far as it was looked at last: the policy's version plus
+/// one, times two, and one if it does.
+#[derive(Default)]
+pub(crate) struct InFlight(AtomicU64);
+
+impl InFlight {
+    #[inline]
+    pub(crate) fn of<C: Timer + 'static>(&self, question: &Question<'_, C>) -> bool {
+        let limit = &question.limit;
+        if let Kind::Keyed(limiter) = &limit.0
+            && let Some(own) = limiter.override_of(&question.key)
+        {
+            return is_in_flight(&own);
+        }
+        let version = match limit {
+            Cow::Borrowed(limit) => limit.policy_version(),
+            // A limit that was chosen for one request has versions of its own.
+            Cow::Owned(_) => None,
+        };
+        let Some(version) = version else { return is_in_flight(&limit.policy()) };
+        // Relaxed is enough, here and below: the word holds all that belongs together.
+        let last = self.0.load(Ordering::Relaxed);
+        if last >> 1 == version + 1 {
+            return last & 1 == 1;
+        }
+        // After the version: if the policy changes in between, it is looked at again.
+        let is = is_in_flight(&limit.policy());
+        self.0.store((version + 1) << 1 | u64::from(is), Ordering::Relaxed);
+        is
+    }
+}
+
+impl<C: Timer + 'static> Options<C> {
+    /// The question of one rule, or `None` if the rule does not limit the request.
+    #[inline]
+    pub(crate) fn question<'r>(
+        &'r self,
+        at: usize,
+        rule: &'r Rule<C>,
+        parts: &'r Parts,
+    ) -> Result<Option<Question<'r, C>>, Box<Refused>> {
+        let limit = match &rule.source {
+            Source::Fixed(limit) => Cow::Borrowed(limit),
+            Source::ByRequest(choose) => match choose(parts) {
+                Some(limit) => Cow::Owned(limit),
+                None => return Ok(None),
+            },
+        };
+        let key = match rule.key.key(parts) {
+            Some(key) => key,
+            None => match self.key_of_none(at, rule, &limit)? {
+                Some(key) => key,
+                None => return Ok(None),
+            },
+        };
+        if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
+            return Ok(None);
+        }
+        let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
+        Ok(Some(Question { rule: at, limit, key, cost }))
+    }
+
+    /// What the layer does with a request without a key: the key that it counts for, or `None` if it is not counted.
+    #[cold]
+    fn key_of_none(
+        &self,
+        at: usize,
+        rule: &Rule<C>,
+        limit: &Limit<C>,
+    ) -> Result<Option<Cow<'static, [u8]>>, Box<Refused>> {
+        let (reason, decision) = match self.no_key {
+            // A limit in a dry run refuses nobody.
+            _ if rule.shadow => return Ok(None),
+            NoKey::Shared => return Ok(Some(Cow::default())),
+            NoKey::Admit => return Ok(None),
+            NoKey::Deny => (Reason::Limited, Decision::deny_for_good(limit.policy().limit(), 0, 1, u64::MAX)),
+            NoKey::Refuse => {
+                self.log_of_missing_key(rule);
+                (Reason::NoKey, no_decision())
+            }
+        };
+        Err(Box::new(Refused { rule: at, reason, decision }))
+    }
+
+    pub(crate) fn is_exempt(&self, parts: &Parts) -> bool {
+        self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts))
+    }
+
+    /// The questions of a request: none if no limit applies to it.
+    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Asked<'r, C>, Box<Refused>> {
+        let mut asked = Asked { questions: SmallVec::new(), shadows: SmallVec::new() };
+        if self.is_exempt(parts) {
+            return Ok(asked);
+        }
+        for (at, rule) in self.rules.iter().enumerate() {
+            let Some(question) = self.question(at, rule, parts)? else { continue };
+            if rule.shadow {
+                asked.shadows.push(question);
+            } else {
+                asked.questions.push(question);
+            }
+        }
+        if asked.questions.len() > 1 {
+            asked.questions.sort_by_key(|question| match question.limit.0 {
+                Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
+                #[cfg(feature = "shared")]
+                Kind::Shared(_) => 1,
+                Kind::Own(_) => 2,
+            });
+        }
+        Ok(asked)
+    }
+
+    fn log_of_missing_key(&self, rule: &Rule<C>) {
+        self.log(|| {
+            tracing::error!(
+                limit = rule.name.as_str(),
+                why = rule.key.missing(),
+                "refused a request without a key with status 500; set `no_key` to handle such requests otherwise"
+            );
+        });
+    }
+
+    /// Logs at most once a minute.
+    pub(crate) fn log(&self, line: impl FnOnce()) {
+        at_most_once_a_minute(&self.logged, self.time.now(), line);
+    }
+}
