@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `POST /v1/acquire` beside a hyper server that answers a constant (bench/peers/src/bin/constant-http.rs), with wrk: one thread, 64
-# connections, 100,000 keys that come equally often. Needs wrk (Debian package wrk).
+# connections, 100,000 keys that come equally often. `constant` is the body alone, `constant-as-long` also has fields as long as
+# Tidegate's, which wrk must read. Needs wrk (Debian package wrk).
 #
 #   bench/http.sh [ROUNDS] [SECONDS]      (defaults 5 and 3)
 #
@@ -32,14 +33,16 @@ function request()
   return wrk.format(nil, nil, nil, string.format('{"limit":"bucket","key":"user:%d"}', math.random(100000)))
 end
 LUA
-http_port=16490 constant_port=16491
+http_port=16490 constant_port=16491 as_long_port=16492
 "$TIDEGATE" serve --resp off --admin off --http 127.0.0.1:$http_port --rules "$scratch/rules.yaml" >"$scratch/tidegate.log" 2>&1 &
 tidegate=$!
 "$CONSTANT" 127.0.0.1:$constant_port >"$scratch/constant.log" 2>&1 &
 constant=$!
-for port in $http_port $constant_port; do
+"$CONSTANT" 127.0.0.1:$as_long_port --fields >"$scratch/constant-as-long.log" 2>&1 &
+as_long=$!
+for port in $http_port $constant_port $as_long_port; do
     until curl -so /dev/null "http://127.0.0.1:$port/healthz"; do
-        kill -0 $tidegate $constant || { cat "$scratch"/*.log >&2; exit 1; }
+        kill -0 $tidegate $constant $as_long || { cat "$scratch"/*.log >&2; exit 1; }
         sleep 0.05
     done
 done
@@ -64,10 +67,11 @@ one() { # who, pid, url, further arguments of wrk
 for ((round = 0; round < rounds; round++)); do
     one acquire $tidegate "http://127.0.0.1:$http_port/v1/acquire" -s "$scratch/acquire.lua"
     one constant $constant "http://127.0.0.1:$constant_port/v1/acquire" -s "$scratch/acquire.lua"
+    one constant-as-long $as_long "http://127.0.0.1:$as_long_port/v1/acquire" -s "$scratch/acquire.lua"
     one healthz $tidegate "http://127.0.0.1:$http_port/healthz"
 done
 
 median() { cut -d' ' -f"$2" "$1" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
-for who in acquire constant healthz; do
+for who in acquire constant constant-as-long healthz; do
     echo "{\"work\":\"http\",\"who\":\"$who\",\"per_second\":$(median "$scratch/$who" 1),\"cpu_ns\":$(median "$scratch/$who" 2)}"
 done

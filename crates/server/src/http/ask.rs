@@ -1,12 +1,12 @@
 //! Parses request bodies. An error names the wrong field and what it should be.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, ops::Deref, time::Duration};
 
 use axum::http;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, Unexpected, Visitor},
+    de::{Error, Unexpected, Visitor},
 };
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::parse_duration;
@@ -19,29 +19,38 @@ pub const MAX_ALL: usize = 32;
 /// A question to one limit, by name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
-pub(super) struct Ask {
-    pub limit: String,
-    pub key: Option<String>,
+pub(super) struct Ask<'a> {
+    #[serde(borrow)]
+    pub limit: Text<'a>,
+    #[serde(borrow)]
+    pub key: Option<Text<'a>>,
     #[serde(default = "one_unit", deserialize_with = "cost")]
     pub cost: u32,
 }
 
+/// A text that is borrowed from the body, unless it has escapes there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Text<'a>(Cow<'a, str>);
+
 /// One limit, or several of which all must admit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
-    One(Ask),
-    All(Vec<Ask>),
+pub(super) enum Asks<'a> {
+    One(Ask<'a>),
+    All(Vec<Ask<'a>>),
 }
 
 /// Either form of [`Asks`], as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
-struct AsksBody {
-    limit: Option<String>,
-    key: Option<String>,
+struct AsksBody<'a> {
+    #[serde(borrow)]
+    limit: Option<Text<'a>>,
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
     cost: Option<u32>,
-    all: Option<Vec<Ask>>,
+    #[serde(borrow)]
+    all: Option<Vec<Ask<'a>>>,
 }
 
 /// A key to block.
@@ -97,7 +106,7 @@ pub(super) struct Named {
 }
 
 /// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.
-pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
+pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Refused> {
     let AsksBody { limit, key, cost, all } = read(body)?;
     let Some(all) = all else {
         let limit = limit.ok_or_else(|| field("#", "missing field `limit`: the name of the limit to ask"))?;
@@ -120,7 +129,7 @@ pub(super) fn asks(body: &[u8]) -> Result<Asks, Refused> {
 }
 
 /// Parses the body that a path requires.
-pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     if body.trim_ascii().is_empty() {
         let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
         return Err(Problem::bad_json(detail).into());
@@ -129,7 +138,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
 }
 
 /// Says where a body is wrong. It is parsed again, because to keep track of the place costs time, and most bodies are right.
-fn mistake<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Refused {
+fn mistake<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Refused {
     let mut json = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Err(again) if again.inner().is_data() => field(pointer(again.path()), again.inner().to_string()),
@@ -160,6 +169,38 @@ fn pointer(path: &Path) -> String {
 
 const fn one_unit() -> u32 {
     1
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Borrows;
+
+        impl<'de> Visitor<'de> for Borrows {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Borrows)
+    }
 }
 
 fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -260,11 +301,21 @@ mod tests {
 
     #[test]
     fn the_default_cost_is_one_and_a_key_is_optional() {
-        let ask = |key: Option<&str>, cost| Ask { limit: "a".into(), key: key.map(Into::into), cost };
+        let text = |text| Text(Cow::Borrowed(text));
+        let ask = |key: Option<&'static str>, cost| Ask { limit: text("a"), key: key.map(text), cost };
         assert_eq!(asks(br#"{"limit":"a","key":"k"}"#).unwrap(), Asks::One(ask(Some("k"), 1)));
         assert_eq!(asks(br#"{"limit":"a","key":null}"#).unwrap(), Asks::One(ask(None, 1)));
         let all = asks(br#"{"all":[{"limit":"a"},{"limit":"a","key":"k","cost":0}]}"#).unwrap();
         assert_eq!(all, Asks::All(vec![ask(None, 1), ask(Some("k"), 0)]));
+    }
+
+    #[test]
+    fn only_a_text_with_escapes_is_copied() {
+        let Ok(Asks::One(ask)) = asks(br#"{"limit":"a","key":"x\u00e9\n"}"#) else {
+            panic!("it is well formed")
+        };
+        assert!(matches!(ask.limit, Text(Cow::Borrowed("a"))));
+        assert_eq!(ask.key.as_deref(), Some("xé\n"));
     }
 
     #[test]

@@ -114,7 +114,11 @@ pub(super) fn permit<B>(
 }
 
 /// A client may give back its permits. Only an operator may refund what a rate has counted.
-pub(super) fn refuse_to_refund_rates(app: &App, ask: &Ask, rights: Option<&Rights>) -> Result<(), Refused> {
+pub(super) fn refuse_to_refund_rates(
+    app: &App,
+    ask: &Ask<'_>,
+    rights: Option<&Rights>,
+) -> Result<(), Refused> {
     let limits = app.service.limits();
     let counts_permits =
         limits.limit(ask.limit.as_bytes()).is_none_or(|limit| !limit.spec().policy.algorithm.limits_rate());

@@ -172,7 +172,8 @@ async fn run(
         }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => {
-            let asks = ask::asks(&body(request).await?)?;
+            let body = body(request).await?;
+            let asks = ask::asks(&body)?;
             match &asks {
                 Asks::One(ask) => permitted(&ask.limit)?,
                 Asks::All(all) => all.iter().try_for_each(|ask| permitted(&ask.limit))?,
@@ -180,7 +181,8 @@ async fn run(
             decide(app, endpoint, asks).await
         }
         Endpoint::Refund => {
-            let ask = ask::read::<Ask>(&body(request).await?)?;
+            let body = body(request).await?;
+            let ask = ask::read::<Ask<'_>>(&body)?;
             permitted(&ask.limit)?;
             refuse_to_refund_rates(app, &ask, rights.as_deref())?;
             let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
@@ -219,7 +221,7 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
     }
 }
 
-async fn decide(app: &App, endpoint: Endpoint, asks: Asks) -> Result<Response<Body>, Refused> {
+async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Response<Body>, Refused> {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
     // A peek succeeds whatever the answer; 429 is only for denied requests.
@@ -245,7 +247,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks) -> Result<Response<Bo
     }
 }
 
-fn question(ask: &Ask) -> service::Ask<'_> {
+fn question<'a>(ask: &'a Ask<'_>) -> service::Ask<'a> {
     service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref().map(str::as_bytes), cost: ask.cost }
 }
 
